@@ -263,6 +263,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         pad_value=recipe.rules.padding(recipe),
         label_dtype=job.labels.dtype,
         classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
+        ignore_label=job.labels.stored_ignore,
         scaled=recipe.rules.is_scaled(recipe),
     )
     names = job.labels.names
@@ -286,4 +287,5 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         splits=splits,
         rejected=dict(reasons),
         software={"halofeed": __version__},
+        ignore_label=job.labels.stored_ignore,
     )

@@ -18,9 +18,10 @@ from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
+from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks import labels
@@ -37,6 +38,7 @@ from halofeed.schemas.layout import check_split
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.memory import machine_memory
 from halofeed.schemas.tasks import task_named
+from halofeed.schemas.telling import tell
 
 _SHOWN = 3
 
@@ -395,4 +397,26 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     classes = replace(segmentation_classes(given, named, choice), by_names=by_names)
     if is_open:  # values of the files without names
         classes = replace(classes, is_open=True)
-    return check_channels(classes) if in_channels else classes
+    if in_channels:
+        return check_channels(classes)
+    ignored = recipe.ignore_label
+    if ignored is None and _is_void(images, totals.first_label_image, classes, choice):
+        ignored = VOC_VOID
+        tell(
+            f"halofeed convert: {totals.first_label_image} is a label image of PASCAL VOC by its folder or palette, "
+            f"where {VOC_VOID} is void: it becomes the ignore label; --map-classes {VOC_VOID}={VOC_VOID} keeps it a class"
+        )
+    return classes if ignored is None else classes.ignoring(ignored)
+
+
+def _is_void(images: SourceFiles, path: str, classes: LabelMap, choice: ClassChoice) -> bool:
+    """Whether the value that VOC calls void is no class that anybody names; by a label image's folder or palette."""
+    named = {*classes.names, *(value for value, _ in classes.values or ())}
+    if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
+        return False
+    if any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1]):
+        return True
+    try:
+        return has_voc_palette(images.read(path))
+    except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+        return False

@@ -53,6 +53,7 @@ class Totals:
     first_volume: str = ""
     first_picture: str = ""
     masks: set[str] = field(default_factory=set)
+    first_label_image: str = ""
     names_in_labels: NamesInLabels | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,6 +96,10 @@ class Totals:
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
             self.first_picture = reference.source
+        if not self.first_label_image:
+            self.first_label_image = next(
+                (path for path in reference.masks if path.lower().endswith(".png")), ""
+            )
         self.splits.add(reference.split)
         self.has_boxes |= reference.boxes is not None
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
@@ -127,6 +132,7 @@ class Totals:
         self.has_label |= later.has_label
         self.first_volume = self.first_volume or later.first_volume
         self.first_picture = self.first_picture or later.first_picture
+        self.first_label_image = self.first_label_image or later.first_label_image
         self.masks |= later.masks
 
     def fingerprints(self, labels: bytes) -> tuple[str, ...]:

@@ -168,9 +168,10 @@ class LabelReader:
             ids = self._ids_of_named_values(mask, targets)
         else:
             ids = _ids_of_names(targets, labels, sets=self._as_sets)
-        stored, overlapped = mask.read_classes(ids, self._overlap)
+        more = {0: labels.ignore[1]} if labels.ignore is not None and mask.values else {}
+        stored, overlapped = mask.read_classes({**ids, **more}, self._overlap)
         values, findings = self._aligned(mask, stored)
-        present = _present(values)
+        present = [identity for identity in _present(values) if identity != labels.stored_ignore]
         if self._as_sets:
             present = [one for one in dict.fromkeys(ids.values()) if any(one & values for values in present)]
         _check_known({ids[number]: name for number, name in targets.items()}, present, labels)
@@ -188,6 +189,9 @@ class LabelReader:
         known = {plain_name(name): identity for name, identity in labels.ids.items() if identity}
         for number, name in targets.items():
             value = mask.values[number]
+            if labels.ignore is not None and value == labels.ignore[0]:
+                ids[number] = labels.ignore[1]
+                continue
             by_value = labels.id_of_value(value)
             by_name = labels.ids.get(name, known.get(plain_name(name)))
             if (by_name == by_value and by_value) or (by_name is None and by_value and not labels.by_names):

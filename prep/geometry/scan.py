@@ -110,7 +110,8 @@ class Mask:
         files: the source files read, relative paths in sorted order.
         read_classes: where the file names its classes: from the id of each of its values, and what becomes of voxels in
             several classes, to the ids [depth, height, width] and the number of those voxels. Values of one id do not
-            overlap. Of "channels", which takes and gives sets, that number is 0.
+            overlap. Of "channels", which takes and gives sets, that number is 0. The id
+            of 0 is that of the ignore label.
         read: the class values [depth, height, width], uint8, uint16 or int32, whichever is the smallest that holds
             them; 0 is the background. SourceError where a value is not a whole number.
         held_bytes, read_bytes: as of a `Scan`.

@@ -33,10 +33,10 @@ from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
 from halofeed.schemas.errors import AnnotationsError
 
 SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
-_IMAGE_FOLDER = re.compile(r"(?:images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
+_IMAGE_FOLDER = re.compile(r"(?:(?:JPEG)?images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
 _CLIP_FOLDER = re.compile(r"(?:videos?|clips?|frames)(tr|ts|va|val)?", re.IGNORECASE)
 _LABEL_FOLDER = re.compile(
-    r"(?:labels?|masks?|segmentations?|segs?|annotations?)(tr|ts|va|val)?", re.IGNORECASE
+    r"(?:labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts|va|val)?", re.IGNORECASE
 )
 _LABEL_STEM = re.compile(
     r"(.+?)[-_.](?:seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE
@@ -54,7 +54,8 @@ def list_references(
 
     1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
        `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ. The split is Tr: train,
-       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs.
+       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs. Such folders
+       are VOC's JPEGImages and SegmentationClass, too.
     2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
        like, and whatever follows that.
     3. As the first, with a folder `videos`, `clips` or `frames` for `images`.

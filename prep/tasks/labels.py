@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from halofeed.schemas.fields import set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 
 _BACKGROUND = ("background", "__background__", "_background_")
+LARGEST_LABEL = 65535
 _UNKNOWN = "mask has unknown labels"
 _TOKEN = re.compile(
     r"""\s+ | \#[^\n]* | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<mark>[{}:;,<>\[\]])
@@ -40,6 +42,7 @@ class LabelMap:
         values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
             of several classes (a region's) comes with each of their ids, where records hold sets of classes.
         drops_others: segmentation: values that are not among `values` are left out, too.
+        ignore: segmentation: (value of a label image, value in records) of what is no class; None: there is none.
         by_names: segmentation: label files that name their values are read by these names.
     """
 
@@ -51,6 +54,7 @@ class LabelMap:
     values: tuple[tuple[int, int], ...] | None = None
     drops_others: bool = False
     by_names: bool = False
+    ignore: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -113,7 +117,32 @@ class LabelMap:
     @property
     def dtype(self) -> str:
         """The type that holds every class index of segmentation."""
-        return "uint8" if max(self.names) <= 255 else "uint16"
+        return "uint8" if max(*self.names, self.stored_ignore or 0) <= 255 else "uint16"
+
+    @property
+    def stored_ignore(self) -> int | None:
+        """The value in records of what is no class, and to be ignored; None where there is none."""
+        return None if self.ignore is None else self.ignore[1]
+
+    def ignoring(self, value: int) -> LabelMap:
+        """The map with a value of label images that is no class. In records it is itself, unless a class is that.
+
+        >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
+        >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
+        ({0: 'background', 1: 'liver'}, (2, 2), (0, 255))
+        """
+        values = None if self.values is None else tuple(pair for pair in self.values if pair[0] != value)
+        lost = {value} if self.values is None else {identity for one, identity in self.values if one == value}
+        kept = lost - {identity for _, identity in values or ()} - {0}
+        entries = tuple(entry for entry in self.entries if entry[0] not in kept)
+        aliases = tuple(alias for alias in self.aliases if alias[1] not in kept)
+        taken = {0, *(identity for identity, _ in entries)}
+        stored = next(
+            one for one in (value, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL)) if one not in taken
+        )
+        return dataclasses.replace(
+            self, entries=entries, aliases=aliases, values=values, ignore=(value, stored)
+        )
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -151,7 +180,7 @@ class LabelMap:
         """
         present = [int(value) for value in values if value]
         if self.is_open:
-            unknown = [value for value in present if not 0 < value <= 255]
+            unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
             known = "1 to 255; --label-map or --classes takes larger ones"
         else:
             unknown = [value for value in present if value not in self.names]
@@ -173,6 +202,9 @@ class LabelMap:
         {0: 0, 7: 0, 300: 1}
         """
         present = [int(value) for value in values]
+        if self.ignore is not None and self.ignore[0] in present:
+            ignored = dict([self.ignore])
+            return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
         if self.values is None:
             self.check_values(present)
             return {value: value for value in present}
@@ -211,6 +243,8 @@ class LabelMap:
                 str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
             }
         flags = {"drops_others": self.drops_others, "by_names": self.by_names}
+        if self.ignore is not None:
+            document["ignore"] = list(self.ignore)
         return document | {name: True for name, is_set in flags.items() if is_set}
 
     @classmethod
@@ -230,6 +264,7 @@ class LabelMap:
             else None,
             drops_others=bool(document.get("drops_others", False)),
             by_names=bool(document.get("by_names", False)),
+            ignore=tuple(document["ignore"]) if "ignore" in document else None,
         )
 
 

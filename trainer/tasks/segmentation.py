@@ -40,6 +40,8 @@ class Segmentation:
             most of which lack some class, a loss per crop rewards a model that never predicts that class.
         with_probabilities: predictions hold the probabilities too, for whoever blends overlapping windows.
         hausdorff: measure surface distances, which takes the host up to seconds per large volume.
+        ignore_label: the value of `label` where nothing is known: it counts in no loss and no metric. None: there is
+            none.
 
     Raises:
         UsageError: fewer than two classes; a loss that is not known; a weight that is not above 0.
@@ -52,6 +54,7 @@ class Segmentation:
     overlap_over_batch: bool = False
     with_probabilities: bool = False
     hausdorff: bool = True
+    ignore_label: int | None = None
     keys = ("label", "labelled")
     on_grid = ("label",)
     truth = ("label", "labelled")
@@ -111,15 +114,20 @@ class Segmentation:
 
     def metrics(self) -> Metrics:
         """Dice and Hausdorff distances of each example."""
-        return SegmentationMetrics(self.labels, kind=self.kind, hausdorff=self.hausdorff)
+        return SegmentationMetrics(
+            self.labels, kind=self.kind, hausdorff=self.hausdorff, ignore_label=self.ignore_label
+        )
 
     def _losses(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> dict[str, jax.Array]:
         """Of each row, [batch]; of all that count together, [1]."""
-        shared = overlap(logits, label, background=self.background)
+        ignored = self.ignore_label
+        shared = overlap(logits, label, background=self.background, ignore_label=ignored)
         if self.overlap_over_batch:
             shared = sum_over_rows(shared, counts)
         return {
-            name: cross_entropy(logits, label) if name == CROSS_ENTROPY else OVERLAP_LOSSES[name](shared)
+            name: cross_entropy(logits, label, ignore_label=ignored)
+            if name == CROSS_ENTROPY
+            else OVERLAP_LOSSES[name](shared)
             for name in self.losses
         }
 

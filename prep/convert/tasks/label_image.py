@@ -13,7 +13,7 @@ from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.formats.picture.image import check_pixel_count, undecodable
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with, plan_pillow, take_pixels
 from halofeed.prep.formats.picture.pixels import apply_orientation
-from halofeed.prep.formats.picture.png import GRAY, SIGNATURE, Header, read_header
+from halofeed.prep.formats.picture.png import GRAY, PALETTE, SIGNATURE, Header, read_header
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.geometry.scan import Overlap
 from halofeed.prep.options.recipe import Recipe
@@ -27,6 +27,7 @@ from halofeed.prep.voxels.merge import merge_class_masks, merge_labels
 from halofeed.schemas.errors import SourceError
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
+VOC_VOID = 255
 _DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
 
 
@@ -54,6 +55,22 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
     return class_indices(values[..., 0], header)
 
 
+def has_voc_palette(data: bytes) -> bool:
+    """Whether a file is a PNG of indices with the palette of PASCAL VOC, whose void is 255.
+
+    The bits of an index, three at a time, are the highest bits of red, green and blue.
+    """
+    if not data.startswith(SIGNATURE):
+        return False
+    header = read_header(data)
+    palette = header.payload(data, b"PLTE") if header.color_type == PALETTE else None
+    expected = bytearray(3 * 256)
+    for index in range(256):
+        for bit in range(8):
+            expected[3 * index + bit % 3] |= (index >> bit & 1) << (7 - bit // 3)
+    return palette == bytes(expected)
+
+
 def check_mode(mode: str) -> None:
     """Refuse a PNG that Pillow reads as color or with transparency; SourceError."""
     if mode not in _DEPTHS:
@@ -68,9 +85,9 @@ def class_indices(values: NDArray[Any], header: Header) -> NDArray[Any]:
 
 
 def label_on_grid(
-    labels: NDArray[Any], orientation: int, image: DecodedImage, plan: ResizePlan
+    labels: NDArray[Any], orientation: int, image: DecodedImage, plan: ResizePlan, fill: int = 0
 ) -> NDArray[Any]:
-    """Class indices of a source's label on the stored picture's grid: turned as it, nearest, padding 0.
+    """Class indices of a source's label on the stored picture's grid: turned as it, nearest, padded with `fill`.
 
     Args:
         orientation: the EXIF orientation that lies between the label's grid and the displayed picture.
@@ -84,7 +101,7 @@ def label_on_grid(
         height, width = image.stored_size
         detail = f"label {labels.shape[1]}x{labels.shape[0]}, picture {width}x{height}"
         raise SourceError("annotation", "label image is of another size than the picture", detail)
-    return resize_mask(labels, plan)
+    return resize_mask(labels, plan, fill)
 
 
 def renumbered(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:

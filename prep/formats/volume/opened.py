@@ -116,14 +116,14 @@ class Opened:
         def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
             values = _arrange(stored, read())
             layers = [values[..., layer] for layer in range(stored.channels)]
-            dropped = dict.fromkeys(segments, 0)
-            return classes_of_layers(
-                layers,
-                segments,
-                {**dropped, **ids},
-                overlap,
-                lambda value: options.classes.target(str(value)) is None,
-            )
+            ignored = options.ignore_label
+            more = {} if ignored is None or 0 not in ids else {ignored: ids[0]}
+
+            def is_left_out(value: int) -> bool:
+                return options.classes.target(str(value)) is None
+
+            known = {**dict.fromkeys(segments, 0), **ids}
+            return classes_of_layers(layers, segments, known, overlap, is_left_out, more)
 
         return Mask(
             grid=self.grid,

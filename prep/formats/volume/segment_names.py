@@ -154,12 +154,14 @@ def classes_of_layers(
     ids: Mapping[int, int],
     overlap: Overlap,
     left_out: Callable[[int], bool],
+    more: Mapping[int, int],
 ) -> tuple[NDArray[Any], int]:
     """The ids of the voxels of one or more layers, and how many voxels are in several classes.
 
     Args:
         layers: the stored values, of one shape each.
         segments, ids: by the segments' numbers.
+        more: the ids of values that the file need not name.
         left_out: whether voxels of a value that no segment has are the background.
 
     Raises:
@@ -169,7 +171,9 @@ def classes_of_layers(
     overlapped = 0
     dtype = np.uint8 if max(ids.values(), default=0) <= 255 else np.int32
     for number, values in enumerate(layers):
-        of_value = {one.value: ids[place] for place, one in segments.items() if one.layer == number}
+        of_value = {one.value: ids[place] for place, one in segments.items() if one.layer == number} | dict(
+            more
+        )
         present = sorted({value for plane in values for value in np.unique(plane).tolist()})
         unnamed = [value for value in present if value and value not in of_value and not left_out(value)]
         if unnamed:
