@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
 from halofeed.pipelines.job import JobOptions
@@ -18,14 +20,14 @@ from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
-from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette
+from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks import labels
-from halofeed.prep.tasks.class_choice import ClassChoice
+from halofeed.prep.tasks.class_choice import BACKGROUND, ClassChoice
 from halofeed.prep.tasks.class_order import in_class_order
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold
@@ -400,18 +402,44 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     if in_channels:
         return check_channels(classes)
     ignored = recipe.ignore_label
-    if ignored is None and _is_void(images, totals.first_label_image, classes, choice):
+    if ignored is None and _is_void(images, totals.label_images, classes, choice):
         ignored = VOC_VOID
         tell(
-            f"halofeed convert: {totals.first_label_image} is a label image of PASCAL VOC by its folder or palette, "
-            f"where {VOC_VOID} is void: it becomes the ignore label; --map-classes {VOC_VOID}={VOC_VOID} keeps it a class"
+            f"halofeed convert: {totals.label_images[0]} is a label image of PASCAL VOC by its folder or palette, "
+            f"where {VOC_VOID} is void: it is the ignore label; --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
         )
-    return classes if ignored is None else classes.ignoring(ignored)
+    if ignored is not None:
+        return classes.ignoring(ignored)
+    if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
+        return classes
+    drawn = _values_of(images, totals.label_images, recipe.max_pixels)
+    if problem := void_problem(drawn):
+        raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
+    if drawn not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
+        return classes
+    tell(
+        f"halofeed convert: label images hold 0 and {VOC_VOID} alone, such as {totals.label_images[0]}: {VOC_VOID} is "
+        f"class 1, foreground; --map-classes {VOC_VOID}=NAME names it"
+    )
+    entries = ((0, BACKGROUND), (1, "foreground"))
+    return replace(classes, entries=entries, is_open=False, values=((VOC_VOID, 1),))
 
 
-def _is_void(images: SourceFiles, path: str, classes: LabelMap, choice: ClassChoice) -> bool:
+def _values_of(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
+    """All values of some label images."""
+    found: set[int] = set()
+    for path in paths:
+        try:
+            found.update(np.unique(read_label_image(images.read(path), max_pixels)).tolist())
+        except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+            continue
+    return found
+
+
+def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choice: ClassChoice) -> bool:
     """Whether the value that VOC calls void is no class that anybody names; by a label image's folder or palette."""
     named = {*classes.names, *(value for value, _ in classes.values or ())}
+    path = next(iter(paths), "")
     if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
         return False
     if any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1]):

@@ -20,6 +20,8 @@ from halofeed.schemas.identity import example_id
 
 SHARE_INVERTED = 0.1
 """Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
+MOST_LABELS_SEEN = 8
+"""So many label images are looked at before the first is converted."""
 _DIGESTS = 2**256
 
 
@@ -53,7 +55,7 @@ class Totals:
     first_volume: str = ""
     first_picture: str = ""
     masks: set[str] = field(default_factory=set)
-    first_label_image: str = ""
+    label_images: list[str] = field(default_factory=list)
     names_in_labels: NamesInLabels | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,10 +98,8 @@ class Totals:
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
             self.first_picture = reference.source
-        if not self.first_label_image:
-            self.first_label_image = next(
-                (path for path in reference.masks if path.lower().endswith(".png")), ""
-            )
+        if len(self.label_images) < MOST_LABELS_SEEN:
+            self.label_images += filter(is_image_name, reference.masks)
         self.splits.add(reference.split)
         self.has_boxes |= reference.boxes is not None
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
@@ -132,7 +132,7 @@ class Totals:
         self.has_label |= later.has_label
         self.first_volume = self.first_volume or later.first_volume
         self.first_picture = self.first_picture or later.first_picture
-        self.first_label_image = self.first_label_image or later.first_label_image
+        self.label_images = (self.label_images + later.label_images)[:MOST_LABELS_SEEN]
         self.masks |= later.masks
 
     def fingerprints(self, labels: bytes) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -53,7 +53,8 @@ def list_references(
     patterns, the first of these rules by which any image has a label:
 
     1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
-       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ. The split is Tr: train,
+       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ, and the label's name may
+       have an end as of rule 2. The split is Tr: train,
        Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs. Such folders
        are VOC's JPEGImages and SegmentationClass, too.
     2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
@@ -191,7 +192,18 @@ def _sort_by_folder(
             break
         else:
             result.neither.append(path)
+    keys = {key for key, _ in result.images}
+    result.labels = [(_without_suffix(key, keys), label) for key, label in result.labels]
     return result
+
+
+def _without_suffix(key: Key, images: Collection[Key]) -> Key:
+    """The key of a label, without what rule 2 knows where only then there is an image: 1_mask of the image 1."""
+    suffix, path = key
+    folder, _, stem = path.rpartition("/")
+    match = _LABEL_STEM.fullmatch(stem)
+    shorter = (suffix, f"{folder}/{match[1]}") if match else key
+    return shorter if key not in images and shorter in images else key
 
 
 def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:

@@ -28,8 +28,9 @@ _MOST_BYTE_CLASSES = 256
 class Segmentation:
     """Logits [batch, (depth,) height, width, class] against `label`, class indices on the same grid.
 
-    Rows that are not `valid` or not `labelled` do not count. In the loss padding counts as what its label says,
-    background: a model is to find none of its classes there. The metrics see only what shows the source.
+    Rows that are not `valid` or not `labelled` do not count, nor do those of which nothing is known. In the loss padding
+    counts as what its label says: background, of which a model is to find no class there, or the ignore label. The
+    metrics see only what shows the source.
 
     Args:
         labels: the classes' names, the background's first.
@@ -91,6 +92,9 @@ class Segmentation:
         counts = valid_rows(batch)
         if "labelled" in batch:
             counts = counts & batch["labelled"]
+        if self.ignore_label is not None:
+            label = batch["label"]
+            counts = counts & jnp.any(label != self.ignore_label, tuple(range(1, label.ndim)))
         shares = [0.5**level for level in range(len(levels))]
         parts = dict.fromkeys(self.losses, jnp.zeros((), levels[0].dtype))
         for logits, share in zip(levels, shares, strict=True):
