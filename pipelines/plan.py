@@ -174,6 +174,12 @@ def make_plan(
     likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.settled_task() or (likely if likely in layout.tasks else layout.tasks[0])
     label_map = _label_map(source, totals, task, options.label_map)
+    if task_named(task).has_label_image and totals.convertible and not totals.labelled:
+        tell(
+            f"halofeed convert: no label was found for any of the {totals.convertible} images: their records serve "
+            "prediction alone. If there are labels, name them: a table with --layout csv and the columns "
+            "id,image,label, or --layout pairs with --image-pattern and --label-pattern"
+        )
     return Plan(
         task=task,
         labels=label_map,

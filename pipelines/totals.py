@@ -55,6 +55,7 @@ class Totals:
     first_volume: str = ""
     first_picture: str = ""
     masks: set[str] = field(default_factory=set)
+    labelled: int = 0
     label_images: list[str] = field(default_factory=list)
     names_in_labels: NamesInLabels | None = None
 
@@ -98,6 +99,7 @@ class Totals:
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
             self.first_picture = reference.source
+        self.labelled += reference.is_labelled
         if len(self.label_images) < MOST_LABELS_SEEN:
             self.label_images += filter(is_image_name, reference.masks)
         self.splits.add(reference.split)
@@ -132,6 +134,7 @@ class Totals:
         self.has_label |= later.has_label
         self.first_volume = self.first_volume or later.first_volume
         self.first_picture = self.first_picture or later.first_picture
+        self.labelled += later.labelled
         self.label_images = (self.label_images + later.label_images)[:MOST_LABELS_SEEN]
         self.masks |= later.masks
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from halofeed.prep.annotations.channels import join_channels
-from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.contract import LayoutOptions, read_whole
 from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -30,8 +30,10 @@ from halofeed.prep.sources.volume_files import (
     whole_scans,
 )
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
+from halofeed.prep.tasks.labels import from_file
 from halofeed.schemas.errors import AnnotationsError
 
+CLASSES_FILE = "_classes.csv"
 SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
 _IMAGE_FOLDER = re.compile(r"(?:(?:JPEG)?images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
 _CLIP_FOLDER = re.compile(r"(?:videos?|clips?|frames)(tr|ts|va|val)?", re.IGNORECASE)
@@ -97,6 +99,26 @@ def list_references(
     yield from settle_grid(pairs, images, options)
     for path in [*found.neither, *untaken(images, options)]:
         yield Reference(source=path, key=path, problem=NEITHER)
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> dict[int, str]:
+    """The classes of Roboflow's `_classes.csv`, one in each folder of a split; {} where there is none.
+
+    Raises:
+        AnnotationsError: they differ.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for path in annotations.sizes():
+        if path.rpartition("/")[2] == CLASSES_FILE:
+            found[path] = from_file(path, read_whole(annotations, path), 0).names
+    first = next(iter(found), "")
+    if different := next((path for path in found if found[path] != found[first]), None):
+        raise AnnotationsError(
+            f"{first} and {different} name different classes; give one for all with --label-map, and remove the others"
+        )
+    return {value: name for value, name in found.get(first, {}).items() if value}
 
 
 def untaken(images: SourceFiles, options: LayoutOptions) -> list[str]:

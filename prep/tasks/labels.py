@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -301,11 +303,12 @@ def _refuse_one_number_twice(names: Iterable[str]) -> None:
 
 
 def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
-    """The label map of a .txt, .json or .pbtxt file.
+    """The label map of a .txt, .json, .pbtxt or .csv file.
 
     .txt: one name a line, the first has `first_id`. .json: a list likewise, {name: id}, {id: name}, or what
-    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. UTF-8; a byte order
-    mark is passed over.
+    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and
+    a name in each row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class). UTF-8; a byte order mark
+    is passed over.
 
     >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
     {1: 'hat', 2: 'coat'}
@@ -378,7 +381,25 @@ def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
     return LabelMap(entries=tuple(entries), first_id=first_id, aliases=tuple(aliases), where=name)
 
 
-_FORMATS = {".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
+def _from_csv(name: str, text: str, first_id: int) -> LabelMap:
+    header, *rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if any(row)] or [
+        []
+    ]
+    places = [
+        next((at for at, cell in enumerate(header) if cell.lower() in known), -1)
+        for known in (_NUMBERS, _NAMES)
+    ]
+    if min(places) < 0 or any(len(row) <= max(places) or not row[places[0]].isdecimal() for row in rows):
+        raise AnnotationsError(
+            f"{name}: expected the columns Pixel Value,Class, and a whole number and a name in each row, got {header}"
+        )
+    entries = tuple((int(row[places[0]]), row[places[1]]) for row in rows)
+    return LabelMap(entries=entries, first_id=first_id, where=name)
+
+
+_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
+_NAMES = ("class", "name", "class name", "class_name", "label name")
+_FORMATS = {".csv": _from_csv, ".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
 
 
 def parse_label_items(name: str, text: str) -> list[dict[str, str]]:

@@ -12,7 +12,9 @@ from PIL import Image
 
 from halofeed.inspection.verify import verify
 from halofeed.loader import Loader, RandomCrop, RandomRotation
-from halofeed.schemas.errors import ManifestError, UsageError
+from halofeed.pipelines.summary import summary
+from halofeed.prep.convert.tasks.label_image import read_label_image
+from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError, SourceError, UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
 from tests.support.conversions import edited, run_convert
@@ -97,7 +99,7 @@ def test_every_value_can_be_ignored_and_no_class_becomes_it(tmp_path: Path, valu
 
 
 def test_the_manifest_says_nothing_where_nothing_is_ignored_and_holds_no_nonsense(tmp_path: Path) -> None:
-    plain = convert(draw_pictures(tmp_path / "s", ring()), tmp_path / "o")
+    plain = convert(draw_pictures(tmp_path / "s", ring()), tmp_path / "o", map_classes=("255=7",))
     assert "ignore_label" not in plain.manifest.to_json()
     done = convert(tmp_path / "s", tmp_path / "p", ignore_label=VOID)
     text = done.manifest.to_json()
@@ -159,3 +161,106 @@ def test_volumes_leave_it_out_of_coverage_values_and_padding(tmp_path: Path) -> 
         source, tmp_path / "p", task="segmentation", **{**options, "spacing_mm": (2, 1.5, 1.7)}
     )
     assert set(np.unique(by_name(moved)["a.nii"].label)) == {0, 1, 2, VOID}
+
+
+def test_masks_of_0_and_255_are_one_class_and_255_beside_classes_has_to_be_told(
+    tmp_path: Path, capsys: Any
+) -> None:
+    done = convert(draw_pictures(tmp_path / "s", np.uint8(VOID) * (ring() == 2)), tmp_path / "o")
+    assert done.manifest.labels == {0: "background", 1: "foreground"}
+    assert "255 is class 1, foreground; --map-classes 255=NAME" in capsys.readouterr().err
+    assert counted(done).label_voxels == {"0": 2 * (24 * 32 - 240), "1": 480}
+    done = convert(tmp_path / "s", tmp_path / "p", map_classes=("255=car",))
+    assert done.manifest.labels == {0: "background", 1: "car"}
+    both = draw_pictures(tmp_path / "t", ring())
+    with pytest.raises(
+        AnnotationsError, match=r"255 beside 2 to 2 .* --ignore-label 255 .* --map-classes 255=255"
+    ):
+        convert(both, tmp_path / "q")
+    assert convert(both, tmp_path / "r", map_classes=("255=255",)).manifest.labels.keys() == {0, 2, VOID}
+    for number in range(9, 18):  # a picture beyond those that are looked at first
+        for folder in ("images", "masks"):
+            Image.open(tmp_path / f"s/{folder}/0.png").point(lambda value: value and 1).save(
+                tmp_path / f"u{folder}.png"
+            )
+            (tmp_path / f"u/{folder}").mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"u{folder}.png").rename(tmp_path / f"u/{folder}/{number:02}.png")
+    Image.fromarray(ring()).save(tmp_path / "u/masks/17.png")
+    with pytest.raises(JobError, match="--ignore-label 255 ignores it"):
+        convert(tmp_path / "u", tmp_path / "v")
+
+
+def test_values_that_nobody_drew_are_refused_with_a_choice_that_works(tmp_path: Path) -> None:
+    drawn = Image.fromarray(np.uint8(100) * (ring() == 2))
+    blended = np.asarray(
+        drawn.resize((96, 72), Image.Resampling.BICUBIC).rotate(20, Image.Resampling.BICUBIC)
+    )
+    with pytest.raises(JobError, match=r"values that nobody drew.*--classes 100"):
+        convert(draw_pictures(tmp_path / "s", blended), tmp_path / "o", height=72, width=96)
+    done = convert(tmp_path / "s", tmp_path / "p", height=72, width=96, classes=("100",))
+    assert counted(done).label_voxels == {"0": 2 * (blended != 100).sum(), "1": 2 * (blended == 100).sum()}
+
+
+def test_label_images_without_loss_are_read_in_every_format_and_others_are_refused(tmp_path: Path) -> None:
+    expected = np.where(ring() == VOID, 1, ring()).astype(np.uint8)
+    gray = Image.fromarray(expected)
+    forms: dict[str, tuple[Image.Image, dict[str, Any]]] = {
+        "lzw.tif": (gray, {"compression": "tiff_lzw"}),
+        "wide.tiff": (Image.fromarray(expected.astype(np.uint16)), {}),
+        "color.tif": (gray.convert("RGB"), {"compression": "tiff_adobe_deflate"}),
+        "gray.bmp": (gray, {}),
+        "color.bmp": (gray.convert("RGB"), {}),
+        "gray.gif": (gray, {}),
+        "color.png": (gray.convert("RGB"), {}),
+        "alpha.png": (gray.convert("RGBA"), {}),
+        "both.png": (gray.convert("LA"), {}),
+    }
+    for name, (drawn, options) in forms.items():
+        drawn.save(tmp_path / name, **options)
+        assert np.array_equal(read_label_image((tmp_path / name).read_bytes(), 10**6), expected), name
+    color = Image.fromarray(np.dstack([expected, expected, expected * 2]))
+    colors = Image.fromarray(expected, "P")
+    colors.putpalette(voc_colors())
+    bad: dict[str, tuple[Image.Image, dict[str, Any], str]] = {
+        "a.jpg": (gray, {}, "it is a JPEG, which is stored with loss"),
+        "b.tif": (gray.convert("RGB"), {"compression": "jpeg"}, "stored with loss"),
+        "c.tif": (gray, {"save_all": True, "append_images": [gray]}, "holds several pictures"),
+        "d.gif": (gray, {"save_all": True, "append_images": [gray.rotate(90)]}, "holds several pictures"),
+        "e.gif": (colors, {}, "palette of colors"),
+        "f.png": (color, {}, "in color"),
+        "g.png": (Image.merge("LA", (gray, gray)), {}, "transparent in places"),
+        "h.webp": (gray, {"lossless": True}, "begins with"),
+        "i.tif": (gray, {"tiffinfo": {274: 6}}, "turned"),
+    }
+    for name, (drawn, options, words) in bad.items():
+        drawn.save(tmp_path / name, **options)
+        with pytest.raises(SourceError, match=words) as caught:
+            read_label_image((tmp_path / name).read_bytes(), 10**6)
+        assert "save it as an 8-bit PNG" in str(caught.value), name
+
+
+def test_the_classes_of_roboflow_and_masks_named_by_their_picture_are_read(tmp_path: Path) -> None:
+    draw_pictures(tmp_path / "s", ring())
+    (tmp_path / "t/train").mkdir(parents=True)
+    for number in range(2):
+        (tmp_path / f"s/masks/{number}.png").rename(tmp_path / f"t/train/{number}_mask.png")
+        Image.open(tmp_path / f"s/images/{number}.png").save(tmp_path / f"t/train/{number}.jpg")
+    classes = tmp_path / "t/train/_classes.csv"
+    classes.write_text("Pixel Value, Class\n0, background\n2, car\n255, edge\n")
+    expected = {0: "background", 2: "car", VOID: "edge"}
+    assert convert(tmp_path / "t", tmp_path / "o").manifest.labels == expected
+    assert convert(tmp_path / "t", tmp_path / "p", label_map=str(classes)).manifest.labels == expected
+    ignoring = convert(tmp_path / "t", tmp_path / "q", ignore_label=VOID).manifest
+    assert (ignoring.labels, ignoring.ignore_label) == ({0: "background", 2: "car"}, VOID)
+    (tmp_path / "t/valid").mkdir()
+    (tmp_path / "t/valid/_classes.csv").write_text("Pixel Value, Class\n2, cat\n")
+    with pytest.raises(AnnotationsError, match="name different classes; give one for all with --label-map"):
+        convert(tmp_path / "t", tmp_path / "r")
+
+
+def test_images_without_any_label_are_said_at_once(tmp_path: Path, capsys: Any) -> None:
+    save_nifti(tmp_path / "s/a.nii", image(), AFFINE)
+    write_table(tmp_path / "s", [("x", "a.nii", "")])
+    done = run_convert(tmp_path / "s", tmp_path / "o", task="segmentation", layout="csv", **SIZE)
+    assert "no label was found for any of the 1 images" in capsys.readouterr().err
+    assert "segmentation, no labels" in summary(done)

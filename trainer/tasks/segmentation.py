@@ -28,8 +28,8 @@ _MOST_BYTE_CLASSES = 256
 class Segmentation:
     """Logits [batch, (depth,) height, width, class] against `label`, class indices on the same grid.
 
-    Rows that are not `valid` or not `labelled` do not count, nor do those of which nothing is known. In the loss padding
-    counts as what its label says: background, of which a model is to find no class there, or the ignore label. The
+    Rows that are not `valid` or not `labelled` do not count, nor do those of which nothing is known. In the loss
+    padding counts as what its label says: background, where a model is to find no class, or the ignore label. The
     metrics see only what shows the source.
 
     Args:

@@ -241,10 +241,11 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     drawn = sorted(value for value in pixels if value and value not in scattered)
     if len(scattered) < _MOST_SINGLE or len(scattered) <= len(drawn):
         return
-    keep = ",".join(map(str, drawn[:20])) or "1"
+    least = sum(count for value, count in pixels.items() if value) / 100
+    keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"
     detail = (
         f"{path}: {len(scattered)} of its values ({', '.join(map(str, scattered[:5]))}, ...) are of single pixels, as "
-        f"where edges were blended or compressed with loss; save it again by nearest neighbor and without loss, or keep the "
+        f"where edges were blended or compressed with loss; save it by nearest neighbor and without loss, or keep the "
         f"values of classes alone with --classes {keep}"
     )
     raise SourceError("annotation", "label holds values that nobody drew", detail)
