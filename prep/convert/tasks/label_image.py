@@ -241,7 +241,7 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     drawn = sorted(value for value in pixels if value and value not in scattered)
     if len(scattered) < _MOST_SINGLE or len(scattered) <= len(drawn):
         return
-    least = sum(count for value, count in pixels.items() if value) / 100
+    least = sum(count for value, count in pixels.items() if value) / 20
     keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"
     detail = (
         f"{path}: {len(scattered)} of its values ({', '.join(map(str, scattered[:5]))}, ...) are of single pixels, as "
