@@ -270,6 +270,11 @@ class Loader(Stream):
         return int(found[0])
 
     @property
+    def ignore_label(self) -> int | None:
+        """The value of `label` where nothing is known, which is no class: losses and metrics leave it out."""
+        return self.manifest.ignore_label
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The name of each label, `class_names[label]`: 0 is the background where labels begin at 1."""
         labels = self.manifest.labels

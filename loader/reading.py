@@ -209,6 +209,7 @@ class RecordReader:
                 extent=extent,
                 spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
                 fill=None if self._pads_around else field.fill,
+                ignored=0 if self.label is None else int(self.label.fill[0]),
             )
         objects = self._objects(lists, masks, stored, scene.view.shape)
         scene = replace(scene, objects=objects, pixels=pixels, label=label)

@@ -123,6 +123,7 @@ class _ClassReader:
         self._shards, self._skips = shards, skips
         fields = {field.name: field for field in manifest.fields}
         self._field: Field = next(fields[name] for name in ("classes", "labels", "label") if name in fields)
+        self._ignored = manifest.ignore_label
         self._image, self._axes = fields["image"], len(manifest.kind.axes)
         self._grid = is_grid(self._field)
         self._labels = np.array(sorted(label for label in manifest.labels if label > 0), np.int64)
@@ -169,6 +170,8 @@ class _ClassReader:
                 held[decode_png(one_file(field, features, record), (field.shape[0], field.shape[1]))] = True
             except ValueError as error:
                 raise CorruptFileError(f"{record.place}: the label cannot be decoded: {error}") from error
+        if self._ignored is not None:
+            held[self._ignored] = False
         found = np.flatnonzero(held)
         if not field.holds_sets:
             return found

@@ -173,18 +173,20 @@ def check_choice(
     masks: Collection[str],
     files: SourceFiles,
     holds_values: Callable[[str], bool],
+    in_files: Iterable[str] = (),
 ) -> None:
     """Refuse a choice of classes that are nowhere in the source; files of masks are opened until all were found.
 
     Args:
         holds_values: whether a mask of this path is of numbers; others say the names of their classes.
+        in_files: names that files of numbers give to them.
 
     Raises:
         AnnotationsError: names the unknown ones, and the classes that there are.
     """
     if not masks and not named:
         return  # every input is rejected, with its own reason
-    known = _names_and_values(named)
+    known = _names_and_values(named) | dict.fromkeys(in_files)
     label_images = [path for path in masks if holds_values(path)]
     if label_images and not named:
         known |= _names_and_values(given.names if given is not None else {})

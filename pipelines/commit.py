@@ -17,6 +17,7 @@ from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.remote import check_wanted
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
+from halofeed.prep.convert.tasks.label_image import VOC_VOID, void_problem
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.index import ShardIndex
@@ -263,10 +264,15 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         pad_value=recipe.rules.padding(recipe),
         label_dtype=job.labels.dtype,
         classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
+        ignore_label=job.labels.stored_ignore,
         scaled=recipe.rules.is_scaled(recipe),
     )
     names = job.labels.names
     if job.labels.is_open:
+        values = {int(value) for value in total.label_voxels or ()}
+        is_said = job.labels.ignore is not None or job.labels.id_of_value(VOC_VOID) is not None
+        if not is_said and (problem := void_problem(values)):
+            raise JobError(f"the labels of {job.name}: {problem}")
         names = {**{int(value): value for value in total.label_voxels or ()}, **names}
     several = job.task == "classification" and recipe.several_classes == "keep"
     return Manifest(
@@ -286,4 +292,5 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         splits=splits,
         rejected=dict(reasons),
         software={"halofeed": __version__},
+        ignore_label=job.labels.stored_ignore,
     )

@@ -30,7 +30,9 @@ class JobOptions:
     out: str = option("", "folder for data sets; this one goes to OUT/NAME/VERSION")
     name: str = option("", "the data set's name, e.g. cards")
     version: str = option("1.0.0", "the data set's version")
-    label_map: str | None = option(None, "file of class names (.txt, .json, .pbtxt); default: from the data")
+    label_map: str | None = option(
+        None, "file of class names (.txt, .json, .pbtxt, .csv); default: from the data"
+    )
     split_lists: tuple[str, ...] = option((), "split by lists of files, e.g. train=train.txt,test=test.txt")
     nnunet_splits: str | None = option(
         None, "nnU-Net's splits_final.json: the cases of train and val; --nnunet-fold says which fold"

@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
 from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.label_names import NamesInLabels
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
+from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
 from halofeed.prep.tasks import labels
-from halofeed.prep.tasks.class_choice import ClassChoice
+from halofeed.prep.tasks.class_choice import BACKGROUND, ClassChoice
 from halofeed.prep.tasks.class_order import in_class_order
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, check_groups
@@ -37,6 +41,7 @@ from halofeed.schemas.layout import check_split
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.memory import machine_memory
 from halofeed.schemas.tasks import task_named
+from halofeed.schemas.telling import tell
 
 _SHOWN = 3
 
@@ -170,6 +175,12 @@ def make_plan(
     likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.settled_task() or (likely if likely in layout.tasks else layout.tasks[0])
     label_map = _label_map(source, totals, task, options.label_map)
+    if task_named(task).has_label_image and totals.convertible and not totals.labelled:
+        tell(
+            f"halofeed convert: no label was found for any of the {totals.convertible} images: their records serve "
+            "prediction alone. If there are labels, name them: a table with --layout csv and the columns "
+            "id,image,label, or --layout pairs with --image-pattern and --label-pattern"
+        )
     return Plan(
         task=task,
         labels=label_map,
@@ -189,6 +200,7 @@ def _gather(
     """Go through all references in this process, and write them."""
     totals = Totals()
     has_choice = bool(recipe.class_choice())
+    names = totals.names_in_labels = NamesInLabels(files=sources.images)
     with contextlib.nullcontext() if written is None else contextlib.closing(written):
         for reference in listed():
             if reference.channels and not recipe.rules.joins_files:
@@ -198,6 +210,8 @@ def _gather(
                 )
             if has_choice and reference.problem is None:
                 totals.masks.update(reference.masks)
+            if reference.problem is None:
+                names.look(reference.masks)
             identity, line = totals.take(reference, sources.images.size)
             if written is not None:
                 written.add(reference.split, identity, line)
@@ -374,7 +388,74 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     named: Mapping[int, str] = {}
     if layout.label_values is not None and (given is None or choice):
         named = layout.label_values(sources.annotations, images, sources.annotation_file, source.options)
+    in_files = totals.names_in_labels
+    has_names = in_files is not None and bool(in_files.named)
+    by_names = has_names and (given is not None or not named)
+    is_open = False
+    if in_files is not None and has_names and not named:
+        if in_files.agree() or not (given or choice.keep):
+            named = in_files.ids()
+        in_files.check_numbers(name for name, _ in choice.renamed)
+        is_open = bool(in_files.unnamed) and not (given or choice) and max(named) <= 255
     if choice:
-        check_choice(choice, given, named, totals.masks, images, source.options.takes_scan)
-    classes = segmentation_classes(given, named, choice)
-    return check_channels(classes) if in_channels else classes
+        check_choice(
+            choice,
+            given,
+            named,
+            totals.masks,
+            images,
+            source.options.takes_scan,
+            in_files.named if in_files is not None else (),
+        )
+    classes = replace(segmentation_classes(given, named, choice), by_names=by_names)
+    if is_open:  # values of the files without names
+        classes = replace(classes, is_open=True)
+    if in_channels:
+        return check_channels(classes)
+    ignored = recipe.ignore_label
+    if ignored is None and _is_void(images, totals.label_images, classes, choice):
+        ignored = VOC_VOID
+        tell(
+            f"halofeed convert: {totals.label_images[0]} is a label image of PASCAL VOC by its folder or palette, "
+            f"where {VOC_VOID} is void: it is the ignore label; --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
+        )
+    if ignored is not None:
+        return classes.ignoring(ignored)
+    if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
+        return classes
+    drawn = _values_of(images, totals.label_images, recipe.max_pixels)
+    if problem := void_problem(drawn):
+        raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
+    if drawn not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
+        return classes
+    tell(
+        f"halofeed convert: label images hold 0 and {VOC_VOID} alone, such as {totals.label_images[0]}: {VOC_VOID} is "
+        f"class 1, foreground; --map-classes {VOC_VOID}=NAME names it"
+    )
+    entries = ((0, BACKGROUND), (1, "foreground"))
+    return replace(classes, entries=entries, is_open=False, values=((VOC_VOID, 1),))
+
+
+def _values_of(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
+    """All values of some label images."""
+    found: set[int] = set()
+    for path in paths:
+        try:
+            found.update(np.unique(read_label_image(images.read(path), max_pixels)).tolist())
+        except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+            continue
+    return found
+
+
+def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choice: ClassChoice) -> bool:
+    """Whether the value that VOC calls void is no class that anybody names; by a label image's folder or palette."""
+    named = {*classes.names, *(value for value, _ in classes.values or ())}
+    path = next(iter(paths), "")
+    if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
+        return False
+    if any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1]):
+        return True
+    try:
+        return has_voc_palette(images.read(path))
+    except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+        return False

@@ -9,6 +9,7 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
+from halofeed.schemas.tasks import task_named
 
 _MOST_LISTED = 8
 _WARN_PADDING = 0.5
@@ -22,7 +23,7 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     """
     manifest = done.manifest
     head = "already converted" if done.was_there else "converted"
-    lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {len(manifest.labels)} classes"]
+    lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
     lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
     listing = OutputFolder(done.folder).path(REJECTED)
     by_kind: dict[str, dict[str, int]] = {}
@@ -140,3 +141,10 @@ def _describe(split: Split) -> str:
     size = sum(shard.bytes for shard in split.shards)
     records = f"{split.records:>9,} {'record ' if split.records == 1 else 'records'}"
     return f"{records}  {_counted(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
+
+
+def _classes(manifest: Manifest) -> str:
+    has_labels = not task_named(manifest.task).has_label_image or any(
+        split.statistics.labelled for split in manifest.splits.values()
+    )
+    return f"{len(manifest.labels)} classes" if has_labels else "no labels"

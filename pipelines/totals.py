@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.pipelines.job import reference_to_json
+from halofeed.pipelines.label_names import NamesInLabels
 from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
@@ -20,6 +21,8 @@ from halofeed.schemas.identity import example_id
 
 SHARE_INVERTED = 0.1
 """Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
+MOST_LABELS_SEEN = 8
+"""So many label images are looked at before the first is converted."""
 _DIGESTS = 2**256
 
 
@@ -53,6 +56,9 @@ class Totals:
     first_volume: str = ""
     first_picture: str = ""
     masks: set[str] = field(default_factory=set)
+    labelled: int = 0
+    label_images: list[str] = field(default_factory=list)
+    names_in_labels: NamesInLabels | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels between processes: all but the ids, which are 8 bytes each, and the order."""
@@ -95,6 +101,9 @@ class Totals:
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
             self.first_picture = reference.source
+        self.labelled += reference.is_labelled
+        if len(self.label_images) < MOST_LABELS_SEEN:
+            self.label_images += filter(is_image_name, reference.masks)
         self.splits.add(reference.split)
         self.has_boxes |= reference.boxes is not None
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
@@ -127,6 +136,8 @@ class Totals:
         self.has_label |= later.has_label
         self.first_volume = self.first_volume or later.first_volume
         self.first_picture = self.first_picture or later.first_picture
+        self.labelled += later.labelled
+        self.label_images = (self.label_images + later.label_images)[:MOST_LABELS_SEEN]
         self.masks |= later.masks
 
     def fingerprints(self, labels: bytes) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ class Manifest:
         splits: in the order of their names.
         rejected: inputs that were not written, counted by "stage: reason".
         software: version by program.
+        ignore_label: segmentation: the value of a label where nothing is known, which is no class; None: there is none.
         format_version: of this document.
     """
 
@@ -81,6 +82,7 @@ class Manifest:
     splits: Mapping[str, Split]
     rejected: Mapping[str, int]
     software: Mapping[str, str]
+    ignore_label: int | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -128,6 +130,8 @@ class Manifest:
             "rejected": dict(sorted(self.rejected.items())),
             "software": dict(sorted(self.software.items())),
         }
+        if self.ignore_label is not None:  # documents of sets without one stay as they were
+            document["ignore_label"] = self.ignore_label
         document["crc32c"] = _checksum(document)
         return _text(document)
 
@@ -292,6 +296,8 @@ class _Reader:
             },
             "software": self.values(document, "software", str),
         }
+        if "ignore_label" in document:
+            read["ignore_label"] = self.in_range(self.item(document, "ignore_label", int), "ignore_label", 16)
         known = (*read, "kind", "format_version", "crc32c")
         self.add_all((key, "unknown") for key in document if key not in known)
         manifest = Manifest(**read)
@@ -311,6 +317,11 @@ class _Reader:
         """What members that are sound by themselves must be to each other; sets of early versions name no kind."""
         labels, splits, rejected = manifest.labels, manifest.splits, manifest.rejected
         self.add_all(field_problems(manifest.task, manifest.fields, labels))
+        if (ignored := manifest.ignore_label) is not None:
+            if manifest.task != "segmentation":
+                self.add("ignore_label", f"records of {manifest.task} have no label image")
+            if ignored in labels or not ignored:
+                self.add("ignore_label", f"expected the id of no class and not 0, got {ignored}")
         image = next((field for field in manifest.fields if field.name == "image"), None)
         kind = kind_of(image.axes) if image else None
         if kind is not None and document.get("kind", kind.name) != kind.name:

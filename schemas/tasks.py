@@ -22,6 +22,7 @@ class ImageFormat:
         pad_value: what padding holds.
         label_dtype: of the class indices of segmentation.
         classes: segmentation: where a voxel may be in several, how many there are, each a channel of the label; else 0.
+        ignore_label: segmentation: the value of a label where nothing is known, which pads it as well; None: none.
         scaled: volumes: whether each record says the scale of its values.
     """
 
@@ -33,6 +34,7 @@ class ImageFormat:
     pad_value: tuple[float, ...] = (0,)
     label_dtype: str = "uint8"
     classes: int = 0
+    ignore_label: int | None = None
     scaled: bool = False
 
 
@@ -129,6 +131,7 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
         axes=(*image.kind.axes, "class") if image.classes else image.kind.axes,
         shape=(*image.shape, image.classes) if image.classes else image.shape,
         encoding="sets" if image.classes else "raw" if image.encoding == "raw" else "png",
+        fill=(image.ignore_label or 0,),
     )
     return (label, kinds.value("labelled", keys.LABELLED, "bool", optional=False))
 

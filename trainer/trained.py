@@ -58,7 +58,8 @@ class Trained:
                 "the recipe of the run's"
             )
         # The data's own image shape: a model that was trained on crops predicts whole images.
-        self.facts = replace(run.facts, image_shape=shape)
+        # What is not known is the data's own matter: a run may be evaluated on data with another ignore label, or none.
+        self.facts = replace(run.facts, image_shape=shape, ignore_label=manifest.ignore_label)
         config = replace(run.config, image_shape=None)
         self._problem = build_problem(config, self.facts, make_mesh(config.cores_per_replica))
         if with_probabilities and isinstance(self._problem.task, Segmentation):

@@ -67,8 +67,13 @@ def class_channels(manifest: Manifest) -> tuple[int, ...]:
 
 
 def shown_classes(label: NDArray[Any], manifest: Manifest) -> NDArray[Any]:
-    """One class for each pixel or voxel of a `label_map`, as a drawing shows it; of several that of the highest id."""
+    """One class for each pixel or voxel of a `label_map`, as a drawing shows it; of several that of the highest id.
+
+    What is to be ignored is drawn as the background.
+    """
     channels = class_channels(manifest)
+    if manifest.ignore_label is not None:
+        return np.where(label == manifest.ignore_label, 0, label)
     return top_classes(label, channels) if channels else label
 
 
@@ -81,6 +86,7 @@ def class_counts(label: NDArray[Any], manifest: Manifest) -> ClassCounts:
             f"in bit {bit} of its sets": count for bit, count in unknown_bits(counts, len(channels)).items()
         }
     else:
+        counts.pop(-1 if manifest.ignore_label is None else manifest.ignore_label, None)
         voxels = counts
         unknown = {
             f"of value {value}": count for value, count in counts.items() if value not in manifest.labels

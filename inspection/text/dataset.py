@@ -123,6 +123,8 @@ def _class_lines(facts: Facts) -> list[str]:
         f"(counts per split are records) foreground: {share} of the {unit} of labelled records",
         has_label,
     ]
+    if facts.manifest.ignore_label is not None:
+        lines.append(f"{facts.manifest.ignore_label} in a label is ignored: it is no class, and not counted")
     if channels := class_channels(facts.manifest):
         lines.append("classes overlap: a voxel counts for each, so that shares may add to more than 100 %")
         lines.append(f"channels of the label, in order: {', '.join(names[label] for label in channels)}")

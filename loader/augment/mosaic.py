@@ -132,7 +132,9 @@ def collage(placed: Sequence[tuple[Scene, int, int]], frame: Shape) -> Scene:
         pixels=None
         if first.pixels is None
         else together([scene.pixels for scene, _, _ in placed], first.fill or (0,)),
-        label=None if first.label is None else together([scene.label for scene, _, _ in placed], (0,)),
+        label=None
+        if first.label is None
+        else together([scene.label for scene, _, _ in placed], (first.ignored,)),
         to_stored=None,
     )
 

@@ -84,7 +84,7 @@ class RandomCrop:
         if uniform[_CHOICE] < self.foreground and scene.label is not None:
             shown = zip(scene.extent, view.box, strict=True)
             both = tuple((max(low, first), min(high, last)) for (low, high), (first, last) in shown)
-            voxel = draw_foreground(scene.label, both, float(uniform[_VOXEL]))
+            voxel = draw_foreground(scene.label, both, float(uniform[_VOXEL]), scene.ignored)
             if voxel is not None:
                 places = view.seen(tuple((place, place + 1) for place in voxel))
                 starts = [

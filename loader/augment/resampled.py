@@ -65,7 +65,7 @@ class Resampled(Made):
         view: what is seen of that, which the warp moves.
         warp: to the new grid.
         image: whether values may be mixed, and have a channel; else it is a label or a mask.
-        fill: what lies outside; of labels 0.
+        fill: what lies outside; of labels 0, or the ignore label.
     """
 
     def __init__(

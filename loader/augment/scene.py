@@ -117,6 +117,7 @@ class Scene:
             the edges of voxels; None where they are the same, or where no affine says it.
         spacing_mm: per axis of the grid from one voxel to the next; none of pictures.
         fill: what lies outside, one number or one a channel; None is the least value of what is looked at.
+        ignored: the value of a label where nothing is known, as outside; 0, the background, where there is none.
     """
 
     view: View
@@ -127,6 +128,7 @@ class Scene:
     to_stored: NDArray[np.float64] | None = None
     spacing_mm: tuple[float, ...] = ()
     fill: tuple[float, ...] | None = None
+    ignored: int = 0
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Scene:
@@ -181,7 +183,7 @@ class Scene:
             pixels=None
             if self.pixels is None
             else Resampled(self.pixels, view, warp, image=True, fill=self.fill if fill is None else (fill,)),
-            label=None if self.label is None else Resampled(self.label, view, warp),
+            label=None if self.label is None else Resampled(self.label, view, warp, fill=(self.ignored,)),
             to_stored=matrix,
             spacing_mm=self.shown_spacing_mm(),
         )

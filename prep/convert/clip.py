@@ -82,7 +82,13 @@ class ClipConverter:
         if has_label:
             filled = [np.zeros(frames.shape[:-1], self.labels.dtype) for frames in read]
             if reference.is_labelled:
-                _fill(filled, chosen.windows, masks.read, lambda values: resize_mask(values, plan))
+                ignored, dtype = self.labels.stored_ignore or 0, self.labels.dtype
+                _fill(
+                    filled,
+                    chosen.windows,
+                    masks.read,
+                    lambda values: resize_mask(values.astype(dtype), plan, ignored),
+                )
             labels = [*filled]
         repeated = ("shorter than a window: its last frame is repeated",) * bool(chosen.repeated)
         findings = (*clip.findings, *repeated, *masks.findings())
@@ -119,6 +125,7 @@ class ClipConverter:
             features |= added
         else:
             counts = count_labels(label) if reference.is_labelled else {}
+            counts = {value: count for value, count in counts.items() if value != self.labels.stored_ignore}
             ids = [*counts]
             features |= {
                 keys.LABEL: encode_raw(label[..., None], 0),

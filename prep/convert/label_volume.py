@@ -25,6 +25,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.statistics.coverage import NOTED_SHARE, measure_coverage
 from halofeed.prep.statistics.pictures import count_labels
+from halofeed.prep.tasks.class_choice import plain_name
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.apply import apply_mask, view_of
 from halofeed.prep.voxels.merge import LARGEST_CLASS, merge_class_masks, merge_labels
@@ -123,6 +124,7 @@ class LabelReader:
             for name, path in self.reference.class_masks:
                 mask = open_mask(self.files, path, self.grid, self.options)
                 self.admit(mask, 2 * math.prod(mask.grid.shape))
+                self._check_name(mask, name)
                 values, findings = self._aligned(mask, mask.read())
                 found.extend(findings)
                 del mask
@@ -135,6 +137,15 @@ class LabelReader:
             detail = f"{overlapped} voxels"
             found.append(Finding(name="class masks overlap", treatment="corrected", detail=detail))
         return Labels(values=merged, findings=tuple(found))
+
+    def _check_name(self, mask: Mask, name: str) -> None:
+        """Refuse the mask of a class by its file's name that names itself as another class of the data set."""
+        own = {plain_name(one) for one in mask.names.values()} if mask.values else set()
+        others = {plain_name(one) for one in self.labels.ids} - {plain_name(name)}
+        if own and own <= others:
+            listed = ", ".join(map(repr, mask.names.values()))
+            detail = f"it is the mask of {name!r} by its file's name, and names {listed} itself; rename one of them"
+            raise SourceError("annotation", "names of the mask disagree", detail)
 
     def _of_file(self, mask: Mask) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
         """The ids of one file, findings, how many voxels are in several classes, and what it names, if it does."""
@@ -149,15 +160,49 @@ class LabelReader:
                 finding = Finding(name="classes left out by choice", treatment="noted", detail=listed)
                 found.append(finding)
             return renumbered(values, ids, labels.stored_dtype(sets=self._as_sets)), found, 0, None
-        targets = {number: choice.target(name) or name for number, name in mask.names.items()}
-        ids = _ids_of_names(targets, labels, sets=self._as_sets)
-        stored, overlapped = mask.read_classes(ids, self._overlap)
+        targets = {
+            number: choice.target(name, mask.values.get(number)) or name
+            for number, name in mask.names.items()
+        }
+        if mask.values:
+            ids = self._ids_of_named_values(mask, targets)
+        else:
+            ids = _ids_of_names(targets, labels, sets=self._as_sets)
+        more = {0: labels.ignore[1]} if labels.ignore is not None and mask.values else {}
+        stored, overlapped = mask.read_classes({**ids, **more}, self._overlap)
         values, findings = self._aligned(mask, stored)
-        present = _present(values)
+        present = [identity for identity in _present(values) if identity != labels.stored_ignore]
         if self._as_sets:
             present = [one for one in dict.fromkeys(ids.values()) if any(one & values for values in present)]
         _check_known({ids[number]: name for number, name in targets.items()}, present, labels)
-        return values, [*mask.findings, *findings], overlapped, targets.values()
+        names = targets.values() if labels.by_names or not mask.values else None
+        return values, [*mask.findings, *findings], overlapped, names
+
+    def _ids_of_named_values(self, mask: Mask, targets: Mapping[int, str]) -> dict[int, int]:
+        """The id, or set, of each value that a file names: by its name, where others do not know the value as well.
+
+        Raises:
+            SourceError: by its name a value is one class, and by the classes of the data set another.
+        """
+        labels = self.labels
+        ids = _ids_of_names(targets, labels, sets=self._as_sets)
+        known = {plain_name(name): identity for name, identity in labels.ids.items() if identity}
+        for number, name in targets.items():
+            value = mask.values[number]
+            if labels.ignore is not None and value == labels.ignore[0]:
+                ids[number] = labels.ignore[1]
+                continue
+            by_value = labels.id_of_value(value)
+            by_name = labels.ids.get(name, known.get(plain_name(name)))
+            if (by_name == by_value and by_value) or (by_name is None and by_value and not labels.by_names):
+                ids[number] = labels.set_of(by_value) if self._as_sets else by_value
+            elif by_name != by_value and not labels.by_names:
+                detail = (
+                    f"value {value} is {name!r} in the file, and {labels.names.get(by_value or -1, 'no class')!r} in "
+                    "the data set; --label-map with a file of the names reads this one by its names"
+                )
+                raise SourceError("annotation", "names and values of the label disagree", detail)
+        return ids
 
     def _aligned(self, mask: Mask, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
         """A mask's values on the scan's canonical grid."""
@@ -211,7 +256,7 @@ def _unnamed(recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | N
 
 def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> dict[int, int]:
     """The id, or set, of each number of a file; one beyond all of them for a class that is in no label map."""
-    if labels.is_open and names:
+    if labels.is_open and names and not labels.by_names:
         raise SourceError(
             "annotation",
             "mask names its classes and no label map gives their ids",

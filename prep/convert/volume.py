@@ -119,14 +119,11 @@ class VolumeConverter:
         least = float(in_memory_order(image)[0].min())
         values = self._plan_values(image, least)
         rounded = _check_rounding(image, values, names)
-        sized, parts = self._plan(canonical.target, image, None if labels is None else labels.values)
-        coverage = measure_coverage(
-            canonical.target,
-            [part.plan for part in parts],
-            None if labels is None else labels.values,
-            self._channels,
-            image=image[..., 0],
-        )
+        known = self._known(None if labels is None else labels.values)
+        sized, parts = self._plan(canonical.target, image, known)
+        plans = [part.plan for part in parts]
+        coverage = measure_coverage(canonical.target, plans, known, self._channels, image=image[..., 0])
+        del known
         noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
         fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else least
@@ -171,7 +168,15 @@ class VolumeConverter:
     def _moved(self, plan: Plan, label: Voxels, *, spare: bool) -> Voxels:
         if self._channels:
             return apply_sets(plan, label, len(self._channels), spare=spare)
-        return apply_mask(plan, label, spare=spare)
+        ignored = self.labels.stored_ignore
+        if ignored is None:
+            return apply_mask(plan, label, spare=spare)
+        return apply_mask(plan, label.astype(self.labels.dtype, copy=False), spare=spare, fill=ignored)
+
+    def _known(self, label: Voxels | None) -> Voxels | None:
+        """Class indices with the background where nothing is known."""
+        ignored = self.labels.stored_ignore
+        return label if label is None or ignored is None else np.where(label == ignored, 0, label)
 
     # What is read ---------------------------------------------------------------------------------------
 
@@ -290,9 +295,10 @@ class VolumeConverter:
             features[keys.INTENSITY_SCALE] = np.array(slopes, np.float32)
             features[keys.INTENSITY_OFFSET] = np.array(intercepts, np.float32)
         body, foreground = count_values(
-            image, self.recipe.dtype, None if labels is None else stored_labels, least
+            image, self.recipe.dtype, self._known(None if labels is None else stored_labels), least
         )
         counted = {} if labels is None else count_labels(stored_labels)
+        counted = {value: count for value, count in counted.items() if value != self.labels.stored_ignore}
         facts = VolumeFacts(
             shape=grid.shape,
             inside_voxels=int(np.prod([high - low for low, high in zip(*extent, strict=True)])),

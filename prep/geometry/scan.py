@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -103,12 +103,15 @@ class Mask:
 
     Args:
         grid: as stored, in any orientation.
-        names: the class names by value, where the file itself gives them (DICOM SEG, RTSTRUCT); else empty.
+        names: the class names by number, where the file itself gives them (DICOM SEG, RTSTRUCT, Slicer's NRRD, label
+            tables of NIfTI); else empty.
+        values: of each number that has a name the voxels' value, where others may know these values as well.
         findings: as of a `Scan`.
         files: the source files read, relative paths in sorted order.
         read_classes: where the file names its classes: from the id of each of its values, and what becomes of voxels in
             several classes, to the ids [depth, height, width] and the number of those voxels. Values of one id do not
-            overlap. Of "channels", which takes and gives sets, that number is 0.
+            overlap. Of "channels", which takes and gives sets, that number is 0. The id
+            of 0 is that of the ignore label.
         read: the class values [depth, height, width], uint8, uint16 or int32, whichever is the smallest that holds
             them; 0 is the background. SourceError where a value is not a whole number.
         held_bytes, read_bytes: as of a `Scan`.
@@ -124,3 +127,4 @@ class Mask:
     held_bytes: int = 0
     read_bytes: int = 0
     value_bytes: int = 4
+    values: Mapping[int, int] = field(default_factory=dict)

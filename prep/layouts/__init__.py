@@ -62,6 +62,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_SEGMENTATION,
             summary="volumes, pictures or clips with labels: images/a with labels/a, a with a_seg, or by patterns",
             list_references=pairs.list_references,
+            label_values=pairs.label_values,
             takes_clips=True,
         ),
         Layout(

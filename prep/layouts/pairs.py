@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from halofeed.prep.annotations.channels import join_channels
-from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.contract import LayoutOptions, read_whole
 from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -30,10 +30,12 @@ from halofeed.prep.sources.volume_files import (
     whole_scans,
 )
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
+from halofeed.prep.tasks.labels import from_file
 from halofeed.schemas.errors import AnnotationsError
 
+CLASSES_FILE = "_classes.csv"
 SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
-_IMAGE_FOLDER = re.compile(r"(?:images?|imgs?|volumes?|scans?|JPEGImages)(tr|ts|va|val)?", re.IGNORECASE)
+_IMAGE_FOLDER = re.compile(r"(?:(?:JPEG)?images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
 _CLIP_FOLDER = re.compile(r"(?:videos?|clips?|frames)(tr|ts|va|val)?", re.IGNORECASE)
 _LABEL_FOLDER = re.compile(
     r"(?:labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts|va|val)?", re.IGNORECASE
@@ -53,8 +55,10 @@ def list_references(
     patterns, the first of these rules by which any image has a label:
 
     1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
-       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ. The split is Tr: train,
-       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs.
+       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ, and the label's name may
+       have an end as of rule 2. The split is Tr: train,
+       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs. Such folders
+       are VOC's JPEGImages and SegmentationClass, too.
     2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
        like, and whatever follows that.
     3. As BIDS has it, the image is called sub-01_..., and the label, in a folder `derivatives`, is called the same
@@ -97,6 +101,26 @@ def list_references(
     yield from settle_grid(pairs, images, options)
     for path in [*found.neither, *untaken(images, options)]:
         yield Reference(source=path, key=path, problem=NEITHER)
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> dict[int, str]:
+    """The classes of Roboflow's `_classes.csv`, one in each folder of a split; {} where there is none.
+
+    Raises:
+        AnnotationsError: they differ.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for path in annotations.sizes():
+        if path.rpartition("/")[2] == CLASSES_FILE:
+            found[path] = from_file(path, read_whole(annotations, path), 0).names
+    first = next(iter(found), "")
+    if different := next((path for path in found if found[path] != found[first]), None):
+        raise AnnotationsError(
+            f"{first} and {different} name different classes; give one for all with --label-map, and remove the others"
+        )
+    return {value: name for value, name in found.get(first, {}).items() if value}
 
 
 def untaken(images: SourceFiles, options: LayoutOptions) -> list[str]:
@@ -197,7 +221,18 @@ def _sort_by_folder(
             break
         else:
             result.neither.append(path)
+    keys = {key for key, _ in result.images}
+    result.labels = [(_without_suffix(key, keys), label) for key, label in result.labels]
     return result
+
+
+def _without_suffix(key: Key, images: Collection[Key]) -> Key:
+    """The key of a label, without what rule 2 knows where only then there is an image: 1_mask of the image 1."""
+    suffix, path = key
+    folder, _, stem = path.rpartition("/")
+    match = _LABEL_STEM.fullmatch(stem)
+    shorter = (suffix, f"{folder}/{match[1]}") if match else key
+    return shorter if key not in images and shorter in images else key
 
 
 def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:

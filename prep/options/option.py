@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
-    """A dataclass field that the command line offers as --its-name; `choices` or `least` say what it may be."""
+    """A dataclass field that the command line offers as --its-name; `choices` or `least` say what it may be.
+
+    One that is `omitted` stands in no recipe's JSON form while it has its default.
+    """
     return dataclasses.field(default=default, metadata={"help": help, **more})
 
 

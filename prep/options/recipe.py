@@ -369,6 +369,7 @@ class Recipe(ClipOptions, VolumeOptions):
         return {
             field.name: list(value) if isinstance(value := getattr(self, field.name), tuple) else value
             for field in dataclasses.fields(self)
+            if not (field.metadata.get("omitted") and getattr(self, field.name) == field.default)
         }
 
     @classmethod

@@ -50,7 +50,7 @@ _VOLUME_OPTIONS = (
     *("unoriented", "max_voxels", *_SERIES_OPTIONS),
 )
 _CLIP_OPTIONS = tuple(field.name for field in fields(ClipOptions) if field.name != "frames")
-_CLASS_OPTIONS = ("class_overlap", "classes", "map_classes")
+_CLASS_OPTIONS = ("class_overlap", "classes", "map_classes", "ignore_label")
 _is_volume = _is_of("volume")
 _USES = (
     _of_layouts(("image_sets", "voc_images"), "voc"),
@@ -121,5 +121,5 @@ def unused_options(recipe: Recipe) -> list[str]:
     return [
         f"{flag(name)} has no effect without {needs[name]}; add that, or leave it out"
         for name in given
-        if name in needs and given[name] != blank[name]
+        if name in needs and given[name] != blank.get(name)
     ]

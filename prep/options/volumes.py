@@ -19,6 +19,7 @@ from halofeed.prep.sources.data_files import with_data_files
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import VOLUMES_MIB, Need, unlimited
 from halofeed.prep.tasks.class_choice import ClassChoice
+from halofeed.prep.tasks.labels import LARGEST_LABEL
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, Standard, Window, named_window
 from halofeed.schemas.class_sets import SETS
 from halofeed.schemas.errors import UsageError
@@ -214,6 +215,14 @@ class VolumeOptions:
         "segmentation: what becomes of classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,"
         "right kidney=kidney,BODY=background,500=liver'; background leaves a class out, before overlaps are counted",
     )
+    ignore_label: int | None = option(
+        None,
+        "segmentation: the value of label images and volumes that is no class, such as 255: the loader gives it as "
+        "`loader.ignore_label`, padding holds it, and losses, metrics and statistics leave it out (default: 255 for "
+        "label images with the palette of PASCAL VOC)",
+        least=0,
+        omitted=True,
+    )
     missing_masks: str = option(
         "refuse",
         "segmentation: images without a label are rejected, or kept for prediction",
@@ -266,6 +275,10 @@ class VolumeOptions:
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
         yield from self.class_choice().problems()
+        if self.ignore_label is not None and self.ignore_label > LARGEST_LABEL:
+            yield f"--ignore-label {self.ignore_label}: expected at most {LARGEST_LABEL}"
+        if self.ignore_label is not None and self.class_overlap == SETS:
+            yield "--ignore-label and --class-overlap channels: a set of classes has no value for it; leave one out"
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
                 yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"

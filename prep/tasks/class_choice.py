@@ -82,7 +82,7 @@ class ClassChoice:
         renamed = dict(self.renamed)
         if name not in renamed:
             chosen = {kept: kept for kept in self.keep} | renamed
-            if twin := next((other for other in chosen if _plain(other) == _plain(name)), None):
+            if twin := next((other for other in chosen if plain_name(other) == plain_name(name)), None):
                 raise SourceError(
                     "annotation",
                     "class is that of the choice but for its spelling",
@@ -110,10 +110,10 @@ class ClassChoice:
             raise AnnotationsError(f"--classes: {', '.join(absent)}: {found}")
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name without what people write in several ways.
 
-    >>> _plain("Left_Kidney") == _plain("left kidney ")
+    >>> plain_name("Left_Kidney") == plain_name("left kidney ")
     True
     """
     return look_of(name).replace(" ", "")

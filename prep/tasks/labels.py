@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +20,7 @@ from halofeed.schemas.fields import set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 
 _BACKGROUND = ("background", "__background__", "_background_")
+LARGEST_LABEL = 65535
 _UNKNOWN = "mask has unknown labels"
 _TOKEN = re.compile(
     r"""\s+ | \#[^\n]* | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<mark>[{}:;,<>\[\]])
@@ -40,6 +44,8 @@ class LabelMap:
         values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
             of several classes (a region's) comes with each of their ids, where records hold sets of classes.
         drops_others: segmentation: values that are not among `values` are left out, too.
+        ignore: segmentation: (value of a label image, value in records) of what is no class; None: there is none.
+        by_names: segmentation: label files that name their values are read by these names.
     """
 
     entries: tuple[tuple[int, str], ...]
@@ -49,6 +55,8 @@ class LabelMap:
     is_open: bool = False
     values: tuple[tuple[int, int], ...] | None = None
     drops_others: bool = False
+    by_names: bool = False
+    ignore: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -111,7 +119,32 @@ class LabelMap:
     @property
     def dtype(self) -> str:
         """The type that holds every class index of segmentation."""
-        return "uint8" if self.is_open or max(self.names) <= 255 else "uint16"
+        return "uint8" if max(*self.names, self.stored_ignore or 0) <= 255 else "uint16"
+
+    @property
+    def stored_ignore(self) -> int | None:
+        """The value in records of what is no class, and to be ignored; None where there is none."""
+        return None if self.ignore is None else self.ignore[1]
+
+    def ignoring(self, value: int) -> LabelMap:
+        """The map with a value of label images that is no class. In records it is itself, unless a class is that.
+
+        >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
+        >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
+        ({0: 'background', 1: 'liver'}, (2, 2), (0, 255))
+        """
+        values = None if self.values is None else tuple(pair for pair in self.values if pair[0] != value)
+        lost = {value} if self.values is None else {identity for one, identity in self.values if one == value}
+        kept = lost - {identity for _, identity in values or ()} - {0}
+        entries = tuple(entry for entry in self.entries if entry[0] not in kept)
+        aliases = tuple(alias for alias in self.aliases if alias[1] not in kept)
+        taken = {0, *(identity for identity, _ in entries)}
+        stored = next(
+            one for one in (value, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL)) if one not in taken
+        )
+        return dataclasses.replace(
+            self, entries=entries, aliases=aliases, values=values, ignore=(value, stored)
+        )
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -149,7 +182,7 @@ class LabelMap:
         """
         present = [int(value) for value in values if value]
         if self.is_open:
-            unknown = [value for value in present if not 0 < value <= 255]
+            unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
             known = "1 to 255; --label-map or --classes takes larger ones"
         else:
             unknown = [value for value in present if value not in self.names]
@@ -171,6 +204,9 @@ class LabelMap:
         {0: 0, 7: 0, 300: 1}
         """
         present = [int(value) for value in values]
+        if self.ignore is not None and self.ignore[0] in present:
+            ignored = dict([self.ignore])
+            return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
         if self.values is None:
             self.check_values(present)
             return {value: value for value in present}
@@ -184,6 +220,12 @@ class LabelMap:
             cure = f"--map-classes {others[0]}=background leaves it out"
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {cure}")
         return {value: ids.get(value, 0) for value in present}
+
+    def id_of_value(self, value: int) -> int | None:
+        """The id of a value of a label file; None where it is no class, or nothing says which."""
+        if self.values is not None:
+            return dict(self.values).get(value)
+        return value if value in self.names else None
 
     def to_json(self) -> dict[str, Any]:
         """The map as a JSON object: first_id, names by decimal id, and aliases where there are any."""
@@ -202,7 +244,10 @@ class LabelMap:
             document["values"] = {
                 str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
             }
-        return {**document, "drops_others": True} if self.drops_others else document
+        flags = {"drops_others": self.drops_others, "by_names": self.by_names}
+        if self.ignore is not None:
+            document["ignore"] = list(self.ignore)
+        return document | {name: True for name, is_set in flags.items() if is_set}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
@@ -220,6 +265,8 @@ class LabelMap:
             if "values" in document
             else None,
             drops_others=bool(document.get("drops_others", False)),
+            by_names=bool(document.get("by_names", False)),
+            ignore=tuple(document["ignore"]) if "ignore" in document else None,
         )
 
 
@@ -256,11 +303,12 @@ def _refuse_one_number_twice(names: Iterable[str]) -> None:
 
 
 def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
-    """The label map of a .txt, .json or .pbtxt file.
+    """The label map of a .txt, .json, .pbtxt or .csv file.
 
     .txt: one name a line, the first has `first_id`. .json: a list likewise, {name: id}, {id: name}, or what
-    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. UTF-8; a byte order
-    mark is passed over.
+    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and
+    a name in each row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class). UTF-8; a byte order mark
+    is passed over.
 
     >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
     {1: 'hat', 2: 'coat'}
@@ -333,7 +381,25 @@ def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
     return LabelMap(entries=tuple(entries), first_id=first_id, aliases=tuple(aliases), where=name)
 
 
-_FORMATS = {".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
+def _from_csv(name: str, text: str, first_id: int) -> LabelMap:
+    header, *rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if any(row)] or [
+        []
+    ]
+    places = [
+        next((at for at, cell in enumerate(header) if cell.lower() in known), -1)
+        for known in (_NUMBERS, _NAMES)
+    ]
+    if min(places) < 0 or any(len(row) <= max(places) or not row[places[0]].isdecimal() for row in rows):
+        raise AnnotationsError(
+            f"{name}: expected the columns Pixel Value,Class, and a whole number and a name in each row, got {header}"
+        )
+    entries = tuple((int(row[places[0]]), row[places[1]]) for row in rows)
+    return LabelMap(entries=entries, first_id=first_id, where=name)
+
+
+_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
+_NAMES = ("class", "name", "class name", "class_name", "label name")
+_FORMATS = {".csv": _from_csv, ".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
 
 
 def parse_label_items(name: str, text: str) -> list[dict[str, str]]:

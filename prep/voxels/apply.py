@@ -32,11 +32,11 @@ def apply_image(plan: Plan, array: NDArray[Any], fill: float, spare: bool = Fals
     return _apply(plan, array, fill, interpolate=True, spare=spare)
 
 
-def apply_mask(plan: Plan, mask: NDArray[Any], spare: bool = False) -> NDArray[Any]:
-    """The class values [depth, height, width] on the plan's target grid, of the mask's dtype; padding is 0."""
+def apply_mask(plan: Plan, mask: NDArray[Any], spare: bool = False, fill: int = 0) -> NDArray[Any]:
+    """The class values [depth, height, width] on the plan's target grid, of the mask's dtype; padding is `fill`."""
     if mask.ndim != 3 or mask.dtype.kind not in "iu":
         raise UsageError(f"mask: expected integers [depth, height, width], got {mask.dtype} {mask.shape}")
-    return _apply(plan, mask, 0, interpolate=False, spare=spare)
+    return _apply(plan, mask, fill, interpolate=False, spare=spare)
 
 
 def apply_sets(plan: Plan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:

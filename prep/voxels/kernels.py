@@ -122,8 +122,8 @@ def resize_bytes(shape: tuple[int, ...], size: Size, kernel: str, sample_bytes: 
     return tables + of_pixel * height * (width + size[1]) + out
 
 
-def resize_mask(mask: npt.NDArray[Any], plan: ResizePlan) -> npt.NDArray[Any]:
-    """Resizes a mask [h, w] to the nearest source pixel, at half-pixel centers, and pads it with zeros.
+def resize_mask(mask: npt.NDArray[Any], plan: ResizePlan, fill: int = 0) -> npt.NDArray[Any]:
+    """Resizes a mask [h, w] to the nearest source pixel, at half-pixel centers, and pads it with `fill`.
 
     Integer arithmetic finds the nearest pixel: a center on an edge between two takes the later one.
 
@@ -135,7 +135,7 @@ def resize_mask(mask: npt.NDArray[Any], plan: ResizePlan) -> npt.NDArray[Any]:
         raise UsageError(f"mask: expected [h, w], got {mask.shape}")
     height, width = plan.resized_size
     rows, columns = nearest_lines((mask.shape[0], mask.shape[1]), plan.resized_size)
-    output = np.zeros(plan.output_size, mask.dtype)
+    output = np.full(plan.output_size, fill, mask.dtype)
     output[:height, :width] = mask[rows][:, columns]
     return output
 

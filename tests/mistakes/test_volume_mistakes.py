@@ -75,6 +75,15 @@ def dicom(source: Path, *more: object, **segs: bytes) -> list[object]:
 
 
 @preparing
+def files(source: Path, layout: str, *names: str) -> list[object]:
+    """Files of any content."""
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(b"content")
+    return ["--layout", layout, "--source", source, *SIZE]
+
+
+@preparing
 def label_map(source: Path, prepare: Prepare, text: str, name: str = "map.txt") -> list[object]:
     """The same with a label map."""
     (source.parent / name).write_text(text)

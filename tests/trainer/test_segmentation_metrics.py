@@ -161,3 +161,17 @@ def test_without_distances_no_spacing_is_needed_and_with_them_its_absence_is_tol
         UsageError, match=r"example 42: expected a spacing_mm above 0 .* set task.hausdorff=false"
     ):
         SegmentationMetrics(LABELS, kind="volume").update({"label": label}, truth)
+
+
+def test_what_is_predicted_where_nothing_is_known_counts_in_no_metric():
+    generator = np.random.default_rng(0)
+    true, predicted = (generator.integers(0, 3, (2, 6, 8)).astype(np.uint8) for _ in range(2))
+    unknown = generator.random((2, 6, 8)) < 0.3
+    cut = [np.where(unknown, 0, values) for values in (predicted, true)]
+    expected, found = (
+        SegmentationMetrics(LABELS, kind="picture", ignore_label=ignored) for ignored in (None, 255)
+    )
+    scores = expected.update({"label": cut[0]}, {"label": cut[1]})
+    given = {"label": np.where(unknown, 255, true).astype(np.uint8)}
+    assert found.update({"label": predicted}, given).tolist() == scores.tolist()
+    assert found.result() == expected.result()

@@ -84,6 +84,36 @@ def test_rows_of_padding_and_rows_without_a_label_change_neither_loss_nor_gradie
     assert float(loss(logits, nothing)) == 0
 
 
+@pytest.mark.parametrize("over_batch", [False, True])
+@pytest.mark.parametrize("name", ["cross_entropy", "dice", "generalized_dice", "adaptive_dice", "tversky"])
+@pytest.mark.parametrize("ignored", [255, 1])
+def test_ignored_voxels_have_no_gradient_and_the_others_the_loss_that_they_have_alone(
+    name, over_batch, ignored
+):
+    logits, batch = drawn((4, 6))
+    label = batch["label"]
+    label[label == 1] = 2
+    label[:, :, 4:] = ignored
+    label[2] = ignored  # of this row nothing is known
+    task = Segmentation(
+        labels=LABELS,
+        losses={name: 1.0},
+        background=True,
+        overlap_over_batch=over_batch,
+        ignore_label=ignored,
+    )
+
+    def loss(given):
+        return task.loss({"logits": given}, batch)[0]
+
+    found, gradient = jax.jit(jax.value_and_grad(loss))(logits)
+    assert not np.asarray(gradient)[label == ignored].any() and np.asarray(gradient)[label != ignored].any()
+    alone = Segmentation(labels=LABELS, losses={name: 1.0}, background=True, overlap_over_batch=over_batch)
+    known = {"image": batch["image"][:2], "label": label[:2, :, :4]}
+    expected, _ = loss_of(alone, {"logits": logits[:2, :, :4]}, known)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize(("classes", "dtype"), [(3, np.uint8), (300, np.uint16)])
 def test_predictions_are_the_most_probable_class_and_on_request_its_probabilities(classes, dtype):
     logits = np.random.default_rng(0).normal(size=(2, 3, 4, 5, classes)).astype(np.float32)

@@ -41,18 +41,24 @@ def one_hot(label: jax.Array, classes: int, dtype: jnp.dtype) -> jax.Array:
     return (label[..., None] == jnp.arange(classes, dtype=label.dtype)).astype(dtype)
 
 
-def overlap(logits: jax.Array, label: jax.Array, *, background: bool = False) -> Overlap:
+def overlap(
+    logits: jax.Array, label: jax.Array, *, background: bool = False, ignore_label: int | None = None
+) -> Overlap:
     """The soft overlap of each example.
 
     Args:
         logits: [batch, ..., class], the background's first.
         label: class indices [batch, ...].
         background: count it as a class.
+        ignore_label: the value of voxels that do not count; None: all do.
     """
     probabilities = jax.nn.softmax(logits)
     target = one_hot(label, logits.shape[-1], logits.dtype)
     if not background:
         probabilities, target = probabilities[..., 1:], target[..., 1:]
+    if ignore_label is not None:
+        known = (label != ignore_label)[..., None]
+        probabilities, target = jnp.where(known, probabilities, 0), jnp.where(known, target, 0)
     space = tuple(range(1, label.ndim))
     return Overlap(
         both=jnp.sum(probabilities * target, space),
@@ -70,11 +76,19 @@ def sum_over_rows(overlap: Overlap, counts: jax.Array) -> Overlap:
     return Overlap(both=total(overlap.both), predicted=total(overlap.predicted), true=total(overlap.true))
 
 
-def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
-    """Soft-max cross entropy, averaged over the space of each example: [batch, ..., class], [batch, ...] to [batch]."""
+def cross_entropy(logits: jax.Array, label: jax.Array, *, ignore_label: int | None = None) -> jax.Array:
+    """Soft-max cross entropy, averaged over the space of each example: [batch, ..., class], [batch, ...] to [batch].
+
+    Voxels of `ignore_label` do not count; an example of nothing else loses nothing.
+    """
     target = one_hot(label, logits.shape[-1], logits.dtype)
     losses = jax.nn.logsumexp(logits, -1) - jnp.sum(logits * target, -1)
-    return jnp.mean(losses, tuple(range(1, losses.ndim)))
+    space = tuple(range(1, losses.ndim))
+    if ignore_label is None:
+        return jnp.mean(losses, space)
+    known = label != ignore_label
+    voxels = jnp.sum(known, space).astype(losses.dtype)
+    return jnp.sum(jnp.where(known, losses, 0), space) / jnp.maximum(voxels, 1)
 
 
 def dice(overlap: Overlap) -> jax.Array:

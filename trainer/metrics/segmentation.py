@@ -33,9 +33,13 @@ class SegmentationMetrics:
         kind: of the images. Distances in volumes are in millimeters, by `spacing_mm`, in pictures in pixels; clips,
             whose frames and pixels have no unit in common, have none.
         hausdorff: measure distances.
+        ignore_label: the value of the truth where nothing is known: what is predicted there does not count.
     """
 
-    def __init__(self, labels: tuple[str, ...], *, kind: str, hausdorff: bool = True) -> None:
+    def __init__(
+        self, labels: tuple[str, ...], *, kind: str, hausdorff: bool = True, ignore_label: int | None = None
+    ) -> None:
+        self._ignored = ignore_label
         self.labels, self._distance = labels, _DISTANCES[kind] if hausdorff else None
         self.examples = 0
         self._dice: list[NDArray[np.float64]] = []
@@ -56,6 +60,9 @@ class SegmentationMetrics:
         for row in np.flatnonzero(counts).tolist():
             shown = self._shown(truth, row)
             predicted, true = predictions["label"][row][shown], truth["label"][row][shown]
+            if self._ignored is not None:
+                unknown = true == self._ignored
+                predicted, true = np.where(unknown, 0, predicted), np.where(unknown, 0, true)
             dice = dice_per_class(predicted, true, len(self.labels))
             self.examples += 1
             self._dice.append(dice)

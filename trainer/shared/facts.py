@@ -24,6 +24,7 @@ class DataFacts:
         labels: class names by id. Detection's begin at 1; segmentation's hold the background, 0.
         image_shape: of one image of a training batch, the channel last.
         mean, std: per channel, in the stored image's units.
+        ignore_label: segmentation: the value of labels where nothing is known; None: there is none.
         foreground: of labeled voxels the percentiles 0.5 and 99.5, mean and deviation; None where none are counted.
     """
 
@@ -34,6 +35,7 @@ class DataFacts:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     foreground: tuple[float, float, float, float] | None = None
+    ignore_label: int | None = None
 
     @property
     def classes(self) -> int:
@@ -68,6 +70,7 @@ class DataFacts:
             mean=tuple(document["mean"]),
             std=tuple(document["std"]),
             foreground=tuple(document["foreground"]) if document.get("foreground") else None,
+            ignore_label=document.get("ignore_label"),
         )
 
 
@@ -95,6 +98,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         mean=normalization.mean,
         std=normalization.std,
         foreground=_foreground(manifest, split),
+        ignore_label=manifest.ignore_label,
     )
 
 

@@ -15,7 +15,9 @@ from halofeed.trainer.tasks.segmentation import Segmentation
 TASKS: dict[str, Callable[..., Task]] = {
     "classification": lambda facts, **options: Classification(labels=facts.names, **options),
     "detection": lambda facts, **options: Detection(labels=facts.names, **options),
-    "segmentation": lambda facts, **options: Segmentation(labels=facts.names, kind=facts.kind, **options),
+    "segmentation": lambda facts, **options: Segmentation(
+        labels=facts.names, kind=facts.kind, ignore_label=facts.ignore_label, **options
+    ),
 }
 """Called with the data's facts and the config's `task_options`."""
 

@@ -28,8 +28,9 @@ _MOST_BYTE_CLASSES = 256
 class Segmentation:
     """Logits [batch, (depth,) height, width, class] against `label`, class indices on the same grid.
 
-    Rows that are not `valid` or not `labelled` do not count. In the loss padding counts as what its label says,
-    background: a model is to find none of its classes there. The metrics see only what shows the source.
+    Rows that are not `valid` or not `labelled` do not count, nor do those of which nothing is known. In the loss
+    padding counts as what its label says: background, where a model is to find no class, or the ignore label. The
+    metrics see only what shows the source.
 
     Args:
         labels: the classes' names, the background's first.
@@ -40,6 +41,8 @@ class Segmentation:
             most of which lack some class, a loss per crop rewards a model that never predicts that class.
         with_probabilities: predictions hold the probabilities too, for whoever blends overlapping windows.
         hausdorff: measure surface distances, which takes the host up to seconds per large volume.
+        ignore_label: the value of `label` where nothing is known: it counts in no loss and no metric. None: there is
+            none.
 
     Raises:
         UsageError: fewer than two classes; a loss that is not known; a weight that is not above 0.
@@ -52,6 +55,7 @@ class Segmentation:
     overlap_over_batch: bool = False
     with_probabilities: bool = False
     hausdorff: bool = True
+    ignore_label: int | None = None
     keys = ("label", "labelled")
     on_grid = ("label",)
     truth = ("label", "labelled")
@@ -88,6 +92,9 @@ class Segmentation:
         counts = valid_rows(batch)
         if "labelled" in batch:
             counts = counts & batch["labelled"]
+        if self.ignore_label is not None:
+            label = batch["label"]
+            counts = counts & jnp.any(label != self.ignore_label, tuple(range(1, label.ndim)))
         shares = [0.5**level for level in range(len(levels))]
         parts = dict.fromkeys(self.losses, jnp.zeros((), levels[0].dtype))
         for logits, share in zip(levels, shares, strict=True):
@@ -111,15 +118,20 @@ class Segmentation:
 
     def metrics(self) -> Metrics:
         """Dice and Hausdorff distances of each example."""
-        return SegmentationMetrics(self.labels, kind=self.kind, hausdorff=self.hausdorff)
+        return SegmentationMetrics(
+            self.labels, kind=self.kind, hausdorff=self.hausdorff, ignore_label=self.ignore_label
+        )
 
     def _losses(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> dict[str, jax.Array]:
         """Of each row, [batch]; of all that count together, [1]."""
-        shared = overlap(logits, label, background=self.background)
+        ignored = self.ignore_label
+        shared = overlap(logits, label, background=self.background, ignore_label=ignored)
         if self.overlap_over_batch:
             shared = sum_over_rows(shared, counts)
         return {
-            name: cross_entropy(logits, label) if name == CROSS_ENTROPY else OVERLAP_LOSSES[name](shared)
+            name: cross_entropy(logits, label, ignore_label=ignored)
+            if name == CROSS_ENTROPY
+            else OVERLAP_LOSSES[name](shared)
             for name in self.losses
         }
 

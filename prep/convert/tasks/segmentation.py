@@ -22,8 +22,12 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
         size = (label.shape[0], label.shape[1])
         orientation, warning = label_orientation(size, picture.image, picture.grid)
         facts.warnings += (warning,) if warning else ()
-        indices = label_on_grid(label, orientation, picture.image, plan).astype(dtype)
-        facts.label_voxels = count_labels(indices)
+        ignored = picture.labels.stored_ignore
+        turned = label_on_grid(label.astype(dtype), orientation, picture.image, plan, ignored or 0)
+        indices = turned.astype(dtype)
+        facts.label_voxels = {
+            value: count for value, count in count_labels(indices).items() if value != ignored
+        }
         facts.labels.extend(facts.label_voxels)
     facts.labelled = label is not None
     stored = ENCODERS["raw" if picture.recipe.encoding == "raw" else "png"](indices[..., None], 0)

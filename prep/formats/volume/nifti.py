@@ -10,6 +10,7 @@ from halofeed.prep.formats.volume.nifti_affine import read_grid
 from halofeed.prep.formats.volume.nifti_header import LONGEST_HEADER, parse_header
 from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.segment_names import MOST_EXTENSION_BYTES, nifti_segments
 from halofeed.prep.formats.volume.stored import content_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.errors import SourceError
@@ -37,12 +38,16 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
             image_path, data = path, files.read(path)
         else:
             image_path, data = _partner(files, path, stem, ".img", extension, suffix)
+    # A header that has extensions says so in the byte behind it.
+    has_names = header.kind == "single" and header.offset > header.fields.sizeof_hdr + 4
+    start = read_start(data, header.offset) if has_names and header.offset <= MOST_EXTENSION_BYTES else b""
     return Opened(
         stored=header,
         grid=grid,
         findings=findings + header.findings,
         content=content_of(data),
         files=(header_path, image_path),
+        segments=nifti_segments(start, header.offset, header.fields.sizeof_hdr),
     )
 
 

@@ -19,6 +19,7 @@ from halofeed.prep.formats.volume.encodings import bzip2_stream, hex_stream, tex
 from halofeed.prep.formats.volume.gzip_stream import GzipStream, PlainStream
 from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.segment_names import nrrd_segments
 from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
 from halofeed.prep.formats.volume.text_header import (
     MOST_AXES,
@@ -89,7 +90,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     The first axis of space becomes width, the second height, the third depth; an axis of time, vectors or colors
     becomes channels.
     """
-    data = files.read(path)
+    data = header = files.read(path)
     fields, end = _fields(data)
     axes, colors = _axes(fields)
     check_voxel_count(axes.sizes, 1, options.max_voxels)
@@ -114,6 +115,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
             data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is text_stream else unpack
         ),
         files=used,
+        segments=nrrd_segments(header),
     )
 
 

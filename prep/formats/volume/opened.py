@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.segment_names import Segment, classes_of_layers
 from halofeed.prep.formats.volume.stored import Content, StoredVoxels
 from halofeed.prep.formats.volume.stored_voxels import (
     check_byte_count,
@@ -20,7 +21,7 @@ from halofeed.prep.formats.volume.stored_voxels import (
     reads_in_place,
     value_bytes,
 )
-from halofeed.prep.geometry.scan import Finding, Grid, Mask, Scan
+from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap, Scan
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import with_margin
 from halofeed.schemas.errors import SourceError
@@ -36,6 +37,7 @@ class Opened:
     Args:
         findings: what is odd about the file, in a fixed order.
         files: that were read: relative paths in any order.
+        segments: the names that the file gives to values, if it is a mask.
 
     Raises:
         SourceError: voxels are missing or left over, as far as the header shows it; the rest shows when they are read.
@@ -46,6 +48,7 @@ class Opened:
     findings: tuple[Finding, ...]
     content: Content
     files: tuple[str, ...]
+    segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         check_byte_count(self.stored, self.content)
@@ -89,7 +92,8 @@ class Opened:
             SourceError: it has several channels; or as `scan`, where such voxels are to be the background.
         """
         stored, content, findings = self.stored, self.content, self.findings
-        if stored.channels > 1:
+        is_layered = bool(self.segments) and all(one.layer < stored.channels for one in self.segments)
+        if stored.channels > 1 and not is_layered:
             detail = f"{stored.channels} channels; a mask has one value a voxel"
             raise SourceError("decode", "mask has several channels", detail)
         held: NDArray[Any] | None = None
@@ -100,16 +104,59 @@ class Opened:
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
             detail = f"{replaced} voxels taken for the background"
             findings += (Finding.corrected("mask voxels that are no number", detail),) * (replaced > 0)
+
+        def read() -> NDArray[Any]:
+            return read_labels(stored, content)[0] if held is None else held
+
+        numbered = self._numbered(options)
+        if lost := [one.name for number, one in enumerate(self.segments, start=1) if number not in numbered]:
+            findings += (Finding.noted("classes left out by choice", ", ".join(lost[:20])),)
+        segments = dict(enumerate(self.segments, start=1))
+
+        def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+            values = _arrange(stored, read())
+            layers = [values[..., layer] for layer in range(stored.channels)]
+            ignored = options.ignore_label
+            more = {} if ignored is None or 0 not in ids else {ignored: ids[0]}
+
+            def is_left_out(value: int) -> bool:
+                return options.classes.target(str(value)) is None
+
+            known = {**dict.fromkeys(segments, 0), **ids}
+            return classes_of_layers(layers, segments, known, overlap, is_left_out, more)
+
         return Mask(
             grid=self.grid,
-            names={},
+            names={number: one.name for number, one in numbered.items()},
+            values={number: one.value for number, one in numbered.items()} if stored.channels == 1 else {},
             findings=findings,
             files=tuple(sorted(set(self.files))),
-            read=lambda: (read_labels(stored, content)[0] if held is None else held).reshape(stored.shape),
+            read=lambda: read().reshape(stored.shape),
+            read_classes=read_classes if segments else None,
             held_bytes=len(content.data),
-            read_bytes=read_bytes,
+            read_bytes=read_bytes
+            + (8 * stored.value_count if segments else 0),  # ids, and those merged so far
             value_bytes=item_bytes,
         )
+
+    def _numbered(self, options: ScanOptions) -> dict[int, Segment]:
+        """The segments that are not left out by choice, by number.
+
+        Raises:
+            SourceError: two of them have one name, and the choice does not say what becomes of each value; or one is
+                left out whose name differs from a chosen class in spelling alone.
+        """
+        classes, kept = options.classes, {}
+        for number, one in enumerate(self.segments, start=1):
+            by_value = classes.target(one.name, one.value) is not None
+            if by_value or classes.takes(one.name):
+                kept[number] = one
+        names = [one.name for one in kept.values() if classes.target(one.name, one.value) == one.name]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            listed = ", ".join(str(one.value) for one in kept.values() if one.name == twice)
+            detail = f"{twice!r} is values {listed}; rename one of them in the file"
+            raise SourceError("annotation", "label gives one name to several values", detail)
+        return kept
 
 
 OpenFile = Callable[[SourceFiles, str, ScanOptions], Opened]

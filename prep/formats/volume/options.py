@@ -32,6 +32,7 @@ class ScanOptions:
         mask_grid_tolerance: how far, in voxels, a pixel of a DICOM segmentation may lie from its scan's.
         non_finite_labels: what becomes of voxels of a mask that are no number: "refuse", or "background".
         classes: which classes of a file that names them are read.
+        ignore_label: the value of masks that is no class; None: there is none.
         series: what is done about the flaws of a DICOM series.
         need: told how many bytes opening a file takes, where that is more than the file.
     """
@@ -43,6 +44,7 @@ class ScanOptions:
     non_finite_labels: str = "refuse"
     mask_grid_tolerance: float = 0.05
     classes: ClassChoice = field(default_factory=ClassChoice)
+    ignore_label: int | None = None
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     need: Need = unlimited
 
