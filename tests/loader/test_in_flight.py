@@ -82,7 +82,7 @@ def test_an_interrupt_while_waiting_loses_nothing():
 
     items = InFlight(make, range(4), 2)
     assert next(items) == 0
-    interrupt = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    interrupt = threading.Timer(0.05, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
     interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         next(items)
