@@ -40,8 +40,8 @@ _PICTURE_OPTIONS = (
     "annotation_grid",
 )
 _SERIES_OPTIONS = (
-    *("min_slices", "secondary_captures", "series_split", "alternating_slices", "series_modality"),
-    *("series_description", "series_choice"),
+    *("min_slices", "secondary_captures", "series_identity", "series_split", "alternating_slices"),
+    *("series_modality", "series_description", "series_choice"),
 )
 _VOLUME_OPTIONS = (
     *("spacing_mm", "fit", "center", "crop_foreground", "tile_overlap", "mask_interpolation", "slice_wise"),

@@ -135,6 +135,13 @@ class VolumeOptions:
         "programs write volumes so",
         choices=series_policy.SECONDARY_CAPTURES,
     )
+    series_identity: str = option(
+        "headers",
+        "DICOM: files of one series UID whose headers name different patients, studies, series or equipment become "
+        "several scans where that is proven, and are refused otherwise; uid: files of one series UID are one series "
+        "whatever else they say; folder: the files of a folder are, whatever their series UIDs are",
+        choices=series_policy.IDENTITIES,
+    )
     series_split: str = option(
         "volumes",
         "DICOM: a series with several images at each place (phases, echoes, b-values, times) becomes one scan of each, "
@@ -324,6 +331,7 @@ class VolumeOptions:
             modalities=self.series_modality,
             description=self.series_description,
             series=self.series_choice,
+            identity=self.series_identity,
             **choices,  # type: ignore[arg-type]
         )
 

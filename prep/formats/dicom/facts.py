@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,27 @@ SURVEY = re.compile(
     r"(?<![a-z])(locali[sz]ers?|scouts?|surveys?|topograms?|surviews?|scanograms?)(?![a-z])", re.IGNORECASE
 )
 """What people call the images on which a scan is planned."""
+IDENTITY = (
+    ("PatientID", "patient", headers.PATIENT_ID),
+    ("PatientName", "patient", headers.PATIENT_NAME),
+    ("PatientBirthDate", "patient", headers.PATIENT_BIRTH_DATE),
+    ("PatientSex", "patient", headers.PATIENT_SEX),
+    ("StudyInstanceUID", "study", headers.STUDY_UID),
+    ("StudyDate", "study", headers.STUDY_DATE),
+    ("AccessionNumber", "study", headers.ACCESSION_NUMBER),
+    ("Modality", "series", headers.MODALITY),
+    ("SeriesNumber", "series", headers.SERIES_NUMBER),
+    ("SeriesDescription", "series", headers.SERIES_DESCRIPTION),
+    ("FrameOfReferenceUID", "frame of reference", headers.FRAME_OF_REFERENCE),
+    ("Manufacturer", "equipment", headers.MANUFACTURER),
+    ("ManufacturerModelName", "equipment", headers.MODEL),
+    ("StationName", "equipment", headers.STATION),
+    ("DeviceSerialNumber", "equipment", headers.SERIAL_NUMBER),
+)
+"""What all files of a series share: the name of each attribute, what it describes, and its tag."""
+_IDENTITY_BYTES = 4
+_UNCHANGED_BY_SPELLING = re.compile(rb"[\s\0^=]+")
+"""Blanks, and what separates the parts of a name, count once, and neither at the end nor in any case of letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +136,8 @@ class FileFacts:
         tiles: of a mosaic: how many of its frames lie side by side in the one image that is stored.
         file_bytes: of the file as it lies there; None where nobody knows.
         header_checksum: of the bytes before the pixels, see `halofeed.prep.formats.dicom.headers.body_of`.
+        identity: a short hash of each attribute of `IDENTITY`, which compares files of one series only; b"" where the
+            file has no value.
     """
 
     kind: str
@@ -138,6 +162,7 @@ class FileFacts:
     tiles: int | None = None
     file_bytes: int | None = None
     header_checksum: int = 0
+    identity: tuple[bytes, ...] = ()
 
     @property
     def stored(self) -> PixelFormat:
@@ -244,6 +269,19 @@ def _is_lossy(said: str, syntax: str) -> bool:
     return syntax in MAYBE_LOSSY and said != "00"
 
 
+def _identity(elements: Elements, policy: SeriesPolicy) -> tuple[bytes, ...]:
+    """The hashes of what all files of a series share. The series' UID is mixed in, so that no list of likely dates or
+    names finds a value."""
+    of_folder = policy.identity == "folder"
+    series = b"" if of_folder else headers.identifier(elements, headers.SERIES_UID).strip(b" \0")
+    found = []
+    for name, _, tag in IDENTITY:
+        value = _UNCHANGED_BY_SPELLING.sub(b" ", headers.identifier(elements, tag)).strip().upper()
+        salted = b"\0".join((policy.salt.encode("utf-8", "surrogateescape"), series, name.encode(), value))
+        found.append(hashlib.sha256(salted).digest()[:_IDENTITY_BYTES] if value else b"")
+    return tuple(found)
+
+
 def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     """De-identify a header.
 
@@ -284,4 +322,5 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         syntax=header.syntax,
         lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
         frames=_frames(elements) if is_image else (),
+        identity=_identity(elements, policy) if is_image else (),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from halofeed.prep.formats.dicom.headers import (
     media_class,
     read_header,
 )
+from halofeed.prep.formats.dicom.identity import folders_disagree, separate
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, kind_of_class
 from halofeed.prep.formats.dicom.mosaic import split_mosaic
 from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, axes_of, lacking
@@ -24,7 +26,7 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.volume_files import common_folder, folder_of
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
-from halofeed.schemas.errors import SourceError
+from halofeed.schemas.errors import Problem, SourceError
 
 HEAD_BYTES = 1 << 16
 """How much of a file is read for its header; all of it where the header is longer."""
@@ -89,10 +91,12 @@ class FoundScan:
     Args:
         parts: the slices of each volume.
         by: what tells the scans of the series, or the volumes of this one, apart; "" where there is one of each.
+        problem: stage, reason and detail of why its files are no scan.
     """
 
     parts: tuple[tuple[Slice, ...], ...]
     by: str
+    problem: Problem | None = None
 
     @property
     def paths(self) -> set[str]:
@@ -208,7 +212,8 @@ def read_headers(
         keys: Iterable[str] = facts.refers_to if kind in MASK_KINDS else ()
         if kind == IMAGE:
             folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
-            keys = (facts.series or policy.key(b"folder " + folder) or "",)
+            series = None if policy.identity == "folder" else facts.series
+            keys = (series or policy.key(b"folder " + folder) or "",)
         else:
             apart.append(
                 Apart(
@@ -255,13 +260,24 @@ def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
 
 def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) -> list[FoundScan]:
     """The scans of one series."""
-    stacks = _stacks(images)
     found = []
-    for stack in stacks:
-        by = " and ".join(stack.by or (("orientation or size",) if len(stacks) > 1 else ()))
-        scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
-        found += [FoundScan(parts=parts, by=by) for parts in scans]
+    for group in separate(images, policy):
+        if group.problem is not None:
+            parts = tuple(part for stack in _stacks(group.images) for part in stack.parts)
+            found.append(FoundScan(parts=(tuple(chain(*parts)),), by="", problem=group.problem))
+            continue
+        stacks = _stacks(group.images)
+        for stack in stacks:
+            by = " and ".join((*group.by, *(stack.by or (("orientation or size",) if len(stacks) > 1 else ()))))
+            scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
+            found += [FoundScan(parts=parts, by=by, problem=_of_folders(parts, policy)) for parts in scans]
     return found
+
+
+def _of_folders(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
+    """What is wrong with volumes whose folders hold different scans."""
+    problems = (folders_disagree(tuple({one.path: one.facts for one in part}.items()), policy) for part in parts)
+    return next(filter(None, problems), None)
 
 
 def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | None:
@@ -272,8 +288,11 @@ def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | 
     return "selection", "series has too few slices", detail
 
 
-def several_volumes(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
-    """What is wrong with a scan of several volumes: stage, reason and detail; None where they are taken."""
+def wrong_scan(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+    """What is wrong with a scan of several volumes, or of files that are no scan: stage, reason and detail; None where
+    they are taken."""
+    if scan.problem is not None:
+        return scan.problem
     if len(scan.parts) == 1 or policy.split != "refuse":
         return None
     cure = "--series-split volumes takes each as a scan, channels all as one"
@@ -331,7 +350,7 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
             key=key if of == 1 else f"{key}-{number}",
             series=first.series,
             study=first.study,
-            group=first.group,
+            group=next((part.facts.group for part in slices if part.facts.group), None),
             frame_of_reference=first.frame_of_reference,
             members=members,
             first=min(members),
@@ -345,7 +364,7 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
             places=min(map(_places, scan.parts)),
             lacking=sum(map(_lacking, scan.parts)),
             chosen=first.chosen,
-            problem=several_volumes(scan, policy),
+            problem=wrong_scan(scan, policy),
         )
         described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
     return described

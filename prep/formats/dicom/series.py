@@ -27,7 +27,7 @@ from halofeed.prep.formats.dicom.grouping import (
     group_series,
     images_of,
     read_headers,
-    several_volumes,
+    wrong_scan,
     too_few_slices,
 )
 from halofeed.prep.formats.dicom.headers import DEFLATED, MAX_INFLATED_BYTES, body_of, checksum_before
@@ -131,7 +131,7 @@ def open_series(
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
         findings.append(Finding.noted("one of several volumes in a series", detail))
-    if problem := several_volumes(chosen, policy):
+    if problem := wrong_scan(chosen, policy):
         raise SourceError(*problem)
     opened = [_open_volume(files, part, policy) for part in chosen.parts]
     if len(opened) == 1:
