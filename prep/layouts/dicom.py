@@ -216,9 +216,11 @@ def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) 
         unread[folder] = f"{folder}: {images.faults()[folder][1]}"
     beside_all = _damaged_beside(listing.series, damaged)
     counts = Counter(scan.folder for scan in listing.series)
+    small = Counter(scan.folder for scan in listing.series if scan.places < policy.min_slices)
     found = []
     for scan, beside in zip(listing.series, beside_all, strict=True):
-        problem = _not_chosen(scan, policy) or scan.problem or too_few_slices(scan.places, policy)
+        problem = _not_chosen(scan, policy) or scan.problem
+        problem = problem or too_few_slices(scan.places, policy, small[scan.folder])
         if beside is not None:
             problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_CURE}")
         source = scan.folder if counts[scan.folder] == 1 else f"{scan.folder}#{scan.key}"

@@ -176,7 +176,7 @@ MISTAKES = {
     "a series UID for each file, as some anonymizers write": refused(
         drawn(own_series_each),
         "5 x selection: series has too few slices",
-        "1 of at least 3; --min-slices 1 takes it",
+        "1 of at least 3; 5 series of its folder .* say --series-identity folder",
     ),
     "screenshots alone": refused(
         drawn(partial(scan, more={"SOPClassUID": SecondaryCaptureImageStorage})),
@@ -240,7 +240,7 @@ MISTAKES = {
     "two phases in one series that nothing tells apart": refused(
         drawn(unnamed_phases),
         r"different images at one position \(3 positions more than once; 0-0\.dcm and 1-0\.dcm",
-        "series UID",
+        "--series-identity folder",
     ),
     "two acquisitions mixed that nothing tells apart": refused(
         drawn(alternating), "every other slice shows something else", "--alternating-slices keep"

@@ -20,7 +20,7 @@ from halofeed.prep.formats.dicom.headers import (
 from halofeed.prep.formats.dicom.identity import folders_disagree, separate
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, kind_of_class
 from halofeed.prep.formats.dicom.mosaic import split_mosaic
-from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, axes_of, lacking
+from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, SPACING_TOLERANCE, axes_of, lacking
 from halofeed.prep.formats.dicom.volumes import Slice, Volumes, positions_of, split_volumes, thickness_of
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
@@ -237,14 +237,18 @@ def images_of(found: Iterable[tuple[str, FileFacts]]) -> Images:
 
 
 def _alike(first: Slice, second: Slice) -> bool:
-    """Whether two images can be slices of one stack: of one size and orientation."""
+    """Whether two images can be slices of one stack: of one size, orientation and pixel spacing."""
+    if first.facts.stored.size != second.facts.stored.size:
+        return False
     pairs = zip(first.orientation, second.orientation, strict=True)
-    close = all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in pairs)
-    return close and first.facts.stored.size == second.facts.stored.size
+    if any(abs(one - other) > ORIENTATION_TOLERANCE for one, other in pairs):
+        return False
+    pairs = zip(first.frame.spacing_mm or (), second.frame.spacing_mm or (), strict=False)
+    return all(abs(one - other) <= SPACING_TOLERANCE * abs(one) for one, other in pairs)
 
 
 def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
-    """The images of one series, in stacks of one size and orientation, and those in volumes."""
+    """The images of one series, in stacks of one size, orientation and pixel spacing, and those in volumes."""
     stacks: list[list[Slice]] = []
     for path, facts in images:
         for index, frame in enumerate(facts.frames):
@@ -268,7 +272,12 @@ def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) ->
             continue
         stacks = _stacks(group.images)
         for stack in stacks:
-            by = " and ".join((*group.by, *(stack.by or (("orientation or size",) if len(stacks) > 1 else ()))))
+            by = " and ".join(
+                (
+                    *group.by,
+                    *(stack.by or (("orientation, size or pixel spacing",) if len(stacks) > 1 else ())),
+                )
+            )
             scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
             found += [FoundScan(parts=parts, by=by, problem=_of_folders(parts, policy)) for parts in scans]
     return found
@@ -276,15 +285,29 @@ def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) ->
 
 def _of_folders(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
     """What is wrong with volumes whose folders hold different scans."""
-    problems = (folders_disagree(tuple({one.path: one.facts for one in part}.items()), policy) for part in parts)
+    problems = (
+        folders_disagree(tuple({one.path: one.facts for one in part}.items()), policy) for part in parts
+    )
     return next(filter(None, problems), None)
 
 
-def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | None:
-    """What is wrong with a stack of so many slices: stage, reason and detail; None where they suffice."""
+def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Problem | None:
+    """What is wrong with a stack of so many slices: stage, reason and detail; None where they suffice.
+
+    Args:
+        places: at which its slices lie.
+        policy: how many are needed.
+        beside: how many stacks of its folder have too few.
+    """
     if places >= policy.min_slices:
         return None
-    detail = f"{places} of at least {policy.min_slices}; --min-slices {places} takes it"
+    cure = f"--min-slices {places} takes it"
+    if beside >= policy.min_slices and policy.identity != "folder":
+        cure = (
+            f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
+            f"is a scan, --min-slices {places}"
+        )
+    detail = f"{places} of at least {policy.min_slices}; {cure}"
     return "selection", "series has too few slices", detail
 
 
@@ -305,8 +328,8 @@ def group_series(
 ) -> tuple[tuple[Series, ...], tuple[Apart, ...]]:
     """Group files into series by what their headers say, and series into scans.
 
-    Images without a series UID are grouped by their folder. A scan is a stack of slices of one size and orientation,
-    or with `SeriesPolicy.split` "volumes" each volume of such a stack.
+    Images without a series UID are grouped by their folder. A scan is a stack of slices of one size, orientation
+    and pixel spacing, or with `SeriesPolicy.split` "volumes" each volume of such a stack.
 
     Args:
         files: where the files are.

@@ -114,12 +114,14 @@ def _contradicting(images: Images) -> list[str]:
 
 def _groups(images: Images, places: Sequence[int]) -> tuple[list[Images], str | None]:
     """The files by their values at these places of their identity; and a file without a value that fits several."""
-    by_values: dict[Values, list[tuple[str, FileFacts]]] = {}
+    by_values: dict[tuple[Values, str], list[tuple[str, FileFacts]]] = {}
     for path, facts in images:
-        by_values.setdefault(tuple(facts.identity[place] for place in places), []).append((path, facts))
+        values = tuple(facts.identity[place] for place in places)
+        # Files that lack a value belong to those of their folder, if to any.
+        by_values.setdefault((values, folder_of(path) if b"" in values else ""), []).append((path, facts))
     # Complete values first, so that files without one join those that they do not contradict.
     taken: dict[Values, list[tuple[str, FileFacts]]] = {}
-    for values, some in sorted(by_values.items(), key=lambda item: (item[0].count(b""), item[1][0][0])):
+    for (values, _), some in sorted(by_values.items(), key=lambda one: (one[0][0].count(b""), one[1][0][0])):
         fits = [one for one in taken if _agree(one, values)]
         if len(fits) > 1:
             folders = _folders(some)
@@ -183,7 +185,7 @@ def _stack_of(facts: FileFacts, frame: Frame, known: Mapping[Stack, object]) -> 
 
 
 def is_one_row(parts: Sequence[Images]) -> bool:
-    """Whether the slices of all groups lie in one even row, each at a place of its own, so that they may be one scan."""
+    """Whether the slices of all groups lie in one even row, each at a place of its own: they may be one scan."""
     merged = _places([one for part in parts for one in part])
     if len(merged) > 1:
         return False
@@ -220,11 +222,15 @@ def folders_disagree(images: Images, policy: SeriesPolicy) -> Problem | None:
     if evidence is None:
         return None
     first, second = list(folders)[:2]
-    return "selection", "folders of one series hold different scans", f"{first} and {second} {evidence}; {_FOLDERS}"
+    return (
+        "selection",
+        "folders of one series hold different scans",
+        f"{first} and {second} {evidence}; {_FOLDERS}",
+    )
 
 
 _FOLDERS = (
-    "--series-identity folder takes the files of each folder as a scan, and --series-identity uid all files as one"
+    "--series-identity folder takes each folder's files as a scan, --series-identity uid all files as one"
 )
 
 

@@ -42,7 +42,7 @@ class SeriesPolicy:
             (0 in other modalities than CT).
         duplicates: the same image at the same position more than once. Corrected: one of them is kept.
         min_slices: a stack of fewer slices is no scan: a survey, a capture, or files of which each has a series UID of
-            its own.
+            its own (see `identity`).
         secondary_captures: what becomes of images whose SOP class is Secondary Capture: "skip", as most are
             screenshots, or "take", as some programs write volumes so.
         split: what becomes of a series that holds several images at each place (phases, echoes, b-values, times) or
