@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -100,6 +102,8 @@ class VolumeConverter:
         has_labels = bool(reference.masks or reference.class_masks)
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
         need(conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels))
+        origins = [scan.origin for scan in scans if scan.origin is not None]
+        origin = reduce(or_, origins) if len(origins) == len(scans) else None
         several = len(reference.masks) + len(reference.class_masks) > 1
         labels = LabelReader(
             recipe=self.recipe,
@@ -109,7 +113,7 @@ class VolumeConverter:
             grid=scan.grid,
             canonical=canonical.target,
             admit=lambda mask, merged: need(label_bytes(scans, scan.grid, mask, merged, several=several)),
-            options=options,
+            options=replace(options, origin=origin),
         ).read()
         image = self._read_image(scans)
         supposed = check_values(scans, image) if in_hu else ()

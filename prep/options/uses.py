@@ -46,6 +46,7 @@ _SERIES_OPTIONS = (
 _VOLUME_OPTIONS = (
     *("spacing_mm", "fit", "center", "crop_foreground", "tile_overlap", "mask_interpolation", "slice_wise"),
     *("window", "window_hu", "window_percentiles", "normalize", "mask_grid", "mask_grid_tolerance"),
+    "mask_references",
     *("refuse_flaws", "fill_missing_slices", "non_finite_value", "non_finite_labels", "sform_qform"),
     *("unoriented", "max_voxels", *_SERIES_OPTIONS),
 )

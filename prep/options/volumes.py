@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from halofeed.prep.formats.volume import series_policy
-from halofeed.prep.formats.volume.options import NON_FINITE_LABELS, SFORM_QFORM, UNORIENTED, ScanOptions
+from halofeed.prep.formats.volume.options import (
+    MASK_REFERENCES,
+    NON_FINITE_LABELS,
+    SFORM_QFORM,
+    UNORIENTED,
+    ScanOptions,
+)
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
 from halofeed.prep.layouts import LAYOUTS
@@ -104,6 +110,12 @@ class VolumeOptions:
         SAME_GRID_VOXELS,
         "how far a mask, or a further channel, may lie from its scan's grid along each axis, as a share of a voxel "
         "below 0.5; it is then taken as it lies",
+    )
+    mask_references: str = option(
+        "check",
+        "a SEG or RTSTRUCT that refers to other images, another series or another frame of reference than those of its "
+        "DICOM scan is refused; ignore: it is taken where it lies, as of scans whose UIDs were changed",
+        choices=MASK_REFERENCES,
     )
     class_overlap: str = option(
         "refuse",
@@ -337,7 +349,14 @@ class VolumeOptions:
 
     def scan_options(self, need: Need = unlimited) -> ScanOptions:
         """How volumes are read; `need` is told how many bytes opening one takes."""
-        return derived(ScanOptions, self, need=need, classes=self.class_choice(), series=self.series_policy())
+        return derived(
+            ScanOptions,
+            self,
+            need=need,
+            classes=self.class_choice(),
+            series=self.series_policy(),
+            origin=None,
+        )
 
 
 def default_dtype(options: VolumeOptions) -> str:

@@ -10,6 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from halofeed.prep.formats.dicom.grouping import (
     wrong_scan,
 )
 from halofeed.prep.formats.dicom.headers import DEFLATED, MAX_INFLATED_BYTES, body_of, checksum_before
+from halofeed.prep.formats.dicom.mask_references import origin_of
 from halofeed.prep.formats.dicom.mosaic import tile_at, whole_image
 from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, values_of
 from halofeed.prep.formats.dicom.slices import (
@@ -183,6 +186,7 @@ def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
         findings=(*findings, *more),
         files=tuple(sorted({path for scan in scans for path in scan.files})),
         read=lambda: np.concatenate([scan.read().astype(dtype, copy=False) for scan in scans], axis=3),
+        origin=reduce(or_, [scan.origin for scan in scans if scan.origin is not None]),
         read_bytes=sum(scan.read_bytes for scan in scans)
         + 2 * len(scans) * math.prod(first.grid.shape) * dtype.itemsize,
     )
@@ -235,6 +239,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         findings=(*duplicates, *plan.findings, *values.findings),
         files=tuple(sorted({part.path for part in slices})),
         read=read,
+        origin=origin_of({one.path: one.facts for one in part}.values()),
         read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
     )
 

@@ -156,11 +156,20 @@ def test_slices_that_stray_across_their_normal_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("places", "cure"),
     [
-        ([(0, 0, 0), (0, 0, 2), (0, 9, 4), (0, 0, 6), (0, 0, 8)], r"\d+-2.dcm alone: take it out of the folder"),
-        ([(0, 9, 0), (0, 0, 2), (0, 0, 4), (0, 0, 6), (0, 0, 8)], r"\d+-0.dcm alone: take it out of the folder"),
+        (
+            [(0, 0, 0), (0, 0, 2), (0, 9, 4), (0, 0, 6), (0, 0, 8)],
+            r"\d+-2.dcm alone: take it out of the folder",
+        ),
+        (
+            [(0, 9, 0), (0, 0, 2), (0, 0, 4), (0, 0, 6), (0, 0, 8)],
+            r"\d+-0.dcm alone: take it out of the folder",
+        ),
         ([(0, 0, 0), (0, 0, 2), (9, 0, 4), (9, 0, 6)], "--series-identity folder"),
         ([(0, 0, 0), (0, 0, 2), (0, 0, 4), (0, 0, 90)], r"\d+-3.dcm lies alone .* take it out of the folder"),
-        ([(0, 0, 0), (0, 0, 2), (0, 0, 90), (0, 0, 92)], r"-1.dcm and \d+-2.dcm; .* --series-identity folder"),
+        (
+            [(0, 0, 0), (0, 0, 2), (0, 0, 90), (0, 0, 92)],
+            r"-1.dcm and \d+-2.dcm; .* --series-identity folder",
+        ),
     ],
 )
 def test_a_stray_slice_is_named_and_two_ranges_are_told_how_to_become_two_scans(
