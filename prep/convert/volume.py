@@ -93,7 +93,9 @@ class VolumeConverter:
         scan = open_scan(
             files, reference.source, reference.slices or reference.members, options, reference.volume
         )
-        scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
+        members = dict(reference.mask_members)
+        channels = (open_scan(files, path, members.get(path, ()), options) for path in reference.channels)
+        scans = [scan, *channels]
         canonical = plan_canonical(scan.grid)
         _check_channels(canonical.target, scans[1:], self.recipe.mask_grid_tolerance)
         in_hu = self.recipe.windows_hounsfield_units()

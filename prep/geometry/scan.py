@@ -74,13 +74,11 @@ class Origin:
 
     Args:
         series, frames, images: of the UIDs of its series, its frames of reference and its images.
-        patients: of the patient's id, each with the UID of a series.
     """
 
     series: frozenset[bytes]
     frames: frozenset[bytes]
     images: frozenset[bytes]
-    patients: frozenset[bytes]
 
     def __or__(self, other: Origin) -> Origin:
         """That of a scan whose channels are of both."""
@@ -88,7 +86,6 @@ class Origin:
             series=self.series | other.series,
             frames=self.frames | other.frames,
             images=self.images | other.images,
-            patients=self.patients | other.patients,
         )
 
 

@@ -274,15 +274,10 @@ def _is_lossy(said: str, syntax: str) -> bool:
     return syntax in MAYBE_LOSSY and said != "00"
 
 
-def identity_of(series: bytes, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The hashes of the values of `IDENTITY`. The series' UID is mixed in, so that no list of likely dates or names
-    finds a value."""
-    return _hashed(series.strip(b" \0"), values)
-
-
 @lru_cache(maxsize=1024)
-def _hashed(series: bytes, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Files of one series share the result, as their facts are kept in memory."""
+def _identity(series: bytes, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The hashes of the values of `IDENTITY`. The series' UID is mixed in, so that no list of likely dates or names
+    finds a value. Files of one series share the result, as their facts are kept in memory."""
     found = []
     for (name, _, _), data in zip(IDENTITY, values, strict=False):
         value = _UNCHANGED_BY_SPELLING.sub(b" ", data).strip().upper()
@@ -322,7 +317,9 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     # Descriptions are compared here and not kept: people write names into them.
     description = headers.text(elements, headers.SERIES_DESCRIPTION)
     wanted = policy.description
-    series = b"" if policy.identity == "folder" else headers.identifier(elements, headers.SERIES_UID)
+    series = (
+        b"" if policy.identity == "folder" else headers.identifier(elements, headers.SERIES_UID).strip(b" \0")
+    )
     asked_for = wanted is not None and re.search(wanted, description, re.IGNORECASE) is not None
     return FileFacts(
         kind=kind,
@@ -343,7 +340,7 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         syntax=header.syntax,
         lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
         frames=_frames(elements) if is_image else (),
-        identity=identity_of(series, tuple(headers.identifier(elements, tag) for _, _, tag in IDENTITY)),
+        identity=_identity(series, tuple(headers.identifier(elements, tag) for _, _, tag in IDENTITY)),
         link=tuple(
             linked(headers.identifier(elements, tag))
             for tag in (headers.SERIES_UID, headers.FRAME_OF_REFERENCE)

@@ -174,7 +174,7 @@ def _kind_of(facts: FileFacts) -> str:
     if facts.is_survey:
         return "survey by its description"
     if any(frame.position_mm is None or frame.orientation is None for frame in facts.frames):
-        return "image without position"
+        return "nuclear medicine image" if facts.modality == "NM" else "image without position"
     return IMAGE
 
 

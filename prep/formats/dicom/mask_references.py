@@ -1,8 +1,8 @@
 """Which scan a DICOM SEG or RTSTRUCT was drawn on, by the UIDs that it names.
 
-    the images that it names       one of the scan's        it is the scan
-      or else the series           the scan's               it is, unless the patient is another
-        or else the frame          the scan's, or unknown   it may be, unless the patient is another
+    the images that it names       one of the scan's
+      or else the series           the scan's
+        or else the frame          the scan's, or unknown
 
 Each is compared as hashes; a message never holds a UID.
 
@@ -17,7 +17,7 @@ from pydicom.dataset import Dataset
 
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import items, raw_value
-from halofeed.prep.formats.dicom.facts import FileFacts, identity_of, linked
+from halofeed.prep.formats.dicom.facts import FileFacts, linked
 from halofeed.prep.geometry.scan import Origin
 from halofeed.schemas.errors import SourceError
 
@@ -36,7 +36,6 @@ def origin_of(images: Iterable[FileFacts]) -> Origin:
         series=frozenset(facts.link[0] for facts in some) - {b""},
         frames=frozenset(facts.link[1] for facts in some) - {b""},
         images=frozenset(facts.uid for facts in some) - {b""},
-        patients=frozenset(facts.identity[0] for facts in some if facts.identity) - {b""},
     )
 
 
@@ -44,7 +43,7 @@ def check_drawn_on(dataset: Dataset, scan: Origin) -> None:
     """Refuse a mask that names another scan.
 
     Raises:
-        SourceError: it names images, a series, a frame of reference or a patient, and these are not the scan's.
+        SourceError: it names images, a series or a frame of reference, and these are not the scan's.
     """
     series = list(_referenced_series(dataset))
     images = {linked(uid) for uid in _images(dataset, series)} - {b""}
@@ -60,12 +59,6 @@ def check_drawn_on(dataset: Dataset, scan: Origin) -> None:
     frames = {linked(uid) for uid in _frames(dataset)} - {b""}
     if not uids and frames and scan.frames and not frames & scan.frames:
         raise _refused("its frame of reference (FrameOfReferenceUID) is not the scan's")
-    patient = raw_value(dataset, headers.PATIENT_ID)
-    # Of a folder taken as one series, the hash is of no series.
-    known = [b"", *(uid for uid in uids if linked(uid) in scan.series)]
-    patients = {identity_of(uid, (patient,))[0] for uid in known} - {b""} if len(known) > 1 else set()
-    if patients and scan.patients and not patients & scan.patients:
-        raise _refused("its patient (PatientID) is not the scan's")
 
 
 def _refused(detail: str) -> SourceError:
