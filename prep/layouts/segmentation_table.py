@@ -54,11 +54,11 @@ def list_references(
 
     Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
     taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
-    folder with several is written with the series' mark, as the layout `dicom` lists it); several files with `;`
-    between them, or a list in JSONL, are channels of one image. A label is a volume, a mask PNG, a DICOM SEG or
-    RTSTRUCT, or the folder that holds nothing else; several with `;` between them are merged; an empty cell is an
-    image for prediction only. Without a split column the table's name says it. A DICOM series without group has its
-    patient's hash for one.
+    folder with several is written with the series' mark, as the layout `dicom` lists it); several files, or several
+    such folders, with `;` between them, or a list in JSONL, are channels of one image. A label is a volume, a mask
+    PNG, a DICOM SEG or RTSTRUCT, or the folder that holds nothing else; several with `;` between them are merged; an
+    empty cell is an image for prediction only. Without a split column the table's name says it. A DICOM series without
+    group has its patient's hash for one.
 
     Raises:
         AnnotationsError: if columns are missing or the file is not a table.
@@ -171,6 +171,9 @@ def _with_image(
         found = [_series_at(path, index, options, listings) for path in written]
         if all(found):
             return _as_channels(known, [one for one in found if one is not None])
+        if any(found):
+            detail = f"{'; '.join(written)}; save those in folders as NIfTI"
+            raise SourceError("annotation", "channels are DICOM folders and files", detail)
         paths = [locate(path, "image", images) for path in written]
         if len(set(paths)) < len(paths):
             raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
