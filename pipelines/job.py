@@ -248,13 +248,20 @@ def reference_to_json(reference: Reference) -> str:
         document["members"] = [folder, *(path[len(folder) :] for path in reference.members)]
     if reference.mask_members:
         document["mask_members"] = [
-            [path, *(file.removeprefix(f"{path}/") for file in files)]
-            for path, files in reference.mask_members
+            [path, *(_below(path, file) for file in files)] for path, files in reference.mask_members
         ]
     return _TO_JSON(document)
 
 
 _NOTHING = ()
+_WHOLE = "\0"
+"""Begins the whole path of a file that does not lie below the path that stands for it, such as FOLDER#MARK."""
+
+
+def _below(folder: str, file: str) -> str:
+    return file[len(folder) + 1 :] if file.startswith(f"{folder}/") else _WHOLE + file
+
+
 _TO_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -286,7 +293,8 @@ def reference_from_json(text: str) -> Reference:
         document["members"] = tuple(folder + name for name in names)
     if "mask_members" in document:
         document["mask_members"] = tuple(
-            (path, tuple(f"{path}/{name}" for name in names)) for path, *names in document["mask_members"]
+            (path, tuple(name[1:] if name.startswith(_WHOLE) else f"{path}/{name}" for name in names))
+            for path, *names in document["mask_members"]
         )
     return Reference(**document)
 

@@ -150,7 +150,7 @@ def _yolo(files: _Files, paths: Sequence[str]) -> str | None:
 
 def _dicom(files: _Files, paths: Sequence[str]) -> str | None:
     named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
-    unnamed = [path for path in paths if "." not in basename(path)]
+    unnamed = [path for path in paths if "." not in basename(path) or path.lower().endswith(".img")]
     for path in islice((*named[:2], *unnamed), _MOST_LOOKED_AT):
         try:
             if files.head(path, 132)[128:] == b"DICM":

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -91,7 +93,9 @@ class VolumeConverter:
         scan = open_scan(
             files, reference.source, reference.slices or reference.members, options, reference.volume
         )
-        scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
+        members = dict(reference.mask_members)
+        channels = (open_scan(files, path, members.get(path, ()), options) for path in reference.channels)
+        scans = [scan, *channels]
         canonical = plan_canonical(scan.grid)
         _check_channels(canonical.target, scans[1:], self.recipe.mask_grid_tolerance)
         in_hu = self.recipe.windows_hounsfield_units()
@@ -100,6 +104,8 @@ class VolumeConverter:
         has_labels = bool(reference.masks or reference.class_masks)
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
         need(conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels))
+        origins = [scan.origin for scan in scans if scan.origin is not None]
+        origin = reduce(or_, origins) if len(origins) == len(scans) else None
         several = len(reference.masks) + len(reference.class_masks) > 1
         labels = LabelReader(
             recipe=self.recipe,
@@ -109,7 +115,7 @@ class VolumeConverter:
             grid=scan.grid,
             canonical=canonical.target,
             admit=lambda mask, merged: need(label_bytes(scans, scan.grid, mask, merged, several=several)),
-            options=options,
+            options=replace(options, origin=origin),
         ).read()
         image = self._read_image(scans)
         supposed = check_values(scans, image) if in_hu else ()

@@ -97,6 +97,7 @@ def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOp
         tolerance_voxels=options.mask_grid_tolerance,
         keeps=options.classes.takes,
         need=options.need,
+        scan=options.origin if options.mask_references == "check" else None,
     )
 
 

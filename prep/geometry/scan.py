@@ -68,6 +68,27 @@ class Finding:
         return cls(name=name, treatment="noted", detail=detail)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What distinguishes a DICOM scan from others, as hashes; a mask refers to it.
+
+    Args:
+        series, frames, images: of the UIDs of its series, its frames of reference and its images.
+    """
+
+    series: frozenset[bytes]
+    frames: frozenset[bytes]
+    images: frozenset[bytes]
+
+    def __or__(self, other: Origin) -> Origin:
+        """That of a scan whose channels are of both."""
+        return Origin(
+            series=self.series | other.series,
+            frames=self.frames | other.frames,
+            images=self.images | other.images,
+        )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scan:
     """A volume whose header was read and found sound.
@@ -83,6 +104,7 @@ class Scan:
         read: the voxels [depth, height, width, channel]; SourceError where the pixel data is damaged.
         held_bytes: of files, until the scan is dropped.
         read_bytes: the most that `read` takes besides, the voxels among it; 0 where they are a view of the file.
+        origin: of a DICOM series; None of other files.
     """
 
     grid: Grid
@@ -95,6 +117,7 @@ class Scan:
     read: Callable[[], NDArray[Any]]
     held_bytes: int = 0
     read_bytes: int = 0
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

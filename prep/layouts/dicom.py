@@ -49,6 +49,9 @@ _CURES: Mapping[str, str] = {
     "survey by its description": "--series-description takes a series by its description",
     "mosaic": "Siemens' many slices in one image: make NIfTI of them with dcm2niix, then --layout pairs",
     "image without position": "a slice must say where it lies: export the original series",
+    "nuclear medicine image": "its header places no slice: save it as NIfTI with 3D Slicer, then --layout pairs or csv",
+    "dose": "a dose is no scan: save it as NIfTI (plastimatch convert --input-dose-img FILE --output-dose-img "
+    "dose.nii.gz), then name it in a table as an image or a further channel (--layout csv)",
     "segmentation": "masks need the series that they were drawn on below the same folder",
     "structure set": "contours need the series that they were drawn on below the same folder",
     "DICOMDIR": "it lists files that must lie beside it",
@@ -216,9 +219,11 @@ def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) 
         unread[folder] = f"{folder}: {images.faults()[folder][1]}"
     beside_all = _damaged_beside(listing.series, damaged)
     counts = Counter(scan.folder for scan in listing.series)
+    small = Counter(scan.folder for scan in listing.series if scan.places < policy.min_slices)
     found = []
     for scan, beside in zip(listing.series, beside_all, strict=True):
-        problem = _not_chosen(scan, policy) or scan.problem or too_few_slices(scan.places, policy)
+        problem = _not_chosen(scan, policy) or scan.problem
+        problem = problem or too_few_slices(scan.places, policy, small[scan.folder])
         if beside is not None:
             problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_CURE}")
         source = scan.folder if counts[scan.folder] == 1 else f"{scan.folder}#{scan.key}"
@@ -289,6 +294,9 @@ def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
     """The series that a SEG or RTSTRUCT was drawn on."""
     if one.refers_to:
         fits = [series for series in found if series.scan.series in one.refers_to]
+        if one.group is not None and len({series.scan.group for series in fits}) > 1:
+            # Two patients share the UID of a series.
+            fits = [series for series in fits if series.scan.group in (None, one.group)]
         # Of several volumes in a series it is the one whose images are named.
         named = [series for series in fits if one.path in series.scan.masks]
         return [series.source for series in (named if len(fits) > 1 and named else fits)]

@@ -55,11 +55,11 @@ def list_references(
 
     Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
     taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
-    folder with several is written with the series' mark, as the layout `dicom` lists it); several files with `;`
-    between them, or a list in JSONL, are channels of one image. A label is a volume, a mask PNG, a DICOM SEG or
-    RTSTRUCT, or the folder that holds nothing else; several with `;` between them are merged; an empty cell is an
-    image for prediction only. Without a split column the table's name says it. A DICOM series without group has its
-    patient's hash for one.
+    folder with several is written with the series' mark, as the layout `dicom` lists it); several files, or several
+    such folders, with `;` between them, or a list in JSONL, are channels of one image. A label is a volume, a mask
+    PNG, a DICOM SEG or RTSTRUCT, or the folder that holds nothing else; several with `;` between them are merged; an
+    empty cell is an image for prediction only. Without a split column the table's name says it. A DICOM series without
+    group has its patient's hash for one.
 
     Raises:
         AnnotationsError: if columns are missing or the file is not a table.
@@ -77,7 +77,7 @@ def list_references(
     index = FolderIndex(images)
     listed: list[tuple[Row, Reference]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
-    folders = dict.fromkeys(filter(None, (_folder_of(row, index) for rows in rows_of for row in rows)))
+    folders = dict.fromkeys(folder for rows in rows_of for row in rows for folder in _folders_of(row, index))
     series = series_below(images, tuple(folders), options) if folders else {}
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
@@ -92,14 +92,15 @@ def list_references(
     yield from in_order([*references, *_unlisted(used, named, images, one_file, options.takes_scan)])
 
 
-def _folder_of(row: Row, index: FolderIndex) -> str:
-    """The folder of files that a row names as its image, with or without the mark of a series; "" for anything else."""
-    written = split_cell(row.cell("image"))
-    path = relative_path(written[0], index.files.root) if len(written) == 1 and not row.fault else ""
-    if not path or index.files.size(path) is not None:
-        return ""
-    folder = path if index.files.has_folder(path) else path.rpartition("#")[0]
-    return folder if folder and index.below(folder) else ""
+def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
+    """The folders of files that a row names as its image, each with or without the mark of a series."""
+    for written in () if row.fault else split_cell(row.cell("image")):
+        path = relative_path(written, index.files.root)
+        if index.files.size(path) is not None:
+            continue
+        folder = path if index.files.has_folder(path) else path.rpartition("#")[0]
+        if folder and index.below(folder):
+            yield folder
 
 
 def _reference(
@@ -169,6 +170,12 @@ def _with_image(
     """The reference with the files of its image."""
     images = index.files
     if len(written) > 1:
+        found = [_series_at(path, index, options, listings) for path in written]
+        if all(found):
+            return _as_channels(known, [one for one in found if one is not None])
+        if any(found):
+            detail = f"{'; '.join(written)}; save those in folders as NIfTI"
+            raise SourceError("annotation", "channels are DICOM folders and files", detail)
         paths = [locate(path, "image", images) for path in written]
         if len(set(paths)) < len(paths):
             raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
@@ -180,9 +187,10 @@ def _with_image(
     if images.size(path) is not None:
         path = locate(written[0], "image", images)
         return replace(known, source=path, members=() if options.takes_scan(path) else (path,))
-    if path not in listings and path.rpartition("#")[0] not in listings:
-        locate(written[0], "image", images)
-    series = find_series(images, path, listings, options)
+    series = _series_at(written[0], index, options, listings)
+    if series is None:
+        path = locate(written[0], "image", images)
+        return replace(known, source=path, members=(path,))
     return replace(
         known,
         source=series.source,
@@ -190,6 +198,41 @@ def _with_image(
         stored=series.stored,
         volume=series.volume,
         group=known.group or series.group,
+    )
+
+
+def _series_at(
+    written: str, index: FolderIndex, options: LayoutOptions, listings: Mapping[str, SeriesListing]
+) -> Reference | None:
+    """The DICOM series that a path means; None where it is no folder of files."""
+    path = relative_path(written, index.files.root)
+    if index.files.size(path) is not None or (
+        path not in listings and path.rpartition("#")[0] not in listings
+    ):
+        return None
+    return find_series(index.files, path, listings, options)
+
+
+def _as_channels(known: Reference, series: Sequence[Reference]) -> Reference:
+    """The reference to DICOM series that are the channels of one image."""
+    first, *others = series
+    names = [one.source for one in series]
+    if len(set(names)) < len(names):
+        raise SourceError("annotation", "channel is listed twice", "; ".join(names))
+    if parts := [one.source for one in others if one.volume is not None]:
+        detail = f"{parts[0]}; save it as NIfTI, or give it a folder of its own"
+        raise SourceError("annotation", "channel is one of several volumes of a series", detail)
+    if len({one.group for one in series if one.group is not None}) > 1:
+        raise SourceError("annotation", "channels are of different patients (PatientID)", "; ".join(names))
+    return replace(
+        known,
+        source=first.source,
+        members=first.members,
+        stored=first.stored,
+        volume=first.volume,
+        channels=tuple(one.source for one in others),
+        mask_members=tuple((one.source, one.members) for one in others),
+        group=known.group or first.group,
     )
 
 

@@ -40,12 +40,13 @@ _PICTURE_OPTIONS = (
     "annotation_grid",
 )
 _SERIES_OPTIONS = (
-    *("min_slices", "secondary_captures", "series_split", "alternating_slices", "series_modality"),
-    *("series_description", "series_choice"),
+    *("min_slices", "secondary_captures", "series_identity", "series_split", "alternating_slices"),
+    *("series_modality", "series_description", "series_choice"),
 )
 _VOLUME_OPTIONS = (
     *("spacing_mm", "fit", "center", "crop_foreground", "tile_overlap", "mask_interpolation", "slice_wise"),
     *("window", "window_hu", "window_percentiles", "normalize", "mask_grid", "mask_grid_tolerance"),
+    "mask_references",
     *("refuse_flaws", "fill_missing_slices", "non_finite_value", "non_finite_labels", "sform_qform"),
     *("unoriented", "max_voxels", *_SERIES_OPTIONS),
 )

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from halofeed.prep.formats.volume import series_policy
-from halofeed.prep.formats.volume.options import NON_FINITE_LABELS, SFORM_QFORM, UNORIENTED, ScanOptions
+from halofeed.prep.formats.volume.options import (
+    MASK_REFERENCES,
+    NON_FINITE_LABELS,
+    SFORM_QFORM,
+    UNORIENTED,
+    ScanOptions,
+)
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
 from halofeed.prep.layouts import LAYOUTS
@@ -106,6 +112,12 @@ class VolumeOptions:
         "how far a mask, or a further channel, may lie from its scan's grid along each axis, as a share of a voxel "
         "below 0.5; it is then taken as it lies",
     )
+    mask_references: str = option(
+        "check",
+        "a SEG or RTSTRUCT that refers to other images, another series or another frame of reference than those of its "
+        "DICOM scan is refused; ignore: it is taken where it lies, as of scans whose UIDs were changed",
+        choices=MASK_REFERENCES,
+    )
     class_overlap: str = option(
         "refuse",
         "voxels that two classes claim, of class-masks, of a SEG or RTSTRUCT, of several files: the scan is refused, "
@@ -135,6 +147,13 @@ class VolumeOptions:
         "DICOM: images of the SOP class Secondary Capture, mostly screenshots, are listed and not taken; take: some "
         "programs write volumes so",
         choices=series_policy.SECONDARY_CAPTURES,
+    )
+    series_identity: str = option(
+        "headers",
+        "DICOM: files of one series UID whose headers name different patients, studies, series or equipment become "
+        "several scans where that is proven, and are refused otherwise; uid: files of one series UID are one series "
+        "whatever else they say; folder: the files of a folder are, whatever their series UIDs are",
+        choices=series_policy.IDENTITIES,
     )
     series_split: str = option(
         "volumes",
@@ -340,12 +359,20 @@ class VolumeOptions:
             modalities=self.series_modality,
             description=self.series_description,
             series=self.series_choice,
+            identity=self.series_identity,
             **choices,  # type: ignore[arg-type]
         )
 
     def scan_options(self, need: Need = unlimited) -> ScanOptions:
         """How volumes are read; `need` is told how many bytes opening one takes."""
-        return derived(ScanOptions, self, need=need, classes=self.class_choice(), series=self.series_policy())
+        return derived(
+            ScanOptions,
+            self,
+            need=need,
+            classes=self.class_choice(),
+            series=self.series_policy(),
+            origin=None,
+        )
 
 
 def default_dtype(options: VolumeOptions) -> str:

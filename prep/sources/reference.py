@@ -76,7 +76,8 @@ class Reference:
         members: the files of a DICOM series, sorted; () for an image that `source` itself names.
         volume: of a DICOM series that holds several scans: the number of this one from 1, of how many, and what
             tells them apart; `members` are its own files, or those of all where one file holds slices of several.
-        mask_members: segmentation of clips: (path, files) of each of its masks that is a folder of frames.
+        mask_members: segmentation: (path, files) of each mask of a clip that is a folder of frames, and of each further
+            channel that is a folder of DICOM files.
         stored: of a DICOM series whose members the job keeps elsewhere: under which name, and a digest of them.
         slices: what is known of the members already; it travels with them, and is no part of what a reference says.
         bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.

@@ -96,7 +96,7 @@ MISTAKES = {
     "a series UID for each file, as some anonymizers write": refused(
         drawn(own_series_each),
         "5 x selection: series has too few slices",
-        "1 of at least 3; --min-slices 1 takes it",
+        "1 of at least 3; 5 series of its folder .* say --series-identity folder",
     ),
     "Siemens mosaics": refused(
         drawn(partial(scan, more={"ImageType": ["ORIGINAL", "PRIMARY", "MOSAIC"]}, modality="MR")),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import Elements, Header, PixelPlace, damaged, integer, items, number
@@ -39,6 +41,27 @@ SURVEY = re.compile(
     r"(?<![a-z])(locali[sz]ers?|scouts?|surveys?|topograms?|surviews?|scanograms?)(?![a-z])", re.IGNORECASE
 )
 """What people call the images on which a scan is planned."""
+IDENTITY = (
+    ("PatientID", "patient", headers.PATIENT_ID),
+    ("PatientName", "patient", headers.PATIENT_NAME),
+    ("PatientBirthDate", "patient", headers.PATIENT_BIRTH_DATE),
+    ("PatientSex", "patient", headers.PATIENT_SEX),
+    ("StudyInstanceUID", "study", headers.STUDY_UID),
+    ("StudyDate", "study", headers.STUDY_DATE),
+    ("AccessionNumber", "study", headers.ACCESSION_NUMBER),
+    ("Modality", "series", headers.MODALITY),
+    ("SeriesNumber", "series", headers.SERIES_NUMBER),
+    ("SeriesDescription", "series", headers.SERIES_DESCRIPTION),
+    ("FrameOfReferenceUID", "frame of reference", headers.FRAME_OF_REFERENCE),
+    ("Manufacturer", "equipment", headers.MANUFACTURER),
+    ("ManufacturerModelName", "equipment", headers.MODEL),
+    ("StationName", "equipment", headers.STATION),
+    ("DeviceSerialNumber", "equipment", headers.SERIAL_NUMBER),
+)
+"""What all files of a series share: the name of each attribute, what it describes, and its tag."""
+_IDENTITY_BYTES, _LINK_BYTES = 4, 8
+_UNCHANGED_BY_SPELLING = re.compile(rb"[\s\0^=]+")
+"""Blanks, and what separates the parts of a name, count once, and neither at the end nor in any case of letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +137,10 @@ class FileFacts:
         tiles: of a mosaic: how many of its frames lie side by side in the one image that is stored.
         file_bytes: of the file as it lies there; None where nobody knows.
         header_checksum: of the bytes before the pixels, see `halofeed.prep.formats.dicom.headers.body_of`.
+        identity: a short hash of each attribute of `IDENTITY`, which compares files of one series only; b"" where the
+            file has no value.
+        link: what stands for the UIDs of its series and its frame of reference, see `linked`.
+        uid: what stands for its own UID.
     """
 
     kind: str
@@ -138,6 +165,9 @@ class FileFacts:
     tiles: int | None = None
     file_bytes: int | None = None
     header_checksum: int = 0
+    identity: tuple[bytes, ...] = ()
+    link: tuple[bytes, ...] = (b"", b"")
+    uid: bytes = b""
 
     @property
     def stored(self) -> PixelFormat:
@@ -244,6 +274,29 @@ def _is_lossy(said: str, syntax: str) -> bool:
     return syntax in MAYBE_LOSSY and said != "00"
 
 
+@lru_cache(maxsize=1024)
+def _identity(series: bytes, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The hashes of the values of `IDENTITY`. The series' UID is mixed in, so that no list of likely dates or names
+    finds a value. Files of one series share the result, as their facts are kept in memory."""
+    found = []
+    for (name, _, _), data in zip(IDENTITY, values, strict=False):
+        value = _UNCHANGED_BY_SPELLING.sub(b" ", data).strip().upper()
+        digest = hashlib.sha256(b"\0".join((series, name.encode(), value))).digest()
+        found.append(digest[:_IDENTITY_BYTES] if value else b"")
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def linked(uid: bytes) -> bytes:
+    """What stands for a UID where a mask is compared with its scan; b"" for none.
+
+    >>> linked(b"1.2 ") == linked(b"1.2"), linked(b"")
+    (True, b'')
+    """
+    stripped = uid.strip(b" \0")
+    return hashlib.sha256(stripped).digest()[:_LINK_BYTES] if stripped else b""
+
+
 def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     """De-identify a header.
 
@@ -264,6 +317,9 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     # Descriptions are compared here and not kept: people write names into them.
     description = headers.text(elements, headers.SERIES_DESCRIPTION)
     wanted = policy.description
+    series = (
+        b"" if policy.identity == "folder" else headers.identifier(elements, headers.SERIES_UID).strip(b" \0")
+    )
     asked_for = wanted is not None and re.search(wanted, description, re.IGNORECASE) is not None
     return FileFacts(
         kind=kind,
@@ -284,4 +340,10 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         syntax=header.syntax,
         lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
         frames=_frames(elements) if is_image else (),
+        identity=_identity(series, tuple(headers.identifier(elements, tag) for _, _, tag in IDENTITY)),
+        link=tuple(
+            linked(headers.identifier(elements, tag))
+            for tag in (headers.SERIES_UID, headers.FRAME_OF_REFERENCE)
+        ),
+        uid=linked(headers.identifier(elements, headers.SOP_INSTANCE)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -16,15 +17,16 @@ from halofeed.prep.formats.dicom.headers import (
     media_class,
     read_header,
 )
+from halofeed.prep.formats.dicom.identity import folders_disagree, separate
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, kind_of_class
 from halofeed.prep.formats.dicom.mosaic import split_mosaic
-from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, axes_of, lacking
+from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, SPACING_TOLERANCE, axes_of, lacking
 from halofeed.prep.formats.dicom.volumes import Slice, Volumes, positions_of, split_volumes, thickness_of
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.volume_files import common_folder, folder_of
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
-from halofeed.schemas.errors import SourceError
+from halofeed.schemas.errors import Problem, SourceError
 
 HEAD_BYTES = 1 << 16
 """How much of a file is read for its header; all of it where the header is longer."""
@@ -89,10 +91,12 @@ class FoundScan:
     Args:
         parts: the slices of each volume.
         by: what tells the scans of the series, or the volumes of this one, apart; "" where there is one of each.
+        problem: stage, reason and detail of why its files are no scan.
     """
 
     parts: tuple[tuple[Slice, ...], ...]
     by: str
+    problem: Problem | None = None
 
     @property
     def paths(self) -> set[str]:
@@ -170,7 +174,7 @@ def _kind_of(facts: FileFacts) -> str:
     if facts.is_survey:
         return "survey by its description"
     if any(frame.position_mm is None or frame.orientation is None for frame in facts.frames):
-        return "image without position"
+        return "nuclear medicine image" if facts.modality == "NM" else "image without position"
     return IMAGE
 
 
@@ -208,7 +212,8 @@ def read_headers(
         keys: Iterable[str] = facts.refers_to if kind in MASK_KINDS else ()
         if kind == IMAGE:
             folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
-            keys = (facts.series or policy.key(b"folder " + folder) or "",)
+            series = None if policy.identity == "folder" else facts.series
+            keys = (series or policy.key(b"folder " + folder) or "",)
         else:
             apart.append(
                 Apart(
@@ -232,14 +237,18 @@ def images_of(found: Iterable[tuple[str, FileFacts]]) -> Images:
 
 
 def _alike(first: Slice, second: Slice) -> bool:
-    """Whether two images can be slices of one stack: of one size and orientation."""
+    """Whether two images can be slices of one stack: of one size, orientation and pixel spacing."""
+    if first.facts.stored.size != second.facts.stored.size:
+        return False
     pairs = zip(first.orientation, second.orientation, strict=True)
-    close = all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in pairs)
-    return close and first.facts.stored.size == second.facts.stored.size
+    if any(abs(one - other) > ORIENTATION_TOLERANCE for one, other in pairs):
+        return False
+    pairs = zip(first.frame.spacing_mm or (), second.frame.spacing_mm or (), strict=False)
+    return all(abs(one - other) <= SPACING_TOLERANCE * abs(one) for one, other in pairs)
 
 
 def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
-    """The images of one series, in stacks of one size and orientation, and those in volumes."""
+    """The images of one series, in stacks of one size, orientation and pixel spacing, and those in volumes."""
     stacks: list[list[Slice]] = []
     for path, facts in images:
         for index, frame in enumerate(facts.frames):
@@ -255,25 +264,58 @@ def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
 
 def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) -> list[FoundScan]:
     """The scans of one series."""
-    stacks = _stacks(images)
     found = []
-    for stack in stacks:
-        by = " and ".join(stack.by or (("orientation or size",) if len(stacks) > 1 else ()))
-        scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
-        found += [FoundScan(parts=parts, by=by) for parts in scans]
+    for group in separate(images, policy):
+        if group.problem is not None:
+            parts = tuple(part for stack in _stacks(group.images) for part in stack.parts)
+            found.append(FoundScan(parts=(tuple(chain(*parts)),), by="", problem=group.problem))
+            continue
+        stacks = _stacks(group.images)
+        for stack in stacks:
+            by = " and ".join(
+                (
+                    *group.by,
+                    *(stack.by or (("orientation, size or pixel spacing",) if len(stacks) > 1 else ())),
+                )
+            )
+            scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
+            found += [FoundScan(parts=parts, by=by, problem=_of_folders(parts, policy)) for parts in scans]
     return found
 
 
-def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | None:
-    """What is wrong with a stack of so many slices: stage, reason and detail; None where they suffice."""
+def _of_folders(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
+    """What is wrong with volumes whose folders hold different scans."""
+    problems = (
+        folders_disagree(tuple({one.path: one.facts for one in part}.items()), policy) for part in parts
+    )
+    return next(filter(None, problems), None)
+
+
+def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Problem | None:
+    """What is wrong with a stack of so many slices: stage, reason and detail; None where they suffice.
+
+    Args:
+        places: at which its slices lie.
+        policy: how many are needed.
+        beside: how many stacks of its folder have too few.
+    """
     if places >= policy.min_slices:
         return None
-    detail = f"{places} of at least {policy.min_slices}; --min-slices {places} takes it"
+    cure = f"--min-slices {places} takes it"
+    if beside >= policy.min_slices and policy.identity != "folder":
+        cure = (
+            f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
+            f"is a scan, --min-slices {places}"
+        )
+    detail = f"{places} of at least {policy.min_slices}; {cure}"
     return "selection", "series has too few slices", detail
 
 
-def several_volumes(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
-    """What is wrong with a scan of several volumes: stage, reason and detail; None where they are taken."""
+def wrong_scan(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+    """What is wrong with a scan of several volumes, or of files that are no scan: stage, reason and detail; None where
+    they are taken."""
+    if scan.problem is not None:
+        return scan.problem
     if len(scan.parts) == 1 or policy.split != "refuse":
         return None
     cure = "--series-split volumes takes each as a scan, channels all as one"
@@ -286,8 +328,8 @@ def group_series(
 ) -> tuple[tuple[Series, ...], tuple[Apart, ...]]:
     """Group files into series by what their headers say, and series into scans.
 
-    Images without a series UID are grouped by their folder. A scan is a stack of slices of one size and orientation,
-    or with `SeriesPolicy.split` "volumes" each volume of such a stack.
+    Images without a series UID are grouped by their folder. A scan is a stack of slices of one size, orientation
+    and pixel spacing, or with `SeriesPolicy.split` "volumes" each volume of such a stack.
 
     Args:
         files: where the files are.
@@ -331,7 +373,7 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
             key=key if of == 1 else f"{key}-{number}",
             series=first.series,
             study=first.study,
-            group=first.group,
+            group=next((part.facts.group for part in slices if part.facts.group), None),
             frame_of_reference=first.frame_of_reference,
             members=members,
             first=min(members),
@@ -345,7 +387,7 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
             places=min(map(_places, scan.parts)),
             lacking=sum(map(_lacking, scan.parts)),
             chosen=first.chosen,
-            problem=several_volumes(scan, policy),
+            problem=wrong_scan(scan, policy),
         )
         described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
     return described

@@ -26,7 +26,8 @@ from halofeed.prep.formats.dicom.grouping import (
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.data_files import data_files
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.volume_files import FolderIndex, is_scan_name
+from halofeed.prep.sources.volume_files import FolderIndex, files_of, is_scan_name
+from halofeed.schemas.errors import SourceError
 
 FILES_AT_ONCE = 256
 
@@ -100,7 +101,18 @@ def _names(files: SourceFiles, folders: Sequence[str]) -> dict[str, tuple[tuple[
     index, found = FolderIndex(files), {}
     for folder in folders or (ROOT,):
         paths = index.below(folder)
-        named = tuple(filter(is_scan_name, paths))
+        named = tuple(path for path in paths if is_scan_name(path) and not _is_dicom(files, path))
         apart = {*named, *data_files(files, named)}
         found[folder] = named, [path for path in paths if path not in apart]
     return found
+
+
+def _is_dicom(files: SourceFiles, path: str) -> bool:
+    """Whether a file is DICOM although its name is that of voxels beside a header, where no header lies beside it."""
+    header = files_of(path)[0]
+    if header == path or files.size(header) is not None:
+        return False
+    try:
+        return files.head(path, 132)[128:] == b"DICM"
+    except SourceError:
+        return False

@@ -8,9 +8,10 @@ from halofeed.prep.formats.dicom.elements import Parsed, read_dataset, text, tra
 from halofeed.prep.formats.dicom.frames import TOLERANCE
 from halofeed.prep.formats.dicom.headers import EXPLICIT_BIG, SOP_CLASS
 from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, kind_of_class, name_of
+from halofeed.prep.formats.dicom.mask_references import check_drawn_on
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
-from halofeed.prep.geometry.scan import Grid, Mask
+from halofeed.prep.geometry.scan import Grid, Mask, Origin
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need, unlimited, with_margin
 from halofeed.schemas.errors import SourceError
@@ -24,6 +25,7 @@ def open_dicom_mask(
     tolerance_voxels: float = TOLERANCE,
     keeps: Callable[[str], bool] = lambda name: True,
     need: Need = unlimited,
+    scan: Origin | None = None,
 ) -> Mask:
     """Reads what a DICOM SEG or RTSTRUCT file says of its mask; its voxels are made by the mask's `read`.
 
@@ -35,6 +37,7 @@ def open_dicom_mask(
         tolerance_voxels: how far a pixel of a segmentation may lie from the voxel that it is taken for.
         keeps: whether a segment or structure of this name is read; contours of others may lie anywhere.
         need: told how many bytes it takes to tell the file's elements apart.
+        scan: that it must have been drawn on, as far as the file says; None: on any.
 
     Returns:
         The mask; `names` are the segments' labels or the structures' names by their numbers. Its `read` refuses voxels
@@ -48,6 +51,8 @@ def open_dicom_mask(
     References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
     """
     parsed, kind = _opened(files, path, need)
+    if scan is not None:
+        check_drawn_on(parsed.dataset, scan)
     if kind == STRUCTURE_SET:
         need(with_margin(structure_bytes(parsed)))
         return read_structures(path, parsed, image_grid, keeps)

@@ -328,7 +328,8 @@ def check_pixels(facts: FileFacts, byte_count: int | None) -> PixelPlace:
     if facts.syntax not in PLUGINS and facts.syntax not in UNCOMPRESSED:
         raise undecodable("transfer syntax is not supported")
     if place.kind != "integer":
-        raise undecodable("floating-point pixels are not supported")
+        cure = "save it as NIfTI (3D Slicer does, or paramap2itkimage of dcmqi), then --layout pairs or csv"
+        raise undecodable("floating-point pixels are not supported", f"a parametric map; {cure}")
     if stored.bits_allocated not in (8, 16, 32):
         raise undecodable("bit depth is not supported", f"{stored.bits_allocated} bits allocated")
     rows, columns = stored.size

@@ -10,6 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -27,14 +29,16 @@ from halofeed.prep.formats.dicom.grouping import (
     group_series,
     images_of,
     read_headers,
-    several_volumes,
     too_few_slices,
+    wrong_scan,
 )
 from halofeed.prep.formats.dicom.headers import DEFLATED, MAX_INFLATED_BYTES, body_of, checksum_before
+from halofeed.prep.formats.dicom.mask_references import origin_of
 from halofeed.prep.formats.dicom.mosaic import tile_at, whole_image
 from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, values_of
 from halofeed.prep.formats.dicom.slices import (
     ORIENTATION_TOLERANCE,
+    SPACING_TOLERANCE,
     SlicePlan,
     axes_of,
     duplicate_sets,
@@ -54,11 +58,11 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
 from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.volume_files import folder_of
 from halofeed.schemas.errors import SourceError
 
 __all__ = ["Apart", "Series", "group_series", "open_series"]
 
-SPACING_TOLERANCE = 1e-3
 ALTERNATION, LEAST_ALTERNATING = 0.5, 5
 """A volume of at least 5 slices alternates where slices two apart differ by less than half as much as neighbors do."""
 
@@ -127,11 +131,13 @@ def open_series(
         parts = sorted(filter(None, map(images_of, by_series.values())), key=lambda images: images[0][0])
     findings = list(_judge_apart(apart))
     scans = [scan for images in parts for scan in find_scans(images, policy)]
-    chosen = _choose(scans, apart, volume)
+    together = replace(policy, split="channels")
+    joins = policy.split != "channels" and sum(len(find_scans(images, together)) for images in parts) == 1
+    chosen = _choose(scans, apart, volume, joins=joins)
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
         findings.append(Finding.noted("one of several volumes in a series", detail))
-    if problem := several_volumes(chosen, policy):
+    if problem := wrong_scan(chosen, policy):
         raise SourceError(*problem)
     opened = [_open_volume(files, part, policy) for part in chosen.parts]
     if len(opened) == 1:
@@ -142,8 +148,9 @@ def open_series(
 
 
 def _choose(
-    scans: Sequence[FoundScan], apart: Sequence[Apart], volume: tuple[int, int, str] | None
+    scans: Sequence[FoundScan], apart: Sequence[Apart], volume: tuple[int, int, str] | None, *, joins: bool
 ) -> FoundScan:
+    """The scan that is meant; `joins` says whether --series-split channels makes one of them."""
     if not scans:
         raise refused("no DICOM series", _kinds(apart))
     if len(scans) == 1:
@@ -154,7 +161,8 @@ def _choose(
     for scan in scans[:8]:
         rows, columns = scan.parts[0][0].facts.stored.size
         sizes.append(f"{sum(map(len, scan.parts))} of {rows} x {columns}")
-    cure = "name one as FOLDER#MARK, as --layout dicom lists them, or say --series-split channels"
+    cure = "name one as FOLDER#MARK, as --layout dicom lists them"
+    cure += ", or say --series-split channels" if joins else ""
     detail = f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
     raise refused("several series, or several stacks in one", detail)
 
@@ -178,6 +186,7 @@ def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
         findings=(*findings, *more),
         files=tuple(sorted({path for scan in scans for path in scan.files})),
         read=lambda: np.concatenate([scan.read().astype(dtype, copy=False) for scan in scans], axis=3),
+        origin=reduce(or_, [scan.origin for scan in scans if scan.origin is not None]),
         read_bytes=sum(scan.read_bytes for scan in scans)
         + 2 * len(scans) * math.prod(first.grid.shape) * dtype.itemsize,
     )
@@ -198,7 +207,8 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)
     if problem := too_few_slices(len(slices), policy):
         raise SourceError(*problem)
-    plan = plan_slices(positions_of(slices), orientation, thickness_of(slices), policy)
+    paths = [one.path for one in slices]
+    plan = plan_slices(positions_of(slices), orientation, thickness_of(slices), policy, paths)
     slices = [slices[index] for index in plan.order]
     first = slices[0].facts
     values = plan_values(slices, (), policy)
@@ -229,6 +239,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         findings=(*duplicates, *plan.findings, *values.findings),
         files=tuple(sorted({part.path for part in slices})),
         read=read,
+        origin=origin_of({one.path: one.facts for one in part}.values()),
         read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
     )
 
@@ -307,6 +318,13 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     return orientation, spacing_mm
 
 
+def _cure_of_folders(first: str, second: str) -> str:
+    """How two files become slices of different scans."""
+    if folder_of(first) != folder_of(second):
+        return "--series-identity folder takes the files of each folder as a scan of their own"
+    return "put the files of each scan into a folder of their own, and say --series-identity folder"
+
+
 def _without_duplicates(
     files: SourceFiles, slices: list[Slice], orientation: tuple[float, ...], policy: SeriesPolicy
 ) -> tuple[list[Slice], list[Finding]]:
@@ -326,7 +344,7 @@ def _without_duplicates(
             if not _same_image(frames, kept, other):
                 apart = kept.path != other.path
                 where = f"{kept.path} and {other.path}" if apart else f"frames of {kept.path}"
-                cure = "nothing in their headers tells volumes apart; give each a series UID of its own"
+                cure = _cure_of_folders(kept.path, other.path)
                 detail = f"{dropped} positions more than once; {where}; {cure}"
                 raise refused("different images at one position", detail)
     if policy.duplicates == "refuse":

@@ -15,6 +15,7 @@ slices are missing. All else is a series that was planned with unequal gaps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,7 @@ WIDE_GAPS = 10.0
 """So is one of more than this many typical gaps, unless it is filled as a hole where slices are missing."""
 TILT_DEGREES = 0.1
 ORIENTATION_TOLERANCE = 1e-3
+SPACING_TOLERANCE = 1e-3
 MAX_FILLED, MAX_GROWTH = 16, 4
 """With missing slices filled, a volume has no more than 16 times the slices that were there; and one with unequal gaps
 no more than 4 times."""
@@ -180,20 +182,53 @@ def regular_gap(gaps: Floats) -> float:
     return max(shared[0] if shared else float(np.median(gaps)), float(gaps.sum()) / (MAX_GROWTH * len(gaps)))
 
 
+_APART = "; if they are several scans, put each into a folder of its own and say --series-identity folder"
+
+
+def _strays(positions_mm: Floats, normal: Floats) -> Floats:
+    """How far each slice lies from the line through the first and the last, across the normal: [slice]."""
+    along = positions_mm @ normal
+    length = float(along[-1] - along[0])
+    drift = positions_mm[-1] - positions_mm[0] - length * normal
+    strays = positions_mm - positions_mm[0] - np.outer(along - along[0], normal)
+    strays -= np.outer((along - along[0]) / length, drift)
+    return np.asarray(np.linalg.norm(strays, axis=1))
+
+
+def _stray(positions_mm: Floats, normal: Floats, limit_mm: float) -> int | None:
+    """The slice without which all others lie on one line; None where there is no such slice."""
+    if len(positions_mm) < 4:
+        return None
+    for index in dict.fromkeys((int(_strays(positions_mm, normal).argmax()), 0, len(positions_mm) - 1)):
+        if _strays(np.delete(positions_mm, index, axis=0), normal).max() <= limit_mm:
+            return index
+    return None
+
+
+def _cure_of_gap(index: int, paths: Sequence[str]) -> str:
+    """What helps where a wide gap follows slice `index`: one slice beyond it is a stray one, several are a stack."""
+    before, after = paths[: index + 1], paths[index + 1 :]
+    if min(len(before), len(after)) > 1:
+        return f" and lies between {before[-1]} and {after[0]}{_APART}"
+    alone = before[0] if len(before) == 1 else after[-1]
+    return f", and {alone} lies alone beyond it: take it out of the folder"
+
+
 def _judge_gaps(
-    gaps: Floats, thickness_mm: float | None, policy: SeriesPolicy
+    gaps: Floats, thickness_mm: float | None, policy: SeriesPolicy, paths: Sequence[str]
 ) -> tuple[float, list[Finding]]:
-    """The gap of the grid that takes the place of uneven ones, and what was found."""
+    """The gap of the grid that takes the place of uneven ones, and what was found; `paths` in order, or none."""
     missing = holes(gaps, thickness_mm)
     planned = np.delete(gaps, list(missing))
     typical = float(np.median(planned if planned.size else gaps))
     listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
+    widest = float(gaps.max())
+    if widest > WIDE_GAP_MM or (planned.size and float(planned.max()) > WIDE_GAPS * typical):
+        cure = _cure_of_gap(int(gaps.argmax()), paths) if paths else ""
+        raise refused("slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical{cure}")
     if missing and policy.missing_slice == "refuse":
         detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
         raise refused("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
-    widest = float(gaps.max())
-    if widest > WIDE_GAP_MM or (planned.size and float(planned.max()) > WIDE_GAPS * typical):
-        raise refused("slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical")
     grid_gap = regular_gap(planned) if planned.size > 1 else typical
     slices = round(float(gaps.sum()) / grid_gap)
     if missing and slices > MAX_FILLED * len(gaps):
@@ -222,7 +257,11 @@ def _judge_gaps(
 
 
 def plan_slices(
-    positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None, policy: SeriesPolicy
+    positions_mm: Floats,
+    orientation: tuple[float, ...],
+    thickness_mm: float | None,
+    policy: SeriesPolicy,
+    paths: Sequence[str] = (),
 ) -> SlicePlan:
     """Plan a volume from the positions of its slices.
 
@@ -231,6 +270,7 @@ def plan_slices(
         orientation: of all slices: the unit vectors along a row and along a column.
         thickness_mm: of a slice, if known; the spacing where there is one slice alone.
         policy: what is corrected.
+        paths: of the slices, for messages.
 
     Returns:
         The plan; its findings are gaps, tilt, overlap, in this order.
@@ -258,16 +298,18 @@ def plan_slices(
     length = float(along[-1] - along[0])
     # Shift across the normal must grow evenly with the position along it.
     drift = positions[-1] - positions[0] - length * normal
-    strays = positions - positions[0] - np.outer(along - along[0], normal)
-    strays -= np.outer((along - along[0]) / length, drift)
-    stray = float(np.linalg.norm(strays, axis=1).max())
-    if stray > max(0.1, tolerance_mm(length / (count - 1))):
-        raise refused("slices are shifted against each other", f"by up to {stray:.1f} mm across their normal")
+    strays = _strays(positions, normal)
+    if strays.max() > (limit := max(0.1, tolerance_mm(length / (count - 1)))):
+        detail = f"by up to {strays.max():.1f} mm across their normal"
+        alone = _stray(positions, normal, limit) if paths else None
+        cure = "" if alone is None else f"; {paths[order[alone]]} alone: take it out of the folder"
+        raise refused("slices are shifted against each other", f"{detail}{cure or _APART}")
     findings: list[Finding] = []
     even = along[0] + np.arange(count) * length / (count - 1)
     slices = count
     if np.abs(along - even).max() > tolerance_mm(length / (count - 1)):
-        gap, findings = _judge_gaps(gaps, thickness_mm, policy)
+        ordered = [paths[index] for index in order] if paths else []
+        gap, findings = _judge_gaps(gaps, thickness_mm, policy, ordered)
         slices = round(length / gap) + 1
     lower, weight = np.arange(count), np.zeros(count)
     if findings:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.geometry.scan import Origin
 from halofeed.prep.sources.memory import Need, unlimited
 from halofeed.prep.tasks.class_choice import ClassChoice
 from halofeed.schemas.errors import UsageError
@@ -13,6 +14,7 @@ from halofeed.schemas.errors import UsageError
 SFORM_QFORM = ("sform", "qform", "refuse")
 UNORIENTED = ("radiological", "neurological", "refuse")
 NON_FINITE_LABELS = ("refuse", "background")
+MASK_REFERENCES = ("check", "ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +33,13 @@ class ScanOptions:
             a scan with such voxels is refused.
         mask_grid_tolerance: how far, in voxels, a pixel of a DICOM segmentation may lie from its scan's.
         non_finite_labels: what becomes of voxels of a mask that are no number: "refuse", or "background".
+        mask_references: what is done about a SEG or RTSTRUCT that refers to another scan than its own: "check" refuses
+            it, "ignore" takes it.
         classes: which classes of a file that names them are read.
         ignore_label: the value of masks that is no class; None: there is none.
         series: what is done about the flaws of a DICOM series.
         need: told how many bytes opening a file takes, where that is more than the file.
+        origin: of a mask's scan, where that is a DICOM series.
     """
 
     max_voxels: int = 2**31
@@ -43,10 +48,12 @@ class ScanOptions:
     non_finite_value: float | None = None
     non_finite_labels: str = "refuse"
     mask_grid_tolerance: float = 0.05
+    mask_references: str = "check"
     classes: ClassChoice = field(default_factory=ClassChoice)
     ignore_label: int | None = None
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     need: Need = unlimited
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         if self.max_voxels < 1:
@@ -55,6 +62,7 @@ class ScanOptions:
             ("sform_qform", SFORM_QFORM),
             ("unoriented", UNORIENTED),
             ("non_finite_labels", NON_FINITE_LABELS),
+            ("mask_references", MASK_REFERENCES),
         ):
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name}: expected {' or '.join(choices)}, got {getattr(self, name)!r}")

@@ -18,6 +18,7 @@ SECONDARY_CAPTURES = ("skip", "take")
 ALTERNATING = ("refuse", "keep")
 SCAN_MODALITIES = ("CT", "MR", "PT", "NM", "XA", "OPT", "US", "OT")
 SERIES_CHOICES = ("all", "largest")
+IDENTITIES = ("headers", "uid", "folder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class SeriesPolicy:
             (0 in other modalities than CT).
         duplicates: the same image at the same position more than once. Corrected: one of them is kept.
         min_slices: a stack of fewer slices is no scan: a survey, a capture, or files of which each has a series UID of
-            its own.
+            its own (see `identity`).
         secondary_captures: what becomes of images whose SOP class is Secondary Capture: "skip", as most are
             screenshots, or "take", as some programs write volumes so.
         split: what becomes of a series that holds several images at each place (phases, echoes, b-values, times) or
@@ -51,6 +52,8 @@ class SeriesPolicy:
         modalities: only series of these, such as ("CT",); (): all.
         description: a regular expression, found anywhere in the series' description in any case; None: all. The
             description itself is never kept.
+        identity: which files are one series: those of one series UID whose "headers" do not contradict each other, all
+            of one series "uid" whatever else they say, or those of one "folder", whatever their series UIDs are.
         series: "all" of a study, or the "largest" alone.
         salt: mixed into the hash that stands for the patient, so that nobody finds a patient id by hashing all
             likely ones. Keep it secret, and the same for data sets whose patients must be comparable.
@@ -72,6 +75,7 @@ class SeriesPolicy:
     modalities: tuple[str, ...] = ()
     description: str | None = None
     series: str = "all"
+    identity: str = "headers"
     salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +85,7 @@ class SeriesPolicy:
             "split": SPLITS,
             "alternating": ALTERNATING,
             "series": SERIES_CHOICES,
+            "identity": IDENTITIES,
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,33 @@ def test_slices_that_stray_across_their_normal_are_refused(tmp_path: Path) -> No
     assert refusal(tmp_path).reason == "slices are shifted against each other"
 
 
+@pytest.mark.parametrize(
+    ("places", "cure"),
+    [
+        (
+            [(0, 0, 0), (0, 0, 2), (0, 9, 4), (0, 0, 6), (0, 0, 8)],
+            r"\d+-2.dcm alone: take it out of the folder",
+        ),
+        (
+            [(0, 9, 0), (0, 0, 2), (0, 0, 4), (0, 0, 6), (0, 0, 8)],
+            r"\d+-0.dcm alone: take it out of the folder",
+        ),
+        ([(0, 0, 0), (0, 0, 2), (9, 0, 4), (9, 0, 6)], "--series-identity folder"),
+        ([(0, 0, 0), (0, 0, 2), (0, 0, 4), (0, 0, 90)], r"\d+-3.dcm lies alone .* take it out of the folder"),
+        (
+            [(0, 0, 0), (0, 0, 2), (0, 0, 90), (0, 0, 92)],
+            r"-1.dcm and \d+-2.dcm; .* --series-identity folder",
+        ),
+    ],
+)
+def test_a_stray_slice_is_named_and_two_ranges_are_told_how_to_become_two_scans(
+    tmp_path: Path, places: list[Any], cure: str
+) -> None:
+    write_series(tmp_path, ramp(list(range(len(places)))), places)
+    error = refusal(tmp_path)
+    assert re.search(cure, error.detail) and "--fill-missing-slices" not in error.detail
+
+
 def test_the_same_image_twice_is_dropped_and_another_image_at_its_place_is_refused(tmp_path: Path) -> None:
     write_at(tmp_path, [0, 2, 4])
     write_at(tmp_path / "again", [2, 4])
@@ -292,7 +320,7 @@ def test_unused_bits_never_reach_a_value(allocated: int, signed: bool, data: Any
 OBLIQUE = {"orientation": (1, 0, 0, 1, 0, 0)}
 FLOATS = {"more": {"PixelData": None, "FloatPixelData": b"\0" * 168}}
 REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("slices differ in pixel spacing", {}, {"spacing": (1, 1.1)}),
+    ("several series, or several stacks in one", {}, {"spacing": (1, 1.1)}),
     ("pixel spacing is missing", {}, {"more": {"PixelSpacing": None}}),
     ("pixel spacing is not positive", {"spacing": (1, 0)}, {"spacing": (1, 0)}),
     ("orientation is not two perpendicular unit vectors", OBLIQUE, OBLIQUE),

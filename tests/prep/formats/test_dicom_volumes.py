@@ -273,7 +273,7 @@ def test_images_that_nothing_tells_apart_are_refused_and_the_cure_is_named(tmp_p
     write_phases(tmp_path, 2, 3, lambda phase, at: {})
     with pytest.raises(SourceError, match="different images at one position") as caught:
         opened(tmp_path)
-    assert "series UID" in caught.value.detail
+    assert "--series-identity folder" in caught.value.detail
 
 
 @pytest.mark.parametrize("word", ["ND", "NORM", "DIS2D", "FM1_1", "SE"])
@@ -401,7 +401,7 @@ def test_a_multi_frame_file_of_several_orientations_is_split_by_them(tmp_path: P
             frame.PlaneOrientationSequence = [plane]
             frame.PlanePositionSequence[0].ImagePositionPatient = [2.0 * (number - 3), 0.0, 0.0]
     save(dataset, tmp_path / "a.dcm")
-    by = "orientation or size"
+    by = "orientation, size or pixel spacing"
     assert {one.volume for one in listed(tmp_path)} == {(1, 2, by), (2, 2, by)}
     # The second runs against its normal, so that its slices come in the other order.
     assert columns(opened(tmp_path)) in ([[0, 1, 2], [102, 101, 100]], [[0, 1, 2], [100, 101, 102]])

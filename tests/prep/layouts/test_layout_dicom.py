@@ -11,7 +11,7 @@ import pytest
 from pydicom.dataset import Dataset
 from pydicom.uid import generate_uid
 
-from halofeed.pipelines.job import reference_to_json
+from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions, Reference
 from halofeed.prep.sources.files import LocalFiles
@@ -258,3 +258,65 @@ def test_labels_that_all_fit_several_series_do_not_make_scans_for_prediction(tmp
     assert outcome(references) == {"p1": NO_LABEL, "p2": NO_LABEL, "seg": "label fits several series"}
     problem = references["seg"].problem
     assert problem is not None and "choose one by --series-description" in problem[2]
+
+
+def test_several_folders_in_a_row_are_channels_of_one_patient(tmp_path: Path) -> None:
+    for number, name in enumerate(("t1", "t2", "other"), start=1):
+        patient = "PAT-2" if name == "other" else "PAT-1"
+        save_series(tmp_path / name, f"1.2.{number}", ("x", "y", "z"), patient=patient)
+    make(tmp_path, "c.nii")
+    rows = [
+        "id,image,label",
+        "both,t1;t2,",
+        "two patients,t2;other,",
+        "twice,other;other,",
+        "mixed,other;c.nii,",
+    ]
+    found = {}
+    for row in rows[1:]:
+        (tmp_path / "t.csv").write_text(f"{rows[0]}\n{row}\n")
+        name = row.partition(",")[0]
+        references = list_references("csv", tmp_path, "t.csv", task="segmentation")
+        (one,) = (one for one in references if one.key == name or "t.csv" in str(one.problem))
+        found[name] = one
+    both = found["both"]
+    assert both.source == "t1" and both.channels == ("t2",)
+    assert set(both.paths) == {f"{folder}/{name}" for folder in ("t1", "t2") for name in "xyz"}
+    assert reference_from_json(reference_to_json(both)) == both
+    assert [found[name].problem[1] for name in ("two patients", "twice", "mixed")] == [
+        "channels are of different patients (PatientID)",
+        "channel is listed twice",
+        "channels are DICOM folders and files",
+    ]
+
+
+def test_dicom_files_named_img_are_slices_where_no_header_lies_beside_them(tmp_path: Path) -> None:
+    save_series(tmp_path, "1.2.1", ("1.img", "2.img", "3.img"))
+    make(tmp_path, "pair.hdr", "pair.img")
+    found = read(tmp_path)
+    assert len(found["."].members) == 3
+    (tmp_path / "pair.hdr").unlink()
+    (tmp_path / "pair.img").unlink()
+    with pytest.raises(AnnotationsError, match=r"1\.img is DICOM: take --layout dicom"):
+        list_references("pairs", tmp_path)
+
+
+def test_masks_of_two_patients_with_one_series_uid_go_by_the_patient(tmp_path: Path) -> None:
+    for name, patient in (("a", "PAT-1"), ("b", "PAT-2")):
+        save_series(tmp_path / name, "1.2.1", ("x", "y", "z"), patient=patient)
+        save_segmentation(tmp_path / f"{name}_seg", "1.2.1", PatientID=patient)
+    found = read(tmp_path)
+    assert {one.source: one.mask for one in found.values()} == {"a": "a_seg", "b": "b_seg"}
+
+
+def test_a_dose_and_an_original_nm_are_told_a_way_that_works(tmp_path: Path) -> None:
+    save_series(tmp_path / "ct", "1.2.1")
+    save(tmp_path / "dose", "1.2.840.10008.5.1.4.1.1.481.2", "1.2.5", Modality="RTDOSE")
+    pixels = np.ones((2, 3), np.uint16)
+    nm = {"SOPClassUID": "1.2.840.10008.5.1.4.1.1.20"}
+    dicom_writer.save(
+        dicom_writer.image_dataset(pixels, position=None, modality="NM", more=nm), tmp_path / "nm"
+    )
+    details = {one.source: (one.problem or ("", "", ""))[2] for one in read(tmp_path).values()}
+    assert "plastimatch convert" in details["dose"] and "--layout csv" in details["dose"]
+    assert "3D Slicer" in details["nm"] and "original series" not in details["nm"]
