@@ -69,6 +69,11 @@ def list_references(
         )
     index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     read = {path: _read(path, annotations, options) for path in paths}
+    problems = {reference.problem[1] for _, reference in read.values() if reference.problem is not None}
+    if problems == {NOT_VOC} and (other := hint(annotations, "voc", annotation_file)):
+        raise AnnotationsError(
+            f"{annotations.root}: none of its {len(paths)} .xml files is Pascal VOC's{other}"
+        )
     found = index.match(_wanted({path: name for path, (name, _) in read.items()}))
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
     listed = _refuse_shared_images(listed, paths)
@@ -85,6 +90,8 @@ def list_references(
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
     yield from in_order(note_alike_classes(listed))
 
+
+NOT_VOC = "not a VOC annotation"
 
 MOST_XML_BYTES = 64 << 20
 """Of the boxes of one picture: a hundred thousand take half of it."""
@@ -106,9 +113,7 @@ def parse_xml(data: bytes) -> ElementTree.Element:
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise SourceError("annotation", "malformed XML", str(error)) from error
     if root.tag != "annotation":
-        raise SourceError(
-            "annotation", "not a VOC annotation", f"expected <annotation>, got <{root.tag}>"[:200]
-        )
+        raise SourceError("annotation", NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
     return root
 
 

@@ -96,7 +96,7 @@ MISTAKES = {
             lambda root: (draw(root, "images/a.png"), write(root, "labels/a.txt", "0 0.5 0.5 0.2 0.2\n")),
         ),
         r"labels/a\.txt is a YOLO label",
-        "export the set as COCO or Pascal VOC",
+        "filename,class,xmin,ymin,xmax,ymax.*--layout csv",
     ),
     "nnU-Net as class folders": refused(
         source(
