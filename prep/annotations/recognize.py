@@ -247,7 +247,7 @@ def _tables_of_others(files: _Files, paths: Sequence[str]) -> Hint | None:
             if len(marks) == len(cells) - 1 and set(marks) <= {"0", "1"} and "class" not in cells:
                 return Hint(
                     what=f"{path} is a table with a column of 0 and 1 for each class",
-                    cure="write a table with the columns filename,class, then name it with --source and take --layout csv",
+                    cure="write a table with the columns filename,class, then name it with --source for --layout csv",
                 )
     return None
 
