@@ -70,9 +70,19 @@ def write_batch(
     shape = loader.spec["image"].shape
     parts = None
     if partition:
-        counts = re.search(r"image=([0-9]+(?:,[0-9]+)*)", partition)
-        cores = math.prod(map(int, counts[1].split(","))) if counts else 1
-        parts = Partition.parse(partition, cores_per_replica=cores).resolve({"image": shape})["image"]
+        # Those of other keys are not shown, and the cores are as many as the image has parts.
+        counts = re.search(
+            r"(?:^|;)\s*image\s*=\s*([0-9]+(?:\s*,\s*[0-9]+)*|none)\s*(?:;|$)", partition, re.I
+        )
+        if counts is None:
+            raise UsageError(
+                f"--partition {partition}: expected whole numbers of parts along each axis of the image, such as "
+                f"image={','.join(map(str, (1, 2, *(1 for _ in shape[2:]))))}"
+            )
+        if counts[1].lower() != "none":
+            cores = math.prod(map(int, counts[1].split(",")))
+            known = Partition.parse(f"image={counts[1]}", cores_per_replica=cores)
+            parts = known.resolve({"image": shape})["image"]
     batch = loader.batch(step)
     if on_device:
         changed = augment_on_device(batch, on_device, seed=seed, values=values)["image"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder
@@ -12,6 +15,9 @@ from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
 
 _MOST_LISTED = 8
+_MOST_READ = 1_000_000
+"""Lines of the list of rejected inputs that are looked through."""
+_READ_BYTES = 1 << 20
 _WARN_PADDING = 0.5
 
 
@@ -26,15 +32,17 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
     lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
     listing = OutputFolder(done.folder).path(REJECTED)
+    firsts = _firsts(done, set(manifest.rejected))
     by_kind: dict[str, dict[str, int]] = {}
     for reason, count in manifest.rejected.items():
         stage = reason.partition(": ")[0]
         by_kind.setdefault(stage if stage in (OBJECT, SELECTION) else "", {})[reason] = count
-    lines += _reasons(by_kind.get("", {}), "input", f"not written, see {listing}")
-    lines += _reasons(by_kind.get(SELECTION, {}), "other file", f"not asked for and left out, see {listing}")
-    lines += _reasons(
-        by_kind.get(OBJECT, {}), "object", f"dropped (the rest of the picture is kept), see {listing}"
-    )
+    for stage, noun, what in (
+        ("", "input", "not written"),
+        (SELECTION, "other file", "not asked for and left out"),
+        (OBJECT, "object", "dropped (the rest of the picture is kept)"),
+    ):
+        lines += _reasons(by_kind.get(stage, {}), noun, f"{what}, see {listing}", firsts)
     for name, split in manifest.splits.items():
         if boxes := split.statistics.boxes:
             listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
@@ -119,8 +127,31 @@ def _sizes(manifest: Manifest, split: Split) -> tuple[str, str]:
     return shape, "x".join(map(str, split.statistics.largest_scan or ())) + at_spacing
 
 
-def _reasons(counts: Mapping[str, int], noun: str, what: str) -> list[str]:
-    """How many inputs or objects there are in all, and the most common reasons."""
+def _firsts(done: Conversion, reasons: set[str]) -> dict[str, str]:
+    """By reason the first entry in the list of rejected inputs: its source, and its detail, which says what to do."""
+    found: dict[str, str] = {}
+    output = OutputFolder(done.folder)
+    if not reasons or not output.exists(REJECTED):
+        return found
+    with output.open(REJECTED) as stream:
+        for line in islice(_lines(stream), _MOST_READ):
+            entry = json.loads(line)
+            detail = f": {entry['detail']}" if entry["detail"] else ""
+            found.setdefault(f"{entry['stage']}: {entry['reason']}", f"{entry['source']}{detail}")
+            if len(found) == len(reasons):
+                break
+    return found
+
+
+def _lines(stream: Any) -> Iterator[bytes]:
+    rest = b""
+    while some := stream.read(_READ_BYTES):
+        *lines, rest = (rest + some).split(b"\n")
+        yield from lines
+
+
+def _reasons(counts: Mapping[str, int], noun: str, what: str, firsts: Mapping[str, str]) -> list[str]:
+    """How many inputs or objects there are in all, and the most common reasons with the first of each."""
     if not counts:
         return []
     total = sum(counts.values())
@@ -128,7 +159,14 @@ def _reasons(counts: Mapping[str, int], noun: str, what: str) -> list[str]:
     more = [f"    and {len(ranked) - _MOST_LISTED} reasons more"] if len(ranked) > _MOST_LISTED else []
     return [
         f"  {_counted(total, noun)} {'was' if total == 1 else 'were'} {what}",
-        *(f"    {count:>7,} x {reason}" for reason, count in ranked[:_MOST_LISTED]),
+        *(
+            line
+            for reason, count in ranked[:_MOST_LISTED]
+            for line in (
+                f"    {count:>7,} x {reason}",
+                *([f"              such as {firsts[reason]}"] if reason in firsts else []),
+            )
+        ),
         *more,
     ]
 

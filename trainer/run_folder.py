@@ -120,8 +120,25 @@ def begin_run(
         chief: whether this process writes; the others only look.
 
     Raises:
-        UsageError: the folder holds another run, or something that is no run.
+        UsageError: the folder holds another run, or something that is no run, or cannot be written.
     """
+    try:
+        _begin(folder, config, facts, description, overwrite=overwrite, chief=chief)
+    except OSError as error:
+        raise UsageError(
+            f"--out {folder}: cannot be written ({error.strerror or error}); name a folder that can be"
+        ) from error
+
+
+def _begin(
+    folder: Path,
+    config: TrainConfig,
+    facts: DataFacts,
+    description: Mapping[str, Any],
+    *,
+    overwrite: bool,
+    chief: bool,
+) -> None:
     if overwrite and chief and (folder / RUN_FILE).is_file():
         _set_aside(folder)
     made = {"format": RUN_FORMAT, "halofeed": __version__}

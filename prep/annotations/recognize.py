@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from posixpath import basename, splitext
 from typing import Protocol
@@ -13,15 +14,36 @@ from typing import Protocol
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, VOLUME_EXTENSIONS
-from halofeed.schemas.errors import SourceError
+from halofeed.schemas.errors import AnnotationsError, SourceError
 
 _HEAD_BYTES = 1 << 16
 _MOST_LOOKED_AT = 8
 """How many files of a kind are opened: reading them all would be the conversion itself."""
-_YOLO_LINE = re.compile(r"\d+(\s+[-+.\deE]+){4,}\s*")
+_NUMBER = r"\s+[-+.\deE]+"
+_TEXT_LABELS = {
+    "a YOLO label": re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*"),
+    "a KITTI label": re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*"),
+    "a DOTA label": re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*"),
+}
+"""What each line of a text file beside an image looks like."""
 _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
+_CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
+_FOREIGN_JSON = {
+    "labelme's": re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL),
+    "VIA's (VGG Image Annotator)": re.compile(r'"shape_attributes"|"_via_img_metadata"'),
+    "CreateML's": re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL),
+    "Supervisely's": re.compile(r'"classTitle"'),
+    "Label Studio's": re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
+    "BDD100K's": re.compile(r'"box2d"'),
+}
+_LVIS = re.compile(r'"(coco_url|neg_category_ids)"\s*:')
+_AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
+_BOX_TABLE = (
+    "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
+    "with --source and take --layout csv"
+)
 _MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(tr|ts)?", re.IGNORECASE)
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
 _IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
@@ -32,13 +54,45 @@ class _Files(Protocol):
     def head(self, path: str, size: int) -> bytes: ...
 
 
-def other_layout(files: _Files) -> str | None:
-    """What the files are, and the layout that fits, as one clause of a message; None where nothing gives it away.
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """What a file of a folder is, and how it is converted.
+
+    Args:
+        what: the file, and what it is.
+        layouts: those that read it as it stands and do not need the hint; none where no layout reads it.
+        cure: what to do, as one clause.
+    """
+
+    what: str
+    layouts: tuple[str, ...] = ()
+    cure: str
+
+    def __str__(self) -> str:
+        unread = "" if self.layouts else ", which halofeed does not read"
+        return f"{self.what}{unread}: {self.cure}"
+
+
+def _read_by(what: str, layout: str, more: str = "") -> Hint:
+    return Hint(what=what, layouts=(layout,), cure=f"take --layout {layout}{more}")
+
+
+def _unread_boxes(what: str) -> Hint:
+    """Boxes in a form that no layout reads: a table of boxes holds what all of these hold."""
+    return Hint(what=what, cure=_BOX_TABLE)
+
+
+def other_layout(files: _Files) -> Hint | None:
+    """What the files are, and the layout that fits; None where nothing gives it away.
 
     Only names and the heads of a few files are looked at, so that it is a hint and no proof of its absence.
     """
-    others = [path for path in files.sizes() if not is_image_name(path)]
-    return next((found for sign in _SIGNS if (found := sign(files, others)) is not None), None)
+    return next(_hints(files), None)
+
+
+def _hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
+    others = [path for path in files.sizes() if not is_image_name(path)] if named is None else [named]
+    return filter(None, (sign(files, others) for sign in _SIGNS))
 
 
 def may_be_other_layout(files: SourceFiles, others: Iterable[str], images: Iterable[str]) -> bool:
@@ -53,7 +107,7 @@ def may_be_other_layout(files: SourceFiles, others: Iterable[str], images: Itera
     beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
     of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
     known = _Known(files, [*others, *images, *of_masks])
-    return bool(other_layout(known) or _yolo(_Known(files, [*others, *beside_texts]), others))
+    return bool(other_layout(known) or _text_labels(_Known(files, [*others, *beside_texts]), others))
 
 
 class _Known:
@@ -67,12 +121,34 @@ class _Known:
         return self._sizes
 
 
-def hint(files: SourceFiles, own: str) -> str:
-    """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known."""
-    found = other_layout(files)
-    if found is None and _holds_several_classes(files) and not _share_names(files):
-        found = "its images lie in several folders: for a class each, take --layout folders"
-    return "" if found is None or f"--layout {own}" in found else f"; {found}"
+def hint(files: SourceFiles, own: str, named: str | None = None) -> str:
+    """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known.
+
+    Args:
+        named: the annotation file that was named, if one was: no other is looked at.
+    """
+    found = list(_hints(files, named))
+    if any(own in one.layouts for one in found):
+        return ""
+    if (
+        not found
+        and named is None
+        and own != "folders"
+        and _holds_several_classes(files)
+        and not _share_names(files)
+    ):
+        return "; its images lie in several folders: for a class each, take --layout folders"
+    return f"; {found[0]}" if found else ""
+
+
+def with_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
+    """The error of a layout, and what the files are where no layout reads them."""
+    found = list(_hints(files, named))
+    if not found or found[0].layouts or found[0].what in str(error):
+        return error
+    if any(own in one.layouts for one in found):
+        return error
+    return AnnotationsError(f"{error}; {found[0]}")
 
 
 def _images(files: _Files) -> Iterator[str]:
@@ -102,78 +178,126 @@ def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tu
             continue
 
 
-def _dataset_json(files: _Files, paths: Sequence[str]) -> str | None:
+def _dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
         try:
             keys = set(json.loads(text))
         except (ValueError, TypeError, RecursionError):
             keys = set(re.findall(r'"(channel_names|modality|training)"\s*:', text))
         if "channel_names" in keys:
-            return f"{path} is nnU-Net's: take --layout nnunet"
+            return _read_by(f"{path} is nnU-Net's", "nnunet")
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
-            return f"{path} is that of nnU-Net's version 1: take --layout nnunet"
+            return _read_by(f"{path} is that of nnU-Net's version 1", "nnunet")
         if keys & {"modality", "training"}:
-            return f"{path} is that of the Medical Segmentation Decathlon: take --layout msd"
+            return _read_by(f"{path} is that of the Medical Segmentation Decathlon", "msd")
     return None
 
 
-def _coco(files: _Files, paths: Sequence[str]) -> str | None:
+def _json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".json"):
-        if _COCO_LIST.search(text) and _COCO_KEY.search(text):
-            return f"{path} is COCO's: take --layout coco"
-        if '"imagePath"' in text and '"shapes"' in text:
-            return f"{path} is labelme's, which halofeed does not read: export it as COCO, then take --layout coco"
+        if kind := next((kind for kind, form in _FOREIGN_JSON.items() if form.search(text)), None):
+            return _unread_boxes(f"{path} is {kind}")
+        if _COCO_LIST.search(text):
+            if _LVIS.search(text) and '"file_name"' not in text:
+                return Hint(
+                    what=f"{path} is LVIS's, whose images have a coco_url and no file_name",
+                    cure="give each image a file_name, such as val2017/000000000009.jpg, then take --layout coco",
+                )
+            if _COCO_KEY.search(text):
+                return _read_by(f"{path} is COCO's", "coco")
     return None
 
 
-def _voc(files: _Files, paths: Sequence[str]) -> str | None:
+def _xml(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".xml"):
         if _VOC_ROOT.search(text):
-            return f"{path} is a Pascal VOC annotation: take --layout voc"
+            return _read_by(f"{path} is a Pascal VOC annotation", "voc")
+        if _CVAT_ROOT.search(text):
+            return Hint(
+                what=f"{path} is CVAT's",
+                cure="export the task from CVAT as COCO 1.0, then take --layout coco",
+            )
     return None
 
 
-def _yolo(files: _Files, paths: Sequence[str]) -> str | None:
+def _text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Text files with the stems of images, one box a line."""
     texts = {path: splitext(basename(path))[0] for path in paths if path.lower().endswith(".txt")}
     named = set(texts.values())
     stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
     beside = [path for path, stem in texts.items() if stem in stems]
     for path, text in _heads(files, beside, ".txt"):
-        lines = [line for line in text.splitlines() if line.strip()]
-        if lines and all(_YOLO_LINE.fullmatch(line) for line in lines[:5]):
-            return (
-                f"{path} is a YOLO label, which halofeed does not read: export the set as COCO or Pascal VOC, then "
-                "take --layout coco or voc"
-            )
+        lines = [
+            line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
+        ]
+        for kind, form in _TEXT_LABELS.items():
+            if lines and all(form.fullmatch(line) for line in lines[:5]):
+                return _unread_boxes(f"{path} is {kind}")
     return None
 
 
-def _dicom(files: _Files, paths: Sequence[str]) -> str | None:
+def _wider(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """A text of an image's path, a count, and as many boxes."""
+    for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
+        lines = [line.strip() for line in text.splitlines()[:2]]
+        if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
+            return _unread_boxes(f"{path} is WIDER FACE's")
+    return None
+
+
+def _tables_of_others(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Tables of boxes or classes that have no columns filename and class."""
+    for path, text in _heads(files, paths, ".csv", ".jsonl"):
+        lines = [line for line in text.splitlines() if line.strip()][:2]
+        cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
+        if basename(path) in ("metadata.jsonl", "metadata.csv") and {"file_name", "objects"} <= set(
+            re.findall(r"\w+", lines[0]) if lines else ()
+        ):
+            return _unread_boxes(f"{path} is that of a Hugging Face image folder with objects")
+        if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
+            return _unread_boxes(f"{path} is that of Google's AutoML, without a header")
+        if "image_id" in cells and "bbox" in cells and "class" not in cells:
+            return _unread_boxes(f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)")
+        if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":
+            marks = [cell.strip() for cell in lines[1].split(",")][1:]
+            if len(marks) == len(cells) - 1 and set(marks) <= {"0", "1"} and "class" not in cells:
+                return Hint(
+                    what=f"{path} is a table with a column of 0 and 1 for each class",
+                    cure="write a table with the columns filename,class, then name it with --source for --layout csv",
+                )
+    return None
+
+
+def _dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
     unnamed = [path for path in paths if "." not in basename(path) or path.lower().endswith(".img")]
     for path in islice((*named[:2], *unnamed), _MOST_LOOKED_AT):
         try:
             if files.head(path, 132)[128:] == b"DICM":
-                return f"{path} is DICOM: take --layout dicom and --depth"
+                return _read_by(f"{path} is DICOM", "dicom", more=" and --depth")
         except SourceError:
             continue
     return None
 
 
-def _volumes(files: _Files, paths: Sequence[str]) -> str | None:
+def _volumes(files: _Files, paths: Sequence[str]) -> Hint | None:
     volume = next((path for path in paths if path.lower().endswith(VOLUME_EXTENSIONS)), None)
     if volume is None or any(_images(files)):
         return None
-    return f"{volume} is a volume: take --layout pairs, class-masks, lits, msd or nnunet, and --depth"
+    return Hint(
+        what=f"{volume} is a volume",
+        layouts=("pairs",),
+        cure="take --layout pairs, class-masks, lits, msd or nnunet, and --depth",
+    )
 
 
-def _unread(files: _Files, paths: Sequence[str]) -> str | None:
+def _unread(files: _Files, paths: Sequence[str]) -> Hint | None:
     from halofeed.prep.formats.volumes import RECOGNIZED
 
     for path in paths:
         for extension, kind in RECOGNIZED.items():
             if path.lower().endswith(extension):
-                return f"{path} is {kind}, which halofeed does not read: store it as NIfTI"
+                return Hint(what=f"{path} is {kind}", cure="store it as NIfTI")
     return None
 
 
@@ -181,7 +305,7 @@ def _lies_in(folders: re.Pattern[str], path: str) -> bool:
     return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
 
 
-def _masks(files: _Files, paths: Sequence[str]) -> str | None:
+def _masks(files: _Files, paths: Sequence[str]) -> Hint | None:
     """images/a.jpg with masks/a.png: a label image each."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for path in _images(files):
@@ -192,33 +316,32 @@ def _masks(files: _Files, paths: Sequence[str]) -> str | None:
     shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
     if shared is None:
         return None
-    return f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name: take --layout pairs"
+    return _read_by(f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs")
 
 
-def _table(files: _Files, paths: Sequence[str]) -> str | None:
+def _table(files: _Files, paths: Sequence[str]) -> Hint | None:
     near = [path for path in paths if "/" not in path]
     of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
     for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
         words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
         if "file_name" in words and "objects" in words:
-            return (
-                f"{path} is metadata of Hugging Face with objects, which halofeed does not read: export the set as "
-                "COCO, then take --layout coco"
-            )
+            what = f"{path} is metadata of Hugging Face with objects"
+            return Hint(what=what, cure="export the set as COCO, then take --layout coco")
         if "file_name" in words and words & {"label", "class", "category"}:
             layout = "jsonl" if path.endswith("jsonl") else "csv"
-            return f"{path} is metadata of Hugging Face: take --layout {layout}"
+            return _read_by(f"{path} is metadata of Hugging Face", layout)
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
         for path, text in _heads(files, near, *extensions):
             first = next((line for line in text.splitlines() if line.strip()), "")
             words = {word.lower() for word in re.findall(r"[\w-]+", first)}
             boxed = {"xmin", "ymin", "xmax", "ymax"} <= words
             if "filename" in words and (boxed or ("class" in words and not _holds_several_classes(files))):
-                return f"{path} is a table of {'boxes' if boxed else 'classes'}: take --layout {layout}"
+                return _read_by(f"{path} is a table of {'boxes' if boxed else 'classes'}", layout)
     return None
 
 
 # Each is given the paths of all files but images, of which there are many.
-_SIGNS: tuple[Callable[[_Files, Sequence[str]], str | None], ...] = (
-    *(_dataset_json, _coco, _voc, _yolo, _dicom, _volumes, _unread, _masks, _table),
+_SIGNS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
+    *(_dataset_json, _json, _xml, _text_labels, _wider, _dicom, _volumes, _unread, _masks, _table),
+    _tables_of_others,
 )

@@ -70,12 +70,14 @@ class PlacedBoxes:
         counts: how many were "clipped", "dropped outside", "dropped zero area", "dropped crowd" and
             "dropped difficult"; a box dropped for two reasons counts under the first of crowd, difficult,
             zero area, outside.
+        zero_area: int64 [z], ascending: the given boxes that were dropped for zero area.
     """
 
     boxes: npt.NDArray[np.float32]
     area: npt.NDArray[np.float32]
     kept: npt.NDArray[np.int64]
     counts: dict[str, int]
+    zero_area: npt.NDArray[np.int64]
 
 
 def place_boxes(
@@ -133,6 +135,7 @@ def place_boxes(
     }
     left = np.ones(len(source_boxes), np.bool_)
     counts = {}
+    dropped = {}
     for reason, applies in reasons.items():
         going = left & applies
         if going.any() and policy.zero_area == "fail" and reason == "dropped zero area":
@@ -140,6 +143,7 @@ def place_boxes(
         if going.any() and policy.outside == "fail" and reason == "dropped outside":
             _fail("box reaches outside the picture", source_boxes, going, file_size)
         counts[reason] = int(going.sum())
+        dropped[reason] = np.flatnonzero(going).astype(np.int64)
         left &= ~applies
     kept = np.flatnonzero(left)
 
@@ -153,6 +157,7 @@ def place_boxes(
         area=np.where(np.isnan(annotated), box_area, annotated).astype(np.float32),
         kept=kept.astype(np.int64),
         counts={"clipped": int((outside & left).sum()), **counts},
+        zero_area=dropped["dropped zero area"],
     )
 
 

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
+from halofeed.prep.annotations.recognize import with_hint
 from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, Reference
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.errors import AnnotationsError, UsageError
 
 __all__ = ["LAYOUTS", "Box", "Layout", "LayoutOptions", "Reference", "find_layout"]
 
 _SEGMENTATION = ("segmentation",)
 _ALL = ("classification", "detection", "segmentation")
 
+
+def _naming_others(layout: Layout) -> Layout:
+    """The layout, whose errors name a format that no layout reads where the files have one."""
+
+    def list_references(
+        annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+    ) -> Iterator[Reference]:
+        try:
+            yield from layout.list_references(annotations, images, annotation_file, options)
+        except AnnotationsError as error:
+            raise with_hint(error, annotations, layout.name, annotation_file) from error
+
+    return replace(layout, list_references=list_references)
+
+
 LAYOUTS: dict[str, Layout] = {
-    layout.name: layout
+    layout.name: _naming_others(layout)
     for layout in (
         Layout(
             name="folders",

@@ -69,6 +69,11 @@ def list_references(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
         )
     read = {path: _read(path, annotations, options) for path in paths}
+    problems = {reference.problem[1] for _, reference in read.values() if reference.problem is not None}
+    if problems == {NOT_VOC} and (other := hint(annotations, "voc", annotation_file)):
+        raise AnnotationsError(
+            f"{annotations.root}: none of its {len(paths)} .xml files is Pascal VOC's{other}"
+        )
     wanted = _wanted({path: name for path, (name, _) in read.items()})
     sizes = {path: reference.declared_size for path, (_, reference) in read.items()}
     found = settle_names(index, wanted, sizes, images, options)
@@ -90,6 +95,8 @@ def list_references(
     yield from in_order(note_alike_classes(listed))
 
 
+NOT_VOC = "not a VOC annotation"
+
 MOST_XML_BYTES = 64 << 20
 """Of the boxes of one picture: a hundred thousand take half of it."""
 
@@ -110,9 +117,7 @@ def parse_xml(data: bytes) -> ElementTree.Element:
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise SourceError("annotation", "malformed XML", str(error)) from error
     if root.tag != "annotation":
-        raise SourceError(
-            "annotation", "not a VOC annotation", f"expected <annotation>, got <{root.tag}>"[:200]
-        )
+        raise SourceError("annotation", NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
     return root
 
 

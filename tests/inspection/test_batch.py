@@ -52,7 +52,8 @@ def test_a_partition_needs_no_recipe(photos, tmp_path):
         ({"output": "batch.jpg"}, UsageError, "written as PNG; name a .png"),
         ({"split": "none"}, UsageError, "no split 'none'"),
         ({"partition": "image=1,64,1,1"}, PartitionError, "height of size 16 does not divide by 64"),
-        ({"partition": "rows=4"}, PartitionError, "rows: expected dims whose product"),
+        ({"partition": "rows=4"}, UsageError, "--partition rows=4: .* such as image=1,2,1,1"),
+        ({"partition": "image=1,3,1,1;label=1,2,1"}, PartitionError, "^((?!--cores-per-replica).)*$"),
         ({"augment": [{"name": "Spin"}]}, UsageError, "augment 'Spin': not known"),
     ],
 )

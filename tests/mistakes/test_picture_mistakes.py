@@ -80,6 +80,34 @@ MISTAKES = {
     "VOC as class folders": refused(
         source("folders", voc), r"Annotations/a\.xml is a Pascal VOC annotation", "--layout voc"
     ),
+    "COCO as class folders": refused(source("folders", coco), r"instances\.json is COCO's", "--layout coco"),
+    "YOLO as class folders": refused(
+        source(
+            "folders",
+            lambda root: (draw(root, "images/a.png"), write(root, "labels/a.txt", "0 0.5 0.5 0.2 0.2\n")),
+        ),
+        r"labels/a\.txt is a YOLO label",
+        "filename,class,xmin,ymin,xmax,ymax.*--layout csv",
+    ),
+    "nnU-Net as class folders": refused(
+        source(
+            "folders",
+            lambda root: (
+                draw(root, "imagesTr/a_0000.png", "labelsTr/a.png"),
+                write(root, "dataset.json", {"channel_names": {"0": "R"}, "labels": {"background": 0}}),
+            ),
+        ),
+        r"dataset\.json is nnU-Net's",
+        "--layout nnunet",
+    ),
+    "VOC as COCO": refused(
+        source("coco", voc), r"no \.json file", r"a\.xml is a Pascal VOC annotation", "--layout voc"
+    ),
+    "COCO as VOC": refused(
+        source("voc", coco), r"no \.xml file", r"instances\.json is COCO's", "--layout coco"
+    ),
+    "class folders as VOC": refused(source("voc", folders), r"no \.xml file", "take --layout folders"),
+    "class folders as COCO": refused(source("coco", folders), r"no \.json file", "take --layout folders"),
     # wrong folder
     "captions of COCO": refused(
         source("coco", lambda root: coco(root, annotations=[{"id": 1, "image_id": 1, "caption": "a hat"}])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,10 +23,26 @@ TASKS: dict[str, Callable[..., Task]] = {
 """Called with the data's facts and the config's `task_options`."""
 
 
+_OPTIONS = {
+    task: tuple(field.name for field in dataclasses.fields(kind) if field.name not in ("labels", "kind"))
+    for task, kind in (
+        ("classification", Classification),
+        ("detection", Detection),
+        ("segmentation", Segmentation),
+    )
+}
+
+
 def build_task(facts: DataFacts, options: Mapping[str, Any]) -> Task:
     """The task of a data set; UsageError for an unknown task or option."""
     if facts.task not in TASKS:
         raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")
+    fields = _OPTIONS[facts.task]
+    if unknown := sorted(set(options) - set(fields)):
+        raise UsageError(
+            f"task_options of {facts.task}: {unknown[0]} is none; known: {', '.join(fields)}. Leave it out, or name a "
+            f"--config for {facts.task} (`halofeed configs` lists them)"
+        )
     try:
         return TASKS[facts.task](facts, **options)
     except TypeError as error:

@@ -18,6 +18,7 @@ from halofeed.prep.statistics.pictures import Facts
 from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
 from halofeed.schemas import keys
 from halofeed.schemas.errors import SourceError
+from halofeed.schemas.layout import ZERO_AREA
 from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfexample import Value
 
@@ -66,7 +67,13 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Fact
     facts.boxes = len(kept)
     reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
     facts.box_counts = {**placed.counts, **reasons}
-    return tuple(bad_objects)
+    empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
+    return (*bad_objects, *empty)
+
+
+def _described(index: int, box: Box) -> str:
+    corners = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
+    return f"box {index + 1} ({box.label!r}): {corners}; correct it, or say --boxes-zero-area keep"
 
 
 def _draw_masks(

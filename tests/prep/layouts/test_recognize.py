@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from halofeed.prep.annotations.recognize import other_layout
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError, HalofeedError
+from tests.support.conversions import edited
 from tests.support.layout_references import list_references, write_files
 
 VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
@@ -89,3 +93,71 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(
     write_files(tmp_path, content)
     with pytest.raises(AnnotationsError, match=words):
         list_references(layout, tmp_path)
+
+
+FOREIGN = {
+    "yolo": "YOLO",
+    "yolo_polygons": "YOLO",
+    "labelme": "labelme",
+    "cvat": "CVAT.*COCO 1.0",
+    "via": "VIA",
+    "createml": "CreateML",
+    "hf_imagefolder": "Hugging Face",
+    "supervisely": "Supervisely",
+    "label_studio": "Label Studio",
+    "kitti": "KITTI",
+    "wider": "WIDER FACE",
+    "lvis": "LVIS.*file_name",
+    "automl_csv": "AutoML",
+    "one_hot_csv": "0 and 1 for each class",
+    "kaggle_wheat_csv": "Kaggle",
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_format_that_no_layout_reads_is_named_under_every_layout(test_data: Path, case: str) -> None:
+    for layout in LAYOUTS:
+        with pytest.raises(AnnotationsError, match=f"(?s){FOREIGN[case]}.*--layout (csv|coco)"):
+            list_references(layout, test_data / "cases" / case)
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_the_table_that_a_message_asks_for_is_read_beside_the_files(
+    test_data: Path, tmp_path: Path, case: str
+) -> None:
+    root = shutil.copytree(test_data / "cases" / case, tmp_path / "set")
+    image = next(path for path in LocalFiles(root).sizes() if path.endswith((".jpg", ".png")))
+    row = {"one_hot_csv": "filename,class", "lvis": ""}.get(case, "filename,class,xmin,ymin,xmax,ymax")
+    if row:
+        with pytest.raises(AnnotationsError, match=rf"columns {row}|COCO 1.0"):
+            list_references("folders", root)
+        values = ",hat,10,8,40,30" if "xmin" in row else ",hat"
+        (root / "boxes.csv").write_text(f"{row}\n{image}{values}\n")
+        found = list_references("csv", root, "boxes.csv")
+    else:
+        with edited(root / "lvis_v1_val.json") as document:
+            for entry in document["images"]:
+                entry["file_name"] = "/".join(entry["coco_url"].split("/")[-2:])
+        found = list_references("coco", root, "lvis_v1_val.json")
+    assert found[0].problem is None and (found[0].boxes or found[0].label == "hat")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"images/a.jpg": "", "labels/a.txt": "1 2 9 2 9 8 1 8 plane 0\n"}, "DOTA"),
+        ({"images/a.jpg": "", "a.json": '[{"name": "a.jpg", "labels": [{"box2d": {"x1": 1}}]}]'}, "BDD100K"),
+        ({"images/a.jpg": "", "tracks.xml": "<annotations><track id='0'/></annotations>"}, "CVAT"),
+    ],
+)
+def test_siblings_of_these_formats_are_named_too(tmp_path: Path, content: dict[str, str], words: str) -> None:
+    write_files(tmp_path, content)
+    for layout in ("folders", "coco", "voc", "csv"):
+        with pytest.raises(AnnotationsError, match=f"(?s){words}.*which halofeed does not read"):
+            list_references(layout, tmp_path)
+
+
+def test_an_error_of_a_layout_that_the_files_have_names_no_other_format(tmp_path: Path) -> None:
+    write_files(tmp_path, VOC_FILES | {"labels/a.txt": "0 .5 .5 .1 .1\n", "ImageSets/Main/train.txt": "b\n"})
+    with pytest.raises(HalofeedError, match=r"^((?!YOLO).)*$"):
+        list_references("voc", tmp_path, image_sets=("test",))
