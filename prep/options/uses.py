@@ -58,7 +58,8 @@ _USES = (
     _of_layouts(("box_form",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
-    _of_layouts(("split_folders", "folders_are_classes"), "folders"),
+    _of_layouts(("folders_are_classes",), "folders"),
+    _of_layouts(("split_folders",), "folders", "pairs", "lits", "class-masks", "dicom"),
     _Use(
         ("height", "width"),
         "--resize fixed-shape or --depth",

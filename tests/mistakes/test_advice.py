@@ -14,22 +14,34 @@ import pytest
 
 from halofeed.cli import _parser, main
 from tests.mistakes import test_command_mistakes as commands
+from tests.mistakes import test_dicom_mistakes as scans
 from tests.mistakes import test_picture_mistakes as pictures
 from tests.mistakes import test_table_mistakes as tables
+from tests.mistakes import test_volume_mistakes as volumes
 from tests.support.mistakes import Mistake
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("prep", "pipelines", "loader", "inspection", "trainer", "schemas", "halofeed")
-OF_OTHER_TOOLS = {
+OF_BEAM = {
     *(
         "--runner",
         "--setup_file",
         "--extra_package",
         "--temp_location",
-        "--input-file",
-        "--xla_force_host_platform",
+        "--template_location",
+        "--dry_run",
+        "--id",
     ),
+    *("--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
 }
+OF_OTHERS = {
+    "--input-file",
+    "--input-dose-img",
+    "--output-dose-img",
+    "--xla_force_host_platform_device_count",
+    "--on",
+}
+"""Of tools that convert foreign files, of XLA, and a color of CSS."""
 ONLY_OF = {"inspection/batch.py": "show", "inspection/bench.py": "bench"}
 """Modules that serve one command."""
 
@@ -53,7 +65,7 @@ def advised(file: Path) -> Iterator[tuple[int, str]]:
 
 def test_every_option_that_a_message_names_is_one_of_its_command() -> None:
     by_command = options_of_commands()
-    anywhere = set().union(*by_command.values()) | OF_OTHER_TOOLS
+    anywhere = set().union(*by_command.values()) | OF_BEAM | OF_OTHERS
     wrong = []
     for folder in FOLDERS:
         for file in sorted(
@@ -84,14 +96,31 @@ CURES: dict[str, tuple[Mistake, str]] = {
             "keeping keypoints of annotations without": "(--keep) keypoints.*leave it out",
         },
         tables: {
-            "two classes in one cell": r"take (--class-separator) '(\|)'|say (--several-classes keep)",
+            "two classes in one cell": r"say (--class-separator) '(\|)'",
             "boxes of 0 and 1 alone": "(--box-units pixels)",
             "corners under COCO's bbox": "(--box-form corners)",
+            "x, y, w, h": "(--ignore-columns x,y,w,h)",
             "turned boxes in COCO": "(--ignore-columns rotation)",
             "VOC that counts from 0": "(--box-origin 0)",
-            "an option of tables for VOC": "(--box-form) has no effect.*leave it out",
+            "an option of tables for VOC": "(--split-folders) has no effect.*leave it out",
         },
-        commands: {"--depth on pictures": "(--depth).*leave"},
+        commands: {
+            "--depth on pictures": "(--depth).*leave",
+            "too many channels": "(--channels 1)",
+            "an option that has no effect": "(--image-sets) has no effect.*leave it out",
+        },
+        scans: {
+            "more slices at least than any series has": "(--min-slices 4)",
+            "a series UID for each file, as some anonymizers write": "(--series-identity folder)",
+            "a mask of another series": "(--missing-masks prediction)",
+            "a split for some patients alone": "say (--split-folders no)",
+        },
+        volumes: {
+            "MSD's folder as nnU-Net": "say (--layout msd)",
+            "DICOM as pairs": "take (--layout dicom)",
+            "a label pattern that matches nothing": "(--missing-masks prediction)",
+            "a label map without a class of the SEG": r"(--map-classes) '(spleen=background)'",
+        },
     }.items()
     for name, pattern in patterns.items()
 }

@@ -75,6 +75,12 @@ def voc_lists(root: Path, **lists: str) -> None:
         write(root, f"ImageSets/Main/{name}.txt", "\n".join(entries.split()) + "\n")
 
 
+def many(root: Path, annotation: dict[str, Any]) -> None:
+    """A COCO file of which twenty objects have the same fault."""
+    plain = {"image_id": 1, "category_id": 1, "bbox": [2, 3, 8, 6]}
+    coco(root, annotations=[{**plain, **annotation, "id": number} for number in range(20)])
+
+
 MISTAKES = {
     # wrong layout
     "VOC as class folders": refused(
@@ -146,6 +152,28 @@ MISTAKES = {
     "masks of VOC": usage(source("voc", voc, "--masks"), "layout voc holds no masks", "leave it out"),
     "a wrong choice for bad objects": usage(
         source("coco", coco, "--on-bad-object", "skip"), "--on-bad-object", "choose from|expected one of"
+    ),
+    "the folder above class folders": refused(
+        source("folders", lambda root: draw(root, "photos/images/a.png")),
+        "would be the only class",
+        "--folders-are-classes",
+    ),
+    "splits beside classes": refused(
+        source("folders", lambda root: draw(root, "train/hat/a.png", "coat/b.png")),
+        "split and class folders stand side by side",
+        "--split-folders",
+    ),
+    "masks asked for of boxes": refused(
+        source("coco", lambda root: many(root, {}), "--masks"),
+        "object has no segmentation",
+        "leave --masks out",
+    ),
+    "an option of another layout": usage(
+        source("coco", coco, "--image-sets", "train"), "--image-sets has no effect without --layout voc"
+    ),
+    "keeping keypoints of annotations without": refused(
+        source("coco", coco, "--keep", "keypoints"),
+        r"instances\.json: --keep keypoints: no annotation says it; leave it out",
     ),
 }
 

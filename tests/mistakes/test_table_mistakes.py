@@ -153,7 +153,8 @@ MISTAKES = {
     # options
     "an option of tables for VOC": usage(
         voc("1 3 9 9", options=["--split-folders", "yes"]),
-        "--split-folders has no effect without --layout folders; add that, or leave it out",
+        "--split-folders has no effect without --layout folders",
+        "leave it out",
     ),
     "a grid of annotations for volumes": usage(
         table([HEADER, ROW], "--annotation-grid", "displayed", "--depth", "8"),
@@ -161,6 +162,29 @@ MISTAKES = {
     ),
     "VOC files whose pictures are elsewhere": refused(
         voc("1 3 9 9", pictures=["z.png"]), NOTHING, "neither 'a.png' nor an image called 'a'"
+    ),
+    "two classes in one cell": refused(
+        table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
+        r"boxes\.csv:4: class 'hat\|coat' looks like 2 classes",
+        r"--class-separator '\|', or none",
+    ),
+    "boxes of 0 and 1 alone": refused(
+        table(rows(1, "0,0,1,1")),
+        "every box runs from 0 to 1",
+        "--box-units pixels or --box-units normalized",
+    ),
+    "corners under COCO's bbox": refused(
+        coco([31, 22, 55, 38], [3, 4, 20, 30]),
+        "leave their image as x, y, width, height",
+        "--box-form corners",
+    ),
+    "turned boxes in COCO": refused(
+        coco(annotations=[{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "rotation": 30}]),
+        "annotations have rotation, which would not be read",
+        "--ignore-columns rotation",
+    ),
+    "VOC that counts from 0": refused(
+        voc("0 3 9 9", "12 8 24 36"), "1 of 2 boxes begin below 1, the first in a.png", "--box-origin 0"
     ),
 }
 
