@@ -12,8 +12,7 @@ Source: DICOM PS3.3, sections C.8.20.2 Segmentation Image, C.8.8.5 Structure Set
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-
-from pydicom.dataset import Dataset
+from typing import Any, TypeAlias
 
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import items, raw_value
@@ -21,6 +20,8 @@ from halofeed.prep.formats.dicom.facts import FileFacts, linked
 from halofeed.prep.geometry.scan import Origin
 from halofeed.schemas.errors import SourceError
 
+Dataset: TypeAlias = Any
+"""pydicom's."""
 FRAME_OF_STRUCTURE, STRUCTURES, STRUCTURE_CONTOURS, CONTOURS = 0x30060024, 0x30060020, 0x30060039, 0x30060040
 DERIVATIONS, SOURCE_IMAGES = 0x00089124, 0x00082112
 ANOTHER_SCAN = "label was drawn on another scan"
