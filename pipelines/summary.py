@@ -135,7 +135,7 @@ def _firsts(done: Conversion, reasons: set[str]) -> dict[str, str]:
         return found
     with output.open(REJECTED) as stream:
         for line in islice(_lines(stream), _MOST_READ):
-            entry = json.loads(line)
+            entry = json.loads(line.decode("utf-8", "surrogateescape"))
             detail = f": {entry['detail']}" if entry["detail"] else ""
             found.setdefault(f"{entry['stage']}: {entry['reason']}", f"{entry['source']}{detail}")
             if len(found) == len(reasons):

@@ -38,7 +38,6 @@ _FOREIGN_JSON = {
     "Label Studio's": re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
     "BDD100K's": re.compile(r'"box2d"'),
 }
-_LVIS = re.compile(r'"(coco_url|neg_category_ids)"\s*:')
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
@@ -91,7 +90,9 @@ def other_layout(files: _Files) -> Hint | None:
 
 
 def _hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
-    others = [path for path in files.sizes() if not is_image_name(path)] if named is None else [named]
+    if named is not None:
+        files = _Known(files, [named])  # the folder of a table may hold any number of other files
+    others = [path for path in files.sizes() if not is_image_name(path)]
     return filter(None, (sign(files, others) for sign in _SIGNS))
 
 
@@ -113,7 +114,7 @@ def may_be_other_layout(files: SourceFiles, others: Iterable[str], images: Itera
 class _Known:
     """Some of a folder's files."""
 
-    def __init__(self, files: SourceFiles, paths: Iterable[str]) -> None:
+    def __init__(self, files: _Files, paths: Iterable[str]) -> None:
         self.head = files.head
         self._sizes = dict.fromkeys(sorted(paths), 0)
 
@@ -128,8 +129,9 @@ def hint(files: SourceFiles, own: str, named: str | None = None) -> str:
         named: the annotation file that was named, if one was: no other is looked at.
     """
     found = list(_hints(files, named))
-    if any(own in one.layouts for one in found):
+    if any(one.layouts == (own,) for one in found):
         return ""
+    found = [one for one in found if own not in one.layouts]
     if (
         not found
         and named is None
@@ -197,14 +199,8 @@ def _json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".json"):
         if kind := next((kind for kind, form in _FOREIGN_JSON.items() if form.search(text)), None):
             return _unread_boxes(f"{path} is {kind}")
-        if _COCO_LIST.search(text):
-            if _LVIS.search(text) and '"file_name"' not in text:
-                return Hint(
-                    what=f"{path} is LVIS's, whose images have a coco_url and no file_name",
-                    cure="give each image a file_name, such as val2017/000000000009.jpg, then take --layout coco",
-                )
-            if _COCO_KEY.search(text):
-                return _read_by(f"{path} is COCO's", "coco")
+        if _COCO_LIST.search(text) and _COCO_KEY.search(text):
+            return _read_by(f"{path} is COCO's", "coco")
     return None
 
 
@@ -257,14 +253,12 @@ def _tables_of_others(files: _Files, paths: Sequence[str]) -> Hint | None:
         if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
             return _unread_boxes(f"{path} is that of Google's AutoML, without a header")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
-            return _unread_boxes(f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)")
+            what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
+            return _read_by(what, "csv", more=" and --box-form corner-size")
         if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":
             marks = [cell.strip() for cell in lines[1].split(",")][1:]
             if len(marks) == len(cells) - 1 and set(marks) <= {"0", "1"} and "class" not in cells:
-                return Hint(
-                    what=f"{path} is a table with a column of 0 and 1 for each class",
-                    cure="write a table with the columns filename,class, then name it with --source for --layout csv",
-                )
+                return _read_by(f"{path} is a table with a column of 0 and 1 for each class", "csv")
     return None
 
 
@@ -324,10 +318,7 @@ def _table(files: _Files, paths: Sequence[str]) -> Hint | None:
     of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
     for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
         words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
-        if "file_name" in words and "objects" in words:
-            what = f"{path} is metadata of Hugging Face with objects"
-            return Hint(what=what, cure="export the set as COCO, then take --layout coco")
-        if "file_name" in words and words & {"label", "class", "category"}:
+        if "file_name" in words and "objects" not in words and words & {"label", "class", "category"}:
             layout = "jsonl" if path.endswith("jsonl") else "csv"
             return _read_by(f"{path} is metadata of Hugging Face", layout)
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):

@@ -382,7 +382,7 @@ def _check_rounding(
         if all(np.array_equal(plane, np.rint(plane)) for plane in in_memory_order(channel)[0]):
             continue
         least, most = float(channel.min()), float(channel.max())
-        detail = f"they run from {least:g} to {most:g}"
+        detail = f"values{name} run from {least:g} to {most:g}"
         is_narrow = store == "int16" and most - least < _NARROW_RANGE
         if is_narrow or values[at % len(values)].rounding_loss(channel) > LARGEST_ROUNDING_LOSS:
             cure = "take --dtype float32"
@@ -392,9 +392,7 @@ def _check_rounding(
                 cure = (
                     "take --window-percentiles 0.5,99.5 in place of the window, or --dtype float32 without it"
                 )
-            raise SourceError(
-                "intensity", "whole numbers would flatten the values", f"those{name}: {detail}; {cure}"
-            )
+            raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {cure}")
         if window is None:
             found = (Finding.corrected("fractions rounded to whole numbers", detail),)
     return found

@@ -58,7 +58,7 @@ def test_kills_change_no_later_loss(data: Path, tmp_path: Path, kills: int) -> N
         process.communicate()
         killed += process.returncode == -signal.SIGKILL
     finished(train("killed"))
-    assert killed >= kills - 2
+    assert killed >= min(kills - 1, 8)
     assert losses(tmp_path / "killed") == expected
 
 

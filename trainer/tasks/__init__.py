@@ -23,21 +23,16 @@ TASKS: dict[str, Callable[..., Task]] = {
 """Called with the data's facts and the config's `task_options`."""
 
 
-_OPTIONS = {
-    task: tuple(field.name for field in dataclasses.fields(kind) if field.name not in ("labels", "kind"))
-    for task, kind in (
-        ("classification", Classification),
-        ("detection", Detection),
-        ("segmentation", Segmentation),
-    )
-}
+_OF_FACTS = {"labels", "kind", "ignore_label"}
+"""Fields of tasks that the data set decides."""
 
 
 def build_task(facts: DataFacts, options: Mapping[str, Any]) -> Task:
     """The task of a data set; UsageError for an unknown task or option."""
     if facts.task not in TASKS:
         raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")
-    fields = _OPTIONS[facts.task]
+    usual: Any = TASKS[facts.task](facts)
+    fields = [field.name for field in dataclasses.fields(usual) if field.name not in _OF_FACTS]
     if unknown := sorted(set(options) - set(fields)):
         raise UsageError(
             f"task_options of {facts.task}: {unknown[0]} is none; known: {', '.join(fields)}. Leave it out, or name a "

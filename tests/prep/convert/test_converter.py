@@ -137,8 +137,8 @@ _HOT = np.where(np.arange(_SKEWED.size).reshape(SHAPE) % 97 == 0, 60, _SKEWED).a
 )
 def test_no_channel_loses_its_fractions_to_whole_numbers(tmp_path, values, options, beside):
     images, channels = [*beside, values], {"channels": 1 + len(beside)}
-    name = r"those of channel 1 \(1.nii\): " if beside else "those: "
-    with pytest.raises(JobError, match=rf"flatten the values \({name}they run from .*--dtype float32"):
+    name = r"values of channel 1 \(1.nii\) run" if beside else "values run"
+    with pytest.raises(JobError, match=rf"flatten the values \({name} from .*--dtype float32"):
         one(tmp_path, *images, **channels, **options)
     assert np.array_equal(one(tmp_path, *images, **channels, dtype="float32").image[..., -1], values)
 

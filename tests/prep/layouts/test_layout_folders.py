@@ -272,12 +272,14 @@ def test_what_is_hidden_empty_or_left_behind_is_listed_and_no_class(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("row", "words"),
-    [('"label": "hat"', "take --layout jsonl"), ('"objects": {"bbox": []}', "export the set as COCO")],
+    [('"label": "hat"', "take --layout jsonl"), ('"objects": {"bbox": []}', "columns filename,class,xmin")],
 )
 def test_folders_of_hugging_face_name_their_metadata(tmp_path: Path, row: str, words: str) -> None:
     lines = f'{{"file_name": "1.jpg", {row}}}\n'
     files = write_files(tmp_path, {"train/1.jpg": "x", "train/metadata.jsonl": lines})
-    with pytest.raises(AnnotationsError, match=f"train/metadata.jsonl is metadata of Hugging Face.*{words}"):
+    with pytest.raises(
+        AnnotationsError, match=f"train/metadata.jsonl (is metadata|is that) of .*Hugging Face.*{words}"
+    ):
         read(files)
     if "label" in row:
         (only,) = by_source("jsonl", files).values()

@@ -12,7 +12,6 @@ from halofeed.prep.annotations.recognize import other_layout
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, HalofeedError
-from tests.support.conversions import edited
 from tests.support.layout_references import list_references, write_files
 
 VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
@@ -107,10 +106,7 @@ FOREIGN = {
     "label_studio": "Label Studio",
     "kitti": "KITTI",
     "wider": "WIDER FACE",
-    "lvis": "LVIS.*file_name",
     "automl_csv": "AutoML",
-    "one_hot_csv": "0 and 1 for each class",
-    "kaggle_wheat_csv": "Kaggle",
 }
 
 
@@ -127,19 +123,12 @@ def test_the_table_that_a_message_asks_for_is_read_beside_the_files(
 ) -> None:
     root = shutil.copytree(test_data / "cases" / case, tmp_path / "set")
     image = next(path for path in LocalFiles(root).sizes() if path.endswith((".jpg", ".png")))
-    row = {"one_hot_csv": "filename,class", "lvis": ""}.get(case, "filename,class,xmin,ymin,xmax,ymax")
-    if row:
-        with pytest.raises(AnnotationsError, match=rf"columns {row}|COCO 1.0"):
-            list_references("folders", root)
-        values = ",hat,10,8,40,30" if "xmin" in row else ",hat"
-        (root / "boxes.csv").write_text(f"{row}\n{image}{values}\n")
-        found = list_references("csv", root, "boxes.csv")
-    else:
-        with edited(root / "lvis_v1_val.json") as document:
-            for entry in document["images"]:
-                entry["file_name"] = "/".join(entry["coco_url"].split("/")[-2:])
-        found = list_references("coco", root, "lvis_v1_val.json")
-    assert found[0].problem is None and (found[0].boxes or found[0].label == "hat")
+    row = "filename,class,xmin,ymin,xmax,ymax"
+    with pytest.raises(AnnotationsError, match=rf"columns {row}|COCO 1.0"):
+        list_references("folders", root)
+    (root / "boxes.csv").write_text(f"{row}\n{image},hat,10,8,40,30\n")
+    found = list_references("csv", root, "boxes.csv")
+    assert found[0].problem is None and found[0].boxes
 
 
 @pytest.mark.parametrize(
