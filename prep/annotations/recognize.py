@@ -280,7 +280,7 @@ def _volumes(files: _Files, paths: Sequence[str]) -> Hint | None:
         return None
     return Hint(
         what=f"{volume} is a volume",
-        layouts=("pairs",),
+        layouts=("pairs", "class-masks", "lits", "msd", "nnunet"),
         cure="take --layout pairs, class-masks, lits, msd or nnunet, and --depth",
     )
 
