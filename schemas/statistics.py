@@ -205,7 +205,7 @@ class Statistics:
         label_voxels: by class; `foreground_voxels` counts those of any class once.
         scan_mm3, scan_cut_mm3, label_mm3, label_cut_mm3: of scans and of each class; `cut` is in no record.
         scan_cut_percents, body_cut_percents: scans by the percentage, rounded up, of their field of view and of their
-            body that is in no record; manifests of before 0.28 lack them.
+            body that is in no record; older manifests lack them.
     """
 
     records: Annotated[int | None, _count] = None
