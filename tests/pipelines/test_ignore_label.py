@@ -1,4 +1,4 @@
-"""Does the value that is no class stay apart from classes, from the file to the metrics?"""
+"""The ignore label stays apart from classes, from the file to the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are label files that name their values read by these names, or refused with a cure that works?"""
+"""Label files that name their values are read by these names, or refused with a cure that works."""
 
 from __future__ import annotations
 
