@@ -273,7 +273,10 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
     if job.labels.is_open:
         values = {int(value) for value in total.label_voxels or ()}
         is_said = job.labels.ignore is not None or job.labels.id_of_value(VOC_VOID) is not None
-        if not is_said and (problem := void_problem(values)):
+        problem = void_problem(values)
+        if VOC_VOID in values and values <= {0, VOC_VOID}:
+            problem = f"{VOC_VOID} is the only class; --map-classes {VOC_VOID}=foreground makes it class 1"
+        if problem and not is_said:
             raise JobError(f"the labels of {job.name}: {problem}")
         names = {**{int(value): value for value in total.label_voxels or ()}, **names}
     several = job.task == "classification" and recipe.several_classes == "keep"

@@ -190,6 +190,17 @@ def test_masks_of_0_and_255_are_one_class_and_255_beside_classes_has_to_be_told(
         convert(tmp_path / "u", tmp_path / "v")
 
 
+def test_volumes_of_0_and_255_are_refused_with_a_choice_that_works(tmp_path: Path) -> None:
+    save_nifti(tmp_path / "s/a.nii", image(), AFFINE)
+    save_nifti(tmp_path / "s/a_mask.nii", np.uint8(VOID) * (mask() == 1), AFFINE)
+    source = write_table(tmp_path / "s", [("x", "a.nii", "a_mask.nii")])
+    options = {**SIZE, "layout": "csv", "task": "segmentation"}
+    with pytest.raises(JobError, match="255 is the only class; --map-classes 255=foreground"):
+        run_convert(source, tmp_path / "o", **options)
+    done = run_convert(source, tmp_path / "o", map_classes=("255=foreground",), **options)
+    assert done.manifest.labels == {0: "background", 1: "foreground"}
+
+
 def test_values_that_nobody_drew_are_refused_with_a_choice_that_works(tmp_path: Path) -> None:
     drawn = Image.fromarray(np.uint8(100) * (ring() == 2))
     blended = np.asarray(
