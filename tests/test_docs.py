@@ -39,7 +39,7 @@ def test_options_that_the_pages_name_exist() -> None:
     parser = _parser()
     commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     known = {flag for command in commands.choices.values() for flag in command._option_string_actions}
-    known |= {"--all", "--runner", "--parallelism", "--against", "--planes"}
+    known |= {"--all", "--exhaustive", "--runner", "--parallelism", "--against", "--planes"}
     known |= {
         "--only",
         "--rounds",
