@@ -183,13 +183,3 @@ def test_fractions_of_highdicom_count_from_one_half(tmp_path: Path) -> None:
     shares = np.random.default_rng(0).choice([0, 0.25, 0.49, 0.51, 1], (*SHAPE, 1)).astype(np.float32)
     write_segmentation(tmp_path, shares, "FRACTIONAL", 1, fractional_type="PROBABILITY")
     assert np.array_equal(opened(tmp_path, "seg.dcm").read(), shares[..., 0] > 0.5)
-
-
-def test_overlapping_segments_of_highdicom_are_refused_or_the_last_wins(tmp_path: Path) -> None:
-    write_scan(tmp_path)
-    body, organ = blobs(4, 0.8), blobs(5, 0.3)
-    write_segmentation(tmp_path, np.stack([body, organ], axis=-1).astype(np.uint8), "BINARY", 2)
-    with pytest.raises(SourceError, match="segments overlap"):
-        opened(tmp_path, "seg.dcm").read()
-    read = last_wins(opened(tmp_path, "seg.dcm"))
-    assert np.array_equal(read, np.where(organ, 2, body))

@@ -231,20 +231,6 @@ def test_image_types_that_differ_within_one_stack_do_not_part_it(tmp_path: Path)
     np.testing.assert_array_equal(open_folder(tmp_path).read()[..., 0], HU)
 
 
-def test_a_folder_with_a_localizer_and_a_license_beside_its_series_opens_and_says_so(tmp_path: Path) -> None:
-    write_series(tmp_path, STORED, EVEN)
-    save(image_dataset(STORED[0], more=LOCALIZER), tmp_path / "scout")
-    (tmp_path / "LICENSE").write_text("none")
-    scan = open_folder(tmp_path)
-    assert [finding.detail for finding in scan.findings] == ["1 x localizer, 1 x not DICOM"]
-    assert len(scan.files) == 5
-
-
-def test_the_first_bytes_of_a_long_header_are_not_enough_and_the_rest_is_read(tmp_path: Path) -> None:
-    write_series(tmp_path, STORED, EVEN, more={"TextValue": "x" * 100_000})
-    np.testing.assert_array_equal(open_folder(tmp_path).read()[..., 0], HU)
-
-
 def test_a_policy_of_other_words_is_refused_and_does_not_print_its_salt() -> None:
     with pytest.raises(UsageError, match="tilt: expected one of correct, refuse, got 'ignore'"):
         SeriesPolicy(tilt="ignore")  # type: ignore[arg-type]

@@ -282,30 +282,6 @@ def test_other_units_of_length_become_millimeters() -> None:
         np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK], atol=1e-9)
 
 
-def test_the_same_label_volume_in_each_format_is_the_same_mask() -> None:
-    stored = np.random.default_rng(0).integers(0, 9, (6, 5, 4)).astype(np.float64)
-    files = MemoryFiles({"a.nrrd": write_nrrd(stored, "gzip"), "a.mha": write_meta(stored, "zlib")})
-    for name in files.files:
-        scan = open_scan(files, name)
-        mask = open_mask(files, name, scan.grid)
-        np.testing.assert_array_equal(mask.read(), stored.transpose(2, 1, 0))
-        assert mask.read().dtype == np.uint8
-
-
-def test_voxels_that_are_no_number_follow_the_options() -> None:
-    stored = np.zeros((6, 5, 4), np.float32)
-    stored[1, 2, 3] = np.nan
-    files = MemoryFiles({"a.nrrd": write_nrrd(stored, "ascii"), "a.mha": write_meta(stored)})
-    for name in files.files:
-        scan = open_scan(files, name)
-        with pytest.raises(SourceError, match="voxels that are no number"):
-            scan.read()
-        replaced = open_scan(files, name, (), ScanOptions(non_finite_value=-7))
-        assert replaced.read()[3, 2, 1, 0] == -7 and len(replaced.findings) == 1
-        mask = open_mask(files, name, scan.grid, ScanOptions(non_finite_labels="background"))
-        assert not mask.read().any()
-
-
 def test_the_first_bytes_say_the_format_whatever_the_name_says() -> None:
     nrrd, meta = write_nrrd(ONES), write_meta(ONES)
     files = MemoryFiles({"a.nii": nrrd, "a.nrrd": meta, "a.mha": nrrd, "b": nrrd})
