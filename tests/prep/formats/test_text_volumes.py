@@ -228,28 +228,14 @@ def test_a_file_that_nothing_ties_to_the_patient_lies_as_itk_takes_it_or_by_choi
         ({"DistanceUnits": "mm"}, None),
         ({"DistanceUnits": "furlong"}, "unit of length is unknown"),
         ({"Modality": "MET_MOD_CT"}, None),
-    ],
-)
-def test_every_way_to_say_where_a_metaimage_lies_is_read_as_itk_does(
-    tmp_path: Path, fields: dict[str, Any], finding: str | None
-) -> None:
-    (tmp_path / "a.mha").write_bytes(write_meta(np.ones((6, 5, 4), np.int16), **fields))
-    scan = check_beside_itk(tmp_path / "a.mha")
-    assert [one.name for one in scan.findings] == ([] if finding is None else [finding])
-    np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
-
-
-@pytest.mark.parametrize(
-    ("fields", "finding"),
-    [
-        # What the lack of a matrix means:
+        # What is left open, the lack of a matrix first:
         ({"TransformMatrix": None, "AnatomicalOrientation": "RAI"}, None),
         ({"ElementSpacing": None}, "voxel size is not given"),
         ({"BinaryDataByteOrderMSB": None}, "order of bytes is not given"),
         ({"BinaryDataByteOrderMSB": None, "ElementByteOrderMSB": "False"}, None),
     ],
 )
-def test_what_a_metaimage_leaves_open_is_itks(
+def test_every_way_to_say_where_a_metaimage_lies_is_read_as_itk_does(
     tmp_path: Path, fields: dict[str, Any], finding: str | None
 ) -> None:
     (tmp_path / "a.mha").write_bytes(write_meta(values((6, 5, 4), "i2"), **fields))
