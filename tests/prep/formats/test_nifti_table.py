@@ -38,9 +38,8 @@ def test_a_nifti_file_is_known_by_its_name_or_content(path: str) -> None:
 
 def test_a_folder_of_one_dicom_file_is_a_mask_and_of_several_none() -> None:
     grid = open_scan(FILES, "a.nii").grid
-    with pytest.raises(SourceError, match="DICOM file") as caught:
+    with pytest.raises(SourceError, match="file is truncated"):  # by the reader of masks
         open_mask(FILES, "mask", grid)
-    assert "one file" not in str(caught.value)
     with pytest.raises(SourceError, match="a mask is one file"):
         open_mask(FILES, "series", grid)
 
