@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.loader import Loader
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.schemas.errors import SourceError
 from tests.support.conversions import read_all, run_convert
@@ -75,14 +74,6 @@ def test_a_jpeg_to_which_anything_is_done_is_written_again(tmp_path, data, how):
     assert again != data and Image.open(io.BytesIO(again)).mode in ("RGB", "L")
 
 
-def test_the_loader_reads_what_the_file_shows(tmp_path):
-    data = draw(progressive=True)
-    stored(tmp_path, data, resize="fixed-shape", height=SIZE[0], width=SIZE[1])
-    folder = next(tmp_path.glob("out*/set/1.0.0"))
-    pixels = Loader(folder, batch_size=1, shuffle=False).batch(0)["image"][0]
-    assert np.array_equal(pixels, read_image(data, ReadOptions()).pixels)
-
-
 # A missing end -----------------------------------------------------------------------------------------
 
 
@@ -91,12 +82,6 @@ def test_a_jpeg_that_lacks_its_end_marker_alone_is_whole():
     image = read_image(data[:-2], ReadOptions())
     assert image.notes == ("end marker of the JPEG is missing",) and image.plain_jpeg_channels == 0
     assert np.array_equal(image.pixels, read_image(data, ReadOptions()).pixels)
-
-
-@pytest.mark.parametrize("cut", [3, 10, 100])
-def test_a_jpeg_that_lacks_a_part_of_the_picture_is_truncated(cut):
-    with pytest.raises(SourceError, match=r"file is (truncated|damaged)"):
-        read_image(draw()[:-cut], ReadOptions())
 
 
 def test_a_progressive_jpeg_that_lacks_its_last_scans_is_truncated():

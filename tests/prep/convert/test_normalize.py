@@ -12,7 +12,7 @@ from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
 from tests.support.conversions import run_convert
 from tests.support.volume_support import by_name, save_nifti, write_table
@@ -138,13 +138,3 @@ def test_figures_of_changed_values_are_refused(tmp_path):
         convert(tmp_path, normalize_like=windowed.folder)
     with pytest.raises(UsageError, match="leave both out"):
         convert(tmp_path, normalize_like=windowed.folder, window="lung")
-
-
-def test_a_scan_of_one_value_has_no_z_score(tmp_path):
-    save_nifti(tmp_path / "s/a.nii", np.full(SHAPE, 7, np.int16))
-    write_table(tmp_path / "s", [("a", "a.nii", "")])
-    with pytest.raises(JobError, match=r"no foreground found|values do not differ"):
-        run_convert(
-            tmp_path / "s", tmp_path / "out", layout="csv", task="segmentation", normalize="scan",
-            missing_masks="prediction", **SIZE,
-        )  # fmt: skip

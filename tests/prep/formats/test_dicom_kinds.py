@@ -25,7 +25,7 @@ from halofeed.prep.layouts.dicom import kind_and_cure
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.support.dicom_folders import listed_by_source, open_folder, refusal, slices, write_scan
-from tests.support.dicom_writer import image_dataset, multi_frame_dataset, save
+from tests.support.dicom_writer import image_dataset, item, multi_frame_dataset, save
 
 NO_SLICE = "file is no slice of a volume"
 TOO_FEW = "series has too few slices"
@@ -134,10 +134,8 @@ def whole_slide(path: Path) -> None:
         np.zeros((8, 8), np.uint8), position=None, orientation=None, modality="SM", rescale=None
     )
     dataset.SOPClassUID, dataset.NumberOfFrames = VLWholeSlideMicroscopyImageStorage, 40
-    measures, shared = Dataset(), Dataset()
-    measures.PixelSpacing, measures.SliceThickness = [0.001, 0.001], 0.01
-    shared.PixelMeasuresSequence = [measures]
-    dataset.SharedFunctionalGroupsSequence = [shared]
+    measures = item(PixelSpacing=[0.001, 0.001], SliceThickness=0.01)
+    dataset.SharedFunctionalGroupsSequence = [item(PixelMeasuresSequence=[measures])]
     dataset.DimensionOrganizationType = "TILED_FULL"
     save(dataset, path)
 

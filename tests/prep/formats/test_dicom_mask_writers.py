@@ -15,8 +15,6 @@ from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.geometry.scan import Mask
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
-from tests.support.dicom_folders import last_wins
 from tests.support.dicom_writer import write_series
 from tests.support.phantom import dice
 
@@ -97,19 +95,12 @@ def test_thin_lines_single_voxels_and_holes_of_rt_utils_come_back(tmp_path: Path
     assert dice(opened(tmp_path, "rt.dcm").read() == 1, organ) == 1.0
 
 
-def test_structures_of_rt_utils_side_by_side_and_nested_come_back(tmp_path: Path) -> None:
+def test_structures_of_rt_utils_side_by_side_come_back(tmp_path: Path) -> None:
     write_scan(tmp_path)
     rng = np.random.default_rng(2)
     labels = np.where(blobs(3, 0.7), rng.integers(1, 4, SHAPE), 0)
     write_structures(tmp_path, {f"class {value}": labels == value for value in (1, 2, 3)})
     assert np.array_equal(opened(tmp_path, "rt.dcm").read(), labels)
-    (tmp_path / "rt.dcm").unlink()
-    body, organ = blobs(4, 0.8), blobs(5, 0.3)
-    write_structures(tmp_path, {"body": body, "organ": organ & body})
-    with pytest.raises(SourceError, match="structures overlap"):
-        opened(tmp_path, "rt.dcm").read()
-    read = last_wins(opened(tmp_path, "rt.dcm"))
-    assert np.array_equal(read, np.where(organ & body, 2, body))
 
 
 def test_a_real_scan_and_its_organs_come_back_from_rt_utils(test_data: Path, tmp_path: Path) -> None:
@@ -183,13 +174,3 @@ def test_fractions_of_highdicom_count_from_one_half(tmp_path: Path) -> None:
     shares = np.random.default_rng(0).choice([0, 0.25, 0.49, 0.51, 1], (*SHAPE, 1)).astype(np.float32)
     write_segmentation(tmp_path, shares, "FRACTIONAL", 1, fractional_type="PROBABILITY")
     assert np.array_equal(opened(tmp_path, "seg.dcm").read(), shares[..., 0] > 0.5)
-
-
-def test_overlapping_segments_of_highdicom_are_refused_or_the_last_wins(tmp_path: Path) -> None:
-    write_scan(tmp_path)
-    body, organ = blobs(4, 0.8), blobs(5, 0.3)
-    write_segmentation(tmp_path, np.stack([body, organ], axis=-1).astype(np.uint8), "BINARY", 2)
-    with pytest.raises(SourceError, match="segments overlap"):
-        opened(tmp_path, "seg.dcm").read()
-    read = last_wins(opened(tmp_path, "seg.dcm"))
-    assert np.array_equal(read, np.where(organ, 2, body))

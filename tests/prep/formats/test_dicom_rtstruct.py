@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pydicom
 import pytest
@@ -19,7 +17,6 @@ from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.support.dicom_folders import damage, last_wins, mask_outcome, mask_refusal, open_mask
 from tests.support.dicom_mask_writer import saved, structure_set
-from tests.support.phantom import dice
 
 CLOSED = "CLOSED_PLANAR"
 SHAPE = (12, 40, 50)
@@ -100,20 +97,6 @@ def test_slices_are_found_along_any_axis_of_the_grid(order: tuple[int, int, int]
         affine[:3, 3] += affine[:3, 1] * (expected.shape[1] - 1)
         affine[:3, 1] *= -1
     assert np.array_equal(opened(contours, Grid(shape=expected.shape, affine=affine)).read(), expected)
-
-
-def test_an_ellipsoid_of_contours_is_the_ellipsoid() -> None:
-    grid = grid_of(5, (40, 80, 80))
-    center, radii = np.array([19.3, 40.1, 38.8]), np.array([14.0, 30.0, 25.0])
-    angle = np.arange(720) * np.pi / 360
-    contours = []
-    for depth in range(6, 34):
-        share = np.sqrt(max(0, 1 - ((depth - center[0]) / radii[0]) ** 2))
-        flat = center[1:] + share * radii[1:] * np.stack([np.sin(angle), np.cos(angle)], axis=1)
-        contours.append((CLOSED, grid.to_mm(np.column_stack([np.full(720, depth), flat]))))
-    index = np.stack(np.meshgrid(*map(np.arange, grid.shape), indexing="ij"), axis=-1)
-    truth = (((index - center) / radii) ** 2).sum(axis=-1) <= 1
-    assert dice(opened(contours, grid).read() > 0, truth) > 0.9995
 
 
 def test_a_keyhole_is_a_hole() -> None:
@@ -211,20 +194,6 @@ def test_points_on_the_border_count_and_borders_between_voxels_stay_where_they_a
         assert np.count_nonzero(labels) == count, (top, left, bottom, right)
     hole = [rectangle(grid, 5, 4, 4, 20, 20), rectangle(grid, 5, 8, 8, 12, 12)]
     assert np.count_nonzero(opened(hole, grid).read()) == 17 * 17 - 3 * 3
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_circles_anywhere_are_as_large_as_they_are_drawn_and_centered_there(seed: int) -> None:
-    grid = grid_of(seed, (3, 90, 95))
-    rng = np.random.default_rng(seed)
-    surplus, shift = [], []
-    for _ in range(40):
-        center, radius = rng.uniform(40, 48, 2), rng.uniform(20, 36)
-        inside = opened([circle(grid, 1, radius, tuple(center))], grid).read()[1] > 0
-        surplus.append((np.count_nonzero(inside) - np.pi * radius**2) / (2 * np.pi * radius))
-        shift.append(np.argwhere(inside).mean(axis=0) - center)
-    assert abs(np.mean(surplus)) < 0.01  # voxels along the normal
-    assert np.abs(np.mean(shift, axis=0)).max() < 0.02
 
 
 def test_structures_that_only_touch_do_not_overlap() -> None:
@@ -370,31 +339,3 @@ def test_a_truncated_file_loses_no_contour_silently(syntax: str) -> None:
 
 def test_damaged_bytes_end_in_no_other_error() -> None:
     damage(changed(lambda dataset: None), grid_of(), 3, 300)
-
-
-def traced(labels: NDArray[Any], value: int, grid: Grid) -> Contours:
-    """The outlines of a class, slice by slice, on the borders between voxels but a quarter of a voxel."""
-    contours = []
-    for depth in np.flatnonzero((labels == value).any(axis=(1, 2))).tolist():
-        fine = np.kron((labels[depth] == value).astype(np.uint8), np.ones((4, 4), np.uint8))
-        found, _ = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-        for contour in found:
-            column, row = contour[:, 0].T / 4 - 0.375
-            if len(row) >= 3:
-                points = np.column_stack([np.full(len(row), depth), row, column])
-                contours.append((CLOSED, grid.to_mm(points)))
-    return contours
-
-
-def test_a_real_mask_comes_back_from_its_contours(test_data: Path) -> None:
-    nibabel = pytest.importorskip("nibabel")
-    stored = nibabel.load(test_data / "volumes" / "totalsegmentator" / "example_seg_dicom.nii.gz")
-    labels = np.asarray(stored.dataobj).transpose(2, 1, 0)[::4]
-    affine = stored.affine[:, [2, 1, 0, 3]] @ np.diag([4, 1, 1, 1])
-    grid = Grid(shape=labels.shape, affine=affine)
-    organs = {1: "spleen", 5: "liver", 6: "stomach"}
-    mask = opened({value: (name, traced(labels, value, grid)) for value, name in organs.items()}, grid)
-    read = last_wins(mask)
-    assert mask.names == organs
-    for value in organs:
-        assert dice(read == value, labels == value) >= 0.99

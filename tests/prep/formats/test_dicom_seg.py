@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError
 from tests.support.dicom_folders import damage, last_wins, mask_outcome
@@ -332,23 +329,3 @@ def test_a_segment_without_a_label_is_called_by_its_number_and_noted() -> None:
     mask = opened(segmentation(frames(), AXIAL, {1: "liver", 2: "", 7: "x"}))
     assert mask.names[2] == "segment 2"
     assert [finding.name for finding in mask.findings] == ["segments without a label"]
-
-
-def test_a_real_mask_comes_back_exactly_on_its_scan(test_data: Path, tmp_path: Path) -> None:
-    nibabel = pytest.importorskip("nibabel")
-    series = sorted((test_data / "dicom" / "totalsegmentator_jpeg2000").glob("CT*"))
-    headers = [pydicom.dcmread(path, stop_before_pixels=True) for path in series]
-    heights = sorted(float(header.ImagePositionPatient[2]) for header in headers)
-    x, y, _ = headers[0].ImagePositionPatient
-    row_mm, column_mm = headers[0].PixelSpacing
-    affine = np.array([[0, 0, -column_mm, -x], [0, -row_mm, 0, -y], [2.0, 0, 0, heights[0]], [0, 0, 0, 1]])
-    stored = nibabel.load(test_data / "volumes" / "totalsegmentator" / "example_seg_dicom.nii.gz")
-    # As its affine says, rows run to the posterior.
-    labels = np.asarray(stored.dataobj).transpose(2, 1, 0)[:, ::-1]
-    names = {int(value): f"organ {value}" for value in np.unique(labels)[1:]}
-    (tmp_path / "seg.dcm").write_bytes(saved(segmentation(frames(labels), affine, names)))
-    mask = open_dicom_mask(LocalFiles(tmp_path), "seg.dcm", Grid(shape=labels.shape, affine=affine))
-    assert np.array_equal(mask.read(), labels) and mask.names == names
-    # And on the grid of the NIfTI mask, turned the other way.
-    grid = Grid(shape=labels.shape, affine=stored.affine[:, [2, 1, 0, 3]])
-    assert np.array_equal(open_dicom_mask(LocalFiles(tmp_path), "seg.dcm", grid).read(), labels[:, ::-1])

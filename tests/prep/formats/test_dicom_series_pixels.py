@@ -186,11 +186,3 @@ def test_reading_holds_one_volume_and_a_few_slices(tmp_path: Path) -> None:
     with traced() as memory:
         voxels = scan.read()
     assert voxels.nbytes == volume.nbytes and memory.peak < volume.nbytes + 6 * volume[0].nbytes
-
-
-def test_the_head_of_a_file_is_its_first_bytes_and_a_missing_file_is_a_source_error(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"0123456789")
-    files = LocalFiles(tmp_path)
-    assert files.head("a", 4) == b"0123" and files.head("a", 40) == b"0123456789"
-    with pytest.raises(SourceError, match="file cannot be read"):
-        files.head("b", 4)

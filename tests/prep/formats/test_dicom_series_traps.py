@@ -18,7 +18,7 @@ from halofeed.prep.formats.dicom.slices import MAX_GROWTH, holes, plan_slices
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 from tests.support.dicom_folders import details, open_folder, refusal
-from tests.support.dicom_writer import AXIAL, image_dataset, save, write_series
+from tests.support.dicom_writer import AXIAL, image_dataset, item, save, write_series
 
 ROWS, COLUMNS = 6, 7
 
@@ -344,8 +344,7 @@ def test_slices_that_do_not_fit_together_are_refused(
 
 
 def test_a_look_up_table_is_refused(tmp_path: Path) -> None:
-    table = Dataset()
-    table.LUTDescriptor, table.ModalityLUTType, table.LUTData = [2, 0, 16], "HU", [0, 1]
+    table = item(LUTDescriptor=[2, 0, 16], ModalityLUTType="HU", LUTData=[0, 1])
     for element in (table["LUTDescriptor"], table["LUTData"]):
         element.VR = "US"
     save(image_dataset(ramp([1])[0], more={"ModalityLUTSequence": [table]}), tmp_path / "a.dcm")

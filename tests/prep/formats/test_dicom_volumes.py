@@ -20,7 +20,7 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Scan
 from halofeed.schemas.errors import SourceError
 from tests.support.dicom_folders import listed, open_listed, refusal
-from tests.support.dicom_writer import image_dataset, multi_frame_dataset, save
+from tests.support.dicom_writer import image_dataset, item, multi_frame_dataset, save
 
 Drawn = tuple[float, int, Mapping[str, Any]]
 """A slice: its height in mm, the value of all its pixels in HU, and further elements."""
@@ -330,16 +330,11 @@ def enhanced(
     dataset = multi_frame_dataset(volume, [(0, 0, 2.0 * at) for _, at in places])
     for frame, (number, _) in zip(dataset.PerFrameFunctionalGroupsSequence, places, strict=True):
         for sequence, elements in marks[number].items():
-            item = Dataset()
-            for keyword, value in elements.items():
-                setattr(item, keyword, value)
-            setattr(frame, sequence, [item])
+            setattr(frame, sequence, [item(**elements)])
     return dataset
 
 
-DIRECTION = Dataset()
-DIRECTION.DiffusionGradientOrientation = [0.0, 0.0, 1.0]
-ALONG = {"DiffusionGradientDirectionSequence": [DIRECTION]}
+ALONG = {"DiffusionGradientDirectionSequence": [item(DiffusionGradientOrientation=[0.0, 0.0, 1.0])]}
 ENHANCED: list[tuple[str, list[Mapping[str, Any]]]] = [
     ("temporal position", [{"FrameContentSequence": {"TemporalPositionIndex": n}} for n in (1, 2, 3)]),
     ("dimension 2", [{"FrameContentSequence": {"DimensionIndexValues": [1, index]}} for index in (1, 2, 3)]),
@@ -396,9 +391,7 @@ def test_a_multi_frame_file_of_several_orientations_is_split_by_them(tmp_path: P
     dataset = enhanced([{}, {}])
     for number, frame in enumerate(dataset.PerFrameFunctionalGroupsSequence):
         if number >= 3:
-            plane = Dataset()
-            plane.ImageOrientationPatient = [0.0, 1.0, 0.0, 0.0, 0.0, -1.0]
-            frame.PlaneOrientationSequence = [plane]
+            frame.PlaneOrientationSequence = [item(ImageOrientationPatient=[0.0, 1.0, 0.0, 0.0, 0.0, -1.0])]
             frame.PlanePositionSequence[0].ImagePositionPatient = [2.0 * (number - 3), 0.0, 0.0]
     save(dataset, tmp_path / "a.dcm")
     by = "orientation, size or pixel spacing"
@@ -412,20 +405,16 @@ def test_a_multi_frame_file_of_several_orientations_is_split_by_them(tmp_path: P
 
 def mask_of(path: Path, kind: str, images: Sequence[str]) -> None:
     """A SEG or RTSTRUCT that names a series and some of its images; its voxels are not read here."""
-    instances = [Dataset() for _ in images]
-    for instance, uid in zip(instances, images, strict=True):
-        instance.ReferencedSOPInstanceUID = uid
-    series, dataset = Dataset(), image_dataset(np.zeros((2, 2), np.uint8), series="1.9", modality=kind)
-    series.SeriesInstanceUID = "1.2.3"
+    instances = [item(ReferencedSOPInstanceUID=uid) for uid in images]
+    dataset = image_dataset(np.zeros((2, 2), np.uint8), series="1.9", modality=kind)
     if kind == "SEG":
-        series.ReferencedInstanceSequence = instances
+        series = item(SeriesInstanceUID="1.2.3", ReferencedInstanceSequence=instances)
         dataset.ReferencedSeriesSequence = [series]
         dataset.SOPClassUID = SegmentationStorage
     else:
-        series.ContourImageSequence = instances
-        study, frame = Dataset(), Dataset()
-        study.RTReferencedSeriesSequence, frame.RTReferencedStudySequence = [series], [study]
-        dataset.ReferencedFrameOfReferenceSequence = [frame]
+        series = item(SeriesInstanceUID="1.2.3", ContourImageSequence=instances)
+        study = item(RTReferencedSeriesSequence=[series])
+        dataset.ReferencedFrameOfReferenceSequence = [item(RTReferencedStudySequence=[study])]
         dataset.SOPClassUID = RTStructureSetStorage
     save(dataset, path)
 

@@ -61,12 +61,6 @@ def test_members_in_a_row_are_one_content(
         assert read_all(data + bytes(zeros), piece_bytes) == b"".join(contents)
 
 
-def test_many_small_members_are_read() -> None:
-    """As bgzip writes them."""
-    data = b"".join(gzip.compress(NOISE[at : at + 1000]) for at in range(0, 300_000, 1000))
-    assert read_all(data) == NOISE[:300_000]
-
-
 def test_optional_fields_of_the_frame_are_passed_over() -> None:
     """A name longer than the pieces of input, extra fields, a comment (RFC 1952, 2.3)."""
     body = gzip.compress(SMOOTH, 1)[10:]

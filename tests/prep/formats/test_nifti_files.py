@@ -8,9 +8,8 @@ from typing import Any
 
 import nibabel
 import numpy as np
-import pytest
 
-from halofeed.prep.formats.volumes import VOLUME_EXTENSIONS, open_mask, open_scan
+from halofeed.prep.formats.volumes import VOLUME_EXTENSIONS, open_scan
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
@@ -87,24 +86,3 @@ def test_one_scan_in_six_orientations_is_the_same_in_the_patient(test_data: Path
     assert len(np.unique(expected)) > 50
     for path, scan in scans.items():
         np.testing.assert_array_equal(sample_at(scan, reference.grid.to_mm(inside)), expected, err_msg=path)
-
-
-@pytest.mark.parametrize(
-    ("path", "classes"),
-    [
-        ("hippocampus/labels/hippocampus_003.nii.gz", {0, 1, 2}),
-        ("totalsegmentator/one_file_per_class/spleen.nii.gz", {0, 1}),
-        ("spleen/sub-spleen2_ct_seg-manual.nii.gz", {0, 1}),
-    ],
-)
-def test_a_mask_of_any_dtype_gives_its_classes(test_data: Path, path: str, classes: set[int]) -> None:
-    files = LocalFiles(test_data / "volumes")
-    labels = open_mask(files, path, open_scan(files, path).grid).read()
-    assert labels.dtype == np.uint8 and set(np.unique(labels).tolist()) <= classes
-
-
-def test_an_image_is_not_taken_for_a_mask(test_data: Path) -> None:
-    files = LocalFiles(test_data / "volumes")
-    for path in ("spleen/sub-spleen2_ct.nii.gz", "hippocampus/images/hippocampus_003.nii.gz"):
-        with pytest.raises(SourceError, match=r"mask (has negative values|values are not whole)"):
-            open_mask(files, path, open_scan(files, path).grid).read()

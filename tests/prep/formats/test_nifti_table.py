@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
-from halofeed.prep.formats.volumes import FORMATS, VOLUME_EXTENSIONS, ScanOptions, open_mask, open_scan
+from halofeed.prep.formats.volumes import open_mask, open_scan
 from halofeed.schemas.errors import SourceError
 from tests.support.nifti_writer import MemoryFiles, write_nifti
 
@@ -21,8 +19,6 @@ FILES = MemoryFiles(
         "a.nii": VOLUME,
         "B.NII.GZ": VOLUME,
         "nameless": VOLUME,
-        "one.dcm": DICOM,
-        "IM001": DICOM,
         "series/1": DICOM,
         "series/deep/2": DICOM,
         "mask/only": DICOM,
@@ -33,19 +29,6 @@ FILES = MemoryFiles(
 )
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the DICOM reader is asked for; it is tested where it lives."""
-    calls: list[tuple[Any, ...]] = []
-    recorded = dataclasses.replace(
-        FORMATS["dicom"],
-        open_scan=lambda files, path, members, options, volume: calls.append((path, members)),  # type: ignore[arg-type,return-value]
-        open_mask=lambda files, path, grid, options: calls.append((path, grid)),  # type: ignore[arg-type,return-value]
-    )
-    monkeypatch.setitem(FORMATS, "dicom", recorded)
-    return calls
-
-
 @pytest.mark.parametrize("path", ["a.nii", "B.NII.GZ", "nameless"])
 def test_a_nifti_file_is_known_by_its_name_or_content(path: str) -> None:
     scan = open_scan(FILES, path)
@@ -53,28 +36,10 @@ def test_a_nifti_file_is_known_by_its_name_or_content(path: str) -> None:
     assert open_mask(FILES, path, scan.grid).read().shape == (4, 3, 2)
 
 
-@pytest.mark.parametrize(
-    ("path", "members", "expected"),
-    [
-        ("one.dcm", (), ("one.dcm", ())),
-        ("IM001", (), ("IM001", ())),
-        ("series", (), ("series", ("series/1", "series/deep/2"))),
-        ("series/", (), ("series/", ("series/1", "series/deep/2"))),
-        ("case", ("x/1", "x/2"), ("case", ("x/1", "x/2"))),
-    ],
-)
-def test_a_dicom_file_folder_or_list_goes_to_the_dicom_reader(
-    path: str, members: tuple[str, ...], expected: tuple[Any, ...], asked: list[tuple[Any, ...]]
-) -> None:
-    open_scan(FILES, path, members)
-    assert asked == [expected]
-
-
-def test_a_dicom_mask_may_be_a_file_or_a_folder_of_one(asked: list[tuple[Any, ...]]) -> None:
+def test_a_folder_of_one_dicom_file_is_a_mask_and_of_several_none() -> None:
     grid = open_scan(FILES, "a.nii").grid
-    for path in ("one.dcm", "mask"):
-        open_mask(FILES, path, grid)
-    assert asked == [("one.dcm", grid), ("mask/only", grid)]
+    with pytest.raises(SourceError, match="file is truncated"):  # by the reader of masks
+        open_mask(FILES, "mask", grid)
     with pytest.raises(SourceError, match="a mask is one file"):
         open_mask(FILES, "series", grid)
 
@@ -93,20 +58,6 @@ def test_what_is_not_read_says_what_it_is(path: str, reason: str, detail: str) -
     with pytest.raises(SourceError, match=detail) as caught:
         open_scan(FILES, path)
     assert (caught.value.stage, caught.value.reason) == ("read", reason)
-
-
-def test_options_reach_the_reader() -> None:
-    grid, options = open_scan(FILES, "a.nii").grid, ScanOptions(max_voxels=23)
-    with pytest.raises(SourceError, match="more voxels than allowed"):
-        open_scan(FILES, "a.nii", (), options)
-    with pytest.raises(SourceError, match="more voxels than allowed"):
-        open_mask(FILES, "a.nii", grid, options)
-
-
-def test_the_known_extensions_are_those_of_the_table() -> None:
-    assert {".nii", ".nii.gz", ".hdr", ".img", ".nrrd", ".nhdr", ".mha", ".mhd", ".dcm"} <= set(
-        VOLUME_EXTENSIONS
-    )
 
 
 def test_the_table_loads_no_reader_before_it_is_needed() -> None:

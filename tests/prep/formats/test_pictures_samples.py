@@ -6,7 +6,6 @@ import io
 import re
 import struct
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,21 +151,6 @@ def test_a_16_bit_tiff_keeps_every_bit(order: str, compress: bool, channels: int
         result.pixels[..., :3], shown[..., :3] if channels > 1 else shown.repeat(3, 2)
     )
     np.testing.assert_array_equal(result.pixels[..., 3], samples[..., 3] if channels == 4 else 65535)
-
-
-@pytest.mark.parametrize("name", ["basn0g16", "basi0g16", "basn6a16"])
-def test_16_bit_files_of_the_png_suite_are_read_as_tensorflow_reads_them(test_data: Path, name: str) -> None:
-    tf = pytest.importorskip("tensorflow")
-    data = (test_data / f"odd/images/pngsuite/{name}.png").read_bytes()
-    expected = tf.io.decode_png(data, channels=4, dtype=tf.uint16).numpy()
-    np.testing.assert_array_equal(read(data, channels=4, dtype="uint16").pixels, expected)
-
-
-def test_a_16_bit_png_beside_a_lossless_jpeg_is_read_in_full(test_data: Path) -> None:
-    data = next((test_data / "odd/images").rglob("jpeg_lossless_sel1.png")).read_bytes()
-    with Image.open(io.BytesIO(data)) as image:
-        expected = np.asarray(image)
-    np.testing.assert_array_equal(read(data, channels=1, dtype="uint16").pixels[..., 0], expected)
 
 
 def test_a_transparent_16_bit_color_needs_all_16_bits_to_match() -> None:

@@ -228,28 +228,14 @@ def test_a_file_that_nothing_ties_to_the_patient_lies_as_itk_takes_it_or_by_choi
         ({"DistanceUnits": "mm"}, None),
         ({"DistanceUnits": "furlong"}, "unit of length is unknown"),
         ({"Modality": "MET_MOD_CT"}, None),
-    ],
-)
-def test_every_way_to_say_where_a_metaimage_lies_is_read_as_itk_does(
-    tmp_path: Path, fields: dict[str, Any], finding: str | None
-) -> None:
-    (tmp_path / "a.mha").write_bytes(write_meta(np.ones((6, 5, 4), np.int16), **fields))
-    scan = check_beside_itk(tmp_path / "a.mha")
-    assert [one.name for one in scan.findings] == ([] if finding is None else [finding])
-    np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
-
-
-@pytest.mark.parametrize(
-    ("fields", "finding"),
-    [
-        # What the lack of a matrix means:
+        # What is left open, the lack of a matrix first:
         ({"TransformMatrix": None, "AnatomicalOrientation": "RAI"}, None),
         ({"ElementSpacing": None}, "voxel size is not given"),
         ({"BinaryDataByteOrderMSB": None}, "order of bytes is not given"),
         ({"BinaryDataByteOrderMSB": None, "ElementByteOrderMSB": "False"}, None),
     ],
 )
-def test_what_a_metaimage_leaves_open_is_itks(
+def test_every_way_to_say_where_a_metaimage_lies_is_read_as_itk_does(
     tmp_path: Path, fields: dict[str, Any], finding: str | None
 ) -> None:
     (tmp_path / "a.mha").write_bytes(write_meta(values((6, 5, 4), "i2"), **fields))
@@ -280,30 +266,6 @@ def test_other_units_of_length_become_millimeters() -> None:
         scan = open_scan(MemoryFiles(by_name), name)
         assert [one.name for one in scan.findings] == ["unit of length is not mm"]
         np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK], atol=1e-9)
-
-
-def test_the_same_label_volume_in_each_format_is_the_same_mask() -> None:
-    stored = np.random.default_rng(0).integers(0, 9, (6, 5, 4)).astype(np.float64)
-    files = MemoryFiles({"a.nrrd": write_nrrd(stored, "gzip"), "a.mha": write_meta(stored, "zlib")})
-    for name in files.files:
-        scan = open_scan(files, name)
-        mask = open_mask(files, name, scan.grid)
-        np.testing.assert_array_equal(mask.read(), stored.transpose(2, 1, 0))
-        assert mask.read().dtype == np.uint8
-
-
-def test_voxels_that_are_no_number_follow_the_options() -> None:
-    stored = np.zeros((6, 5, 4), np.float32)
-    stored[1, 2, 3] = np.nan
-    files = MemoryFiles({"a.nrrd": write_nrrd(stored, "ascii"), "a.mha": write_meta(stored)})
-    for name in files.files:
-        scan = open_scan(files, name)
-        with pytest.raises(SourceError, match="voxels that are no number"):
-            scan.read()
-        replaced = open_scan(files, name, (), ScanOptions(non_finite_value=-7))
-        assert replaced.read()[3, 2, 1, 0] == -7 and len(replaced.findings) == 1
-        mask = open_mask(files, name, scan.grid, ScanOptions(non_finite_labels="background"))
-        assert not mask.read().any()
 
 
 def test_the_first_bytes_say_the_format_whatever_the_name_says() -> None:

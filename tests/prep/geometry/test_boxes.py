@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,27 +94,6 @@ def test_areas_follow_the_boxes(case: tuple[tuple[int, int], list[list[float]]],
         factor = height * width / (source_height * source_width)
         assert np.allclose(placed.area, np.array(areas) * factor, rtol=1e-5, atol=1e-6)
         assert np.allclose(placed.area, 0.5 * unannotated.area, rtol=1e-4, atol=1e-3)
-
-
-def slow_orientation_oracle(mask: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
-    from PIL import Image, ImageOps
-
-    image = Image.fromarray(mask)
-    image.getexif()[0x0112] = orientation
-    return np.asarray(ImageOps.exif_transpose(image))
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_box_frames_its_object_after_pillow_turned_the_picture(orientation: int) -> None:
-    picture = np.zeros((40, 60), np.uint8)
-    picture[5:12, 20:50] = 1
-    displayed = slow_orientation_oracle(picture, orientation)
-    plan = plan_unchanged(displayed.shape)
-    placed = place([[5, 20, 12, 50]], plan, orientation)
-    ymin, xmin, ymax, xmax = np.rint(placed.boxes[0] * np.array(plan.output_size * 2)).astype(int)
-    framed = np.zeros_like(displayed)
-    framed[ymin:ymax, xmin:xmax] = 1
-    assert np.array_equal(framed, displayed)
 
 
 def test_padding_and_scale_move_the_box() -> None:
@@ -230,19 +207,6 @@ def test_columns_of_other_lengths_and_unknown_policies_are_refused() -> None:
     policy: Any = "cut"
     with pytest.raises(UsageError, match="outside: expected one of clip, drop, fail, got 'cut'"):
         BoxPolicy(outside=policy)
-
-
-def test_boxes_of_real_photographs_lead_back_to_the_annotation(test_data: Path) -> None:
-    document = json.loads((test_data / "detection" / "coco_ccby" / "instances.json").read_text())
-    for image in document["images"]:
-        rows = [a["bbox"] for a in document["annotations"] if a["image_id"] == image["id"]]
-        x, y, width, height = np.array(rows, np.float64).reshape(-1, 4).T
-        boxes, size = np.stack([y, x, y + height, x + width], axis=1), (image["height"], image["width"])
-        for orientation in range(1, 9):
-            for plan in plans(displayed_size(orientation, size)):
-                placed = place(boxes, plan, orientation)
-                inside = np.clip(boxes[placed.kept], 0, np.array(size * 2))
-                assert np.abs(map_back(placed, plan, orientation) - inside).max(initial=0) < 1e-3
 
 
 def random_boxes(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

@@ -14,13 +14,11 @@ from halofeed.prep.geometry.orientation import (
     plan_canonical,
     plan_onto,
     plan_orthogonal,
-    shear_cosine,
 )
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import compose, plan_crop_or_pad, plan_resample
 from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
 from halofeed.prep.voxels.foreground import (
-    CT_FOREGROUND_HU,
     Box,
     carry_box,
     foreground_box,
@@ -41,23 +39,6 @@ from halofeed.prep.voxels.phantom import (
 )
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.support.phantom import ORIENTATIONS, map_back
-
-
-@pytest.mark.parametrize("orientation", ORIENTATIONS[::16])
-@pytest.mark.parametrize("tilt", [-18.0, 17.0])
-def test_a_tilted_volume_stands_upright_with_its_organs_in_place(tilt: float, orientation: Any) -> None:
-    grid = grid_around(tilt_degrees=tilt, turn_degrees=5)
-    image, mask = draw(grid)
-    canonical = plan_canonical(stored_grid(grid, orientation))
-    plan = compose([canonical, plan_orthogonal(canonical.target)])
-    assert shear_cosine(plan.source) == pytest.approx(np.sin(np.radians(abs(tilt))))
-    assert shear_cosine(plan.target) < 1e-9
-    assert plan.target.spacing_mm == pytest.approx((3.0, 1.5, 1.5))  # 3 mm between planes
-    upright = apply_image(plan, stored(image, orientation), AIR_HU)
-    labels = apply_mask(plan, stored(mask, orientation))
-    for organ in LABELLED:
-        assert np.abs(centroid_mm(plan.target, labels, organ.label) - organ.center_mm).max() < 0.5
-        assert abs(upright[interior(plan.target, organ, margin_mm(grid, plan.target))].mean() - organ.hu) < 1
 
 
 @settings(max_examples=50, deadline=None)
@@ -178,16 +159,6 @@ def test_a_box_holds_the_outermost_voxels_in_any_order(seed: int, share: float, 
     expected = Box(start=tuple(places.min(0)), stop=tuple(places.max(0) + 1)) if len(places) else None
     assert label_box(mask) == expected
     assert foreground_box(mask.astype(np.int16), 0.5) == expected
-
-
-def test_the_foreground_of_a_ct_is_the_body() -> None:
-    grid = grid_around()
-    image, _ = draw(grid)
-    box = foreground_box(image, CT_FOREGROUND_HU)
-    assert box is not None
-    assert np.allclose(grid.to_mm(np.array(box.center)), 0, atol=1.0)
-    assert np.allclose(np.multiply(box.shape, grid.spacing_mm), (110, 92, 116), atol=3.1)
-    assert plan_foreground_crop(grid, box).target.shape == box.shape
 
 
 def test_a_box_found_as_stored_is_carried_to_the_plans_target() -> None:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from halofeed.prep.geometry.scan import Shape
 from halofeed.prep.voxels.copying import copy_voxels, in_order
-from halofeed.prep.voxels.memory_order import in_memory_order
 from halofeed.prep.voxels.phantom import stored
 from tests.support.phantom import ORIENTATIONS
 
@@ -59,17 +58,6 @@ def test_what_is_not_spare_or_cannot_be_written_stays_as_it_was() -> None:
     stored.flags.writeable = False
     turned = in_order(stored[::-1, ::-1], spare=True)
     assert np.array_equal(stored, before) and np.array_equal(turned, before[::-1, ::-1])
-
-
-@settings(deadline=None)
-@given(shape=SIDES, flips=FLIPS, order=st.permutations(range(4)), channels=st.integers(1, 3))
-def test_in_memory_order_lies_every_element_and_the_way_back_leads_to_its_place(
-    shape: tuple[int, ...], flips: tuple[int, ...], order: list[int], channels: int
-) -> None:
-    seen = np.flip(numbered((*shape, channels), "int16"), flips).transpose(order)
-    memory, put_back = in_memory_order(seen)
-    assert memory.flags.c_contiguous and np.shares_memory(memory, seen)
-    assert np.array_equal(put_back(memory.astype(np.float32)), seen)
 
 
 @settings(max_examples=80, deadline=None)

@@ -47,12 +47,6 @@ def test_every_voxel_gets_its_first_or_last_class(
     assert labels.dtype == (np.uint16 if max(values) > 255 else np.uint8)
 
 
-def test_masks_that_do_not_meet_are_merged_without_a_word() -> None:
-    masks = [(3, mask_of(0, 255, 0)), (1, mask_of(7, 0, 0)), (2, mask_of(0, 0, 0))]
-    labels, overlapped = merge_class_masks(masks)
-    assert labels.tolist() == [[[1, 3, 0]]] and not overlapped
-
-
 def test_each_mask_of_a_class_adds_to_the_voxels_that_overlap() -> None:
     masks = [(1, mask_of(1, 1, 1, 1)), (2, mask_of(1, 0, 0, 0)), (2, mask_of(0, 1, 1, 0))]
     labels, overlapped = merge_class_masks(masks, "last", may_repeat=True)

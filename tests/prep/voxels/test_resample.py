@@ -177,19 +177,6 @@ def test_masks_hold_what_the_definition_says(plan: Plan, seed: int, dtype: str) 
     assert np.array_equal(ours, expected)
 
 
-@settings(max_examples=40, deadline=None)
-@given(plan=small_chains(), seed=st.integers(0, 99))
-def test_steps_put_together_give_what_they_give_one_by_one(plan: Plan, seed: int) -> None:
-    image = np.random.default_rng(seed).integers(-1000, 1000, plan.source.shape, dtype=np.int16)
-    apart = image
-    for step in plan.steps:
-        affine = np.eye(4)
-        grid = Grid(shape=apart.shape, affine=affine)  # type: ignore[arg-type]
-        one = Plan(source=grid, target=Grid(shape=step.shape, affine=affine), steps=(step,))
-        apart = apply_image(one, apart, -9)
-    assert np.array_equal(apply_image(plan, image, -9), apart)
-
-
 def test_sheared_volumes_hold_what_the_definition_says() -> None:
     grid = grid_around((30, 20, 15), tilt_degrees=17)
     plan = plan_orthogonal(grid)
