@@ -52,8 +52,8 @@ def test_what_is_no_label_image_is_refused_with_its_reason():
     for data, reason in (
         (saved(gray, "JPEG"), "label image is not a PNG"),
         (b"", "label image is not a PNG"),
-        (saved(gray.convert("RGB"), "PNG"), "label image is in color"),
-        (saved(gray.convert("RGBA"), "PNG"), "label image is in color"),
+        (saved(Image.new("RGB", (5, 4), (1, 2, 3)), "PNG"), "label image is in color"),
+        (saved(Image.new("RGBA", (5, 4), (1, 1, 1, 9)), "PNG"), "label image is in color"),
         (whole[:-20], "file is truncated"),
         (bytes(damaged), "file is damaged"),
     ):
@@ -182,7 +182,7 @@ def test_more_than_255_classes_are_stored_in_16_bits(tmp_path):
 
 def test_color_masks_other_sizes_and_missing_masks_are_refused_one_by_one(tmp_path):
     write_pictures(tmp_path / "s", orientations=(1, 1, 1, 1))
-    (tmp_path / "s/0_mask.png").write_bytes(saved(Image.new("RGB", (60, 36)), "PNG"))
+    (tmp_path / "s/0_mask.png").write_bytes(saved(Image.new("RGB", (60, 36), (1, 2, 3)), "PNG"))
     (tmp_path / "s/1_mask.png").write_bytes(saved(Image.new("L", (61, 42)), "PNG"))
     (tmp_path / "s/2_mask.png").unlink()
     options = {"layout": "csv", "task": "segmentation", "height": 36, "width": 60}
