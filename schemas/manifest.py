@@ -318,7 +318,7 @@ class _Reader:
         labels, splits, rejected = manifest.labels, manifest.splits, manifest.rejected
         self.add_all(field_problems(manifest.task, manifest.fields, labels))
         if (ignored := manifest.ignore_label) is not None:
-            if manifest.task != "segmentation":
+            if manifest.task in TASKS and not TASKS[manifest.task].has_label_image:
                 self.add("ignore_label", f"records of {manifest.task} have no label image")
             if ignored in labels or not ignored:
                 self.add("ignore_label", f"expected the id of no class and not 0, got {ignored}")

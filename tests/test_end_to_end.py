@@ -131,7 +131,8 @@ def test_detection_sets_have_every_picture_and_box(detection, name, records, box
     manifest = detection(name, "stretched").manifest
     assert sum(split.records for split in manifest.splits.values()) == records
     assert box_total(detection(name, "stretched")) == boxes
-    assert len(manifest.labels) == classes and min(manifest.labels) == 1 and not manifest.rejected
+    assert len(manifest.labels) == classes and min(manifest.labels) == 1
+    assert manifest.rejected == ({"object: box has zero area": 2} if name == "bccd" else {})
 
 
 def test_the_two_boxes_of_zero_area_are_counted(detection):

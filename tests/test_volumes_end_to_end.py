@@ -254,7 +254,8 @@ def all_scans(root: Path) -> list[tuple[str, str]]:
 @pytest.fixture(scope="session")
 def real(test_data, tmp_path_factory) -> Conversion:
     folder = tmp_path_factory.mktemp("real")
-    scans = all_scans(test_data)
+    # The names in this mask give 10 to another organ than the names in the masks of CT, and some masks have no names.
+    scans = [(image, "" if "seg_mr" in mask else mask) for image, mask in all_scans(test_data)]
     table = write_table(folder, [(f"scan {number}", *pair) for number, pair in enumerate(scans)])
     options = {"depth": 48, "height": 128, "width": 128, "dtype": "float32", "max_rejected": None}
     return run_convert(table, folder / "out", images=str(test_data), **TABLE, **options)
@@ -274,7 +275,7 @@ def test_every_real_scan_converts_or_is_refused_with_a_true_reason(real, test_da
     records = by_name(real)
     assert sorted([*records, *refused]) == sorted(scans)
     assert {name for name, record in records.items() if record.labelled} == {
-        *PAIRS,
+        *(image for image, mask in PAIRS.items() if "seg_mr" not in mask),
         *(name for name in scans if name.startswith("volumes/hippocampus")),
     }
 
