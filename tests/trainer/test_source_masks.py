@@ -68,7 +68,8 @@ HIPPOCAMPUS = tuple(f"volumes/hippocampus/{folder}/hippocampus_001.nii.gz" for f
 REAL = {
     "spleen, padded and cropped": ([SPLEEN], size(32, 170, 160), 0.99),
     "spleen at 2 mm slices": ([SPLEEN], {**size(70, 136, 136), "spacing_mm": (2, 1, 1)}, 0.97),
-    "CT and MR, padded": ([CT, MR], size(32, 104, 128), 0.99),
+    "CT, padded": ([CT], size(32, 104, 128), 0.99),
+    "MR, padded": ([MR], size(32, 104, 128), 0.99),  # by itself: its names give the values other organs
     "MR at 2.5 mm": ([MR], {**size(26, 112, 144), "spacing_mm": (2.5, 2.5, 2.5)}, 0.97),
     "hippocampus, padded": ([HIPPOCAMPUS], size(40, 56, 40), 0.99),
     "hippocampus, stretched": ([HIPPOCAMPUS], {**size(64, 64, 64), "fit": "stretch"}, 0.97),
