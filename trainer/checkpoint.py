@@ -119,7 +119,11 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         if not os.access(self.folder, os.W_OK | os.X_OK) or not self.folder.is_dir():
             raise self._unwritten(OSError("the folder is gone or may not be written to"))
         leaves = _leaves(state)
-        document = {"loader": dict(loader_state), "checksums": _checksums(leaves)}
+        document = {
+            "loader": dict(loader_state),
+            "loader_checksum": _checksum_of(loader_state),
+            "checksums": _checksums(leaves),
+        }
         items = ocp.args.Composite(state=ocp.args.StandardSave(leaves), loader=ocp.args.JsonSave(document))
         metrics = None if metric is None or not math.isfinite(metric) else {METRIC: float(metric)}
         try:
@@ -181,11 +185,14 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             leaves, document = dict(found["state"]), found["loader"]
             expected = document["checksums"]
             loader_state = dict(document["loader"])
+            loader_checksum = document.get("loader_checksum")  # earlier checkpoints have none
         except Exception as error:  # Orbax raises the base class where TensorStore cannot read a chunk
             raise _damaged(place, error) from error
         got = _checksums(leaves)
         if wrong := [key for key in got if key in expected and expected[key] != got[key]]:
             raise _damaged(place, ValueError(f"wrong checksum of {', '.join(wrong)}"))
+        if loader_checksum not in (None, _checksum_of(loader_state)):
+            raise _damaged(place, ValueError("wrong checksum of the loader's state"))
         return jax.tree.unflatten(structure, [leaves[key] for key in wanted]), loader_state
 
     def wait(self) -> None:
@@ -302,6 +309,10 @@ def _differences(
         if key in stored and stored[key] != (tuple(leaf.shape), np.dtype(leaf.dtype))
     ]
     return missing + extra + other
+
+
+def _checksum_of(loader_state: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(dict(loader_state), sort_keys=True).encode())
 
 
 def _checksums(leaves: Leaves) -> dict[str, int]:

@@ -18,11 +18,11 @@ from jax.experimental import multihost_utils
 
 from halofeed.loader.mesh import join_id
 from halofeed.schemas import stopping
-from halofeed.schemas.errors import TrainingError, UsageError
+from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.schemas.run import CHECKPOINTS, EXAMPLES
 from halofeed.schemas.telling import tell
 from halofeed.trainer.ahead import Ahead
-from halofeed.trainer.checkpoint import Checkpoints
+from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.distributed import agree_any, is_chief
@@ -237,7 +237,13 @@ class _Kept(AbstractContextManager["_Kept"]):
         self._set_aside.keep()
         stopping.say_at_stop(outlook=f"the same command goes on after step {step}")
         state, loader_state = self._checkpoints.restore(state, step)
-        return state, self._data.batches.restore(loader_state)
+        if (following := self._data.batches.restore(loader_state)) != step:
+            place = self.folder / CHECKPOINTS / f"{step:0{DIGITS}d}"
+            raise CorruptFileError(
+                f"{place}: the checkpoint of step {step} states that the loader continues with step {following}; "
+                "remove this folder to resume from the checkpoint before it"
+            )
+        return state, step
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint is to be saved after this step."""

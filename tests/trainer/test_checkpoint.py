@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import re
 import resource
 import shutil
 import signal
@@ -267,6 +268,9 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "empty metadata": lambda folder: (folder / "state/_METADATA").write_bytes(b""),
     "torn json": lambda folder: (folder / "loader/metadata").write_bytes(b'{"loader": {'),
     "loader": lambda folder: shutil.rmtree(folder / "loader"),
+    "a digit of the loader's step": lambda folder: overwrite(
+        folder / "loader/metadata", lambda data: re.sub(rb'("step": ?)2', rb"\g<1>1", data)
+    ),
 }
 
 

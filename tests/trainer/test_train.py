@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from halofeed.schemas.errors import TrainingError, UsageError
+from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
@@ -151,6 +151,15 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert ended.losses + resumed.losses == undisturbed.losses
     assert_equal(resumed.state, undisturbed.state)
     assert [entry["step"] for entry in logged(tmp_path / "run")] == list(range(1, 9))
+
+
+def test_a_checkpoint_under_the_number_of_another_step_is_refused(tmp_path: Path) -> None:
+    config = config_of(steps=4, batch_size=4)
+    run(config, Stripes(4, steps=2), folder=tmp_path / "run")
+    (checkpoint,) = (tmp_path / "run/checkpoints").glob("0*")
+    checkpoint.rename(checkpoint.with_name("00000003"))
+    with pytest.raises(CorruptFileError, match=r"00000003: the checkpoint of step 3 states .* step 2"):
+        run(config, Stripes(4), folder=tmp_path / "run")
 
 
 @pytest.mark.long
