@@ -12,12 +12,16 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from halofeed import __version__
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.remote import check_wanted
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
 from halofeed.prep.convert.tasks.label_image import VOC_VOID, void_problem
+from halofeed.schemas import keys
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.index import ShardIndex
@@ -37,9 +41,12 @@ from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas.tfexample import decode_example
+from halofeed.schemas.tfrecord import HEADER_BYTES
 
 SHARDS_AT_ONCE = 256
 _LINES_AT_ONCE = 1_000
+_SHOWN_IDS = 10
 _COPIED_AT_ONCE = 4 << 20
 
 
@@ -89,14 +96,20 @@ def sum_up(job: ShardJob, number: int) -> str:
     statistics: dict[str, Statistics] = {}
     reasons: Counter[str] = Counter()
     firsts: dict[str, Mapping[str, str]] = {}
+    identities: list[NDArray[np.int64]] = []
     with output.temporary(_rejected_file(number)) as listing:
         for key in shards_of_group(job, number):
             shard, index = _read_shard(job, key, output)
             shards.setdefault(key.split, []).append(vars(shard))
             statistics[key.split] = statistics.get(key.split, Statistics()).merge(index.statistics)
+            identities.append(index.ids)
             _list_rejected(index.rejected, listing.stream, reasons, firsts)
             del index
         listing.keep()
+    if _has_tiles(job):
+        with output.temporary(_ids_file(number)) as ids:
+            ids.stream.write(np.concatenate(identities).astype("<i8").tobytes())
+            ids.keep()
     counted = {split: found.to_json() for split, found in statistics.items()}
     return json.dumps(
         {"number": number, "shards": shards, "statistics": counted, "reasons": reasons, "firsts": firsts}
@@ -117,6 +130,16 @@ def _rejected_file(number: int) -> str:
     return f"{TEMPORARY_FOLDER}/rejected-{number:05d}.jsonl"
 
 
+def _ids_file(number: int) -> str:
+    return f"{TEMPORARY_FOLDER}/ids-{number:05d}"
+
+
+def _has_tiles(job: ShardJob) -> bool:
+    """Whether a source can give several records, whose ids are then not those that planning checked."""
+    shape = job.recipe.static_shape() or (1, 1, 1)
+    return any(keys.TILE in field.keys for field in job.recipe.rules.kind.origin(shape))
+
+
 def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     """Put what groups of shards say of themselves together and write the manifest, which is the commit mark.
 
@@ -127,7 +150,8 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
         sums: what `sum_up` gave of every group, in any order.
 
     Raises:
-        JobError: too many inputs were rejected, or none was left; rejected.jsonl is there to read.
+        JobError: too many inputs were rejected, or none was left; rejected.jsonl is there to read. Or two records have
+            one id.
     """
     output = OutputFolder(job.folder, job.holder)
     if job.wanted is None and output.exists(MANIFEST):
@@ -146,6 +170,8 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     records = sum(split.records for split in splits.values())
     _check_outcome(job, reasons, records, _example(reasons, firsts))
     _check_objects(job, splits, reasons, firsts)
+    if _has_tiles(job):
+        _check_ids(job, output, [group["number"] for group in groups])
     manifest = _manifest(job, splits, reasons)
     output.write(FEATURES, features_json(manifest).encode())
     output.write(DATASET_INFO, dataset_info_json(manifest).encode())
@@ -243,6 +269,29 @@ def _check_objects(
             f"{OutputFolder(job.folder).path(REJECTED)}; correct the annotations, leave --masks out, or reject the "
             f"images that have such objects with --on-bad-object reject{_example(dropped, firsts)}"
         )
+
+
+def _check_ids(job: ShardJob, output: OutputFolder, groups: Iterable[int]) -> None:
+    """Refuse a data set of which two records have one id, naming the sources of both."""
+    ids = np.concatenate([np.frombuffer(output.read(_ids_file(number)), "<i8") for number in groups])
+    ids.sort()
+    repeated = np.unique(ids[1:][ids[1:] == ids[:-1]])
+    if not len(repeated):
+        return
+    named: dict[int, list[str]] = {int(identity): [] for identity in repeated[:_SHOWN_IDS]}
+    for key in job.shard_keys():
+        index = _read_shard(job, key, output)[1]
+        for record in np.flatnonzero(np.isin(index.ids, repeated[:_SHOWN_IDS])):
+            start = int(index.offsets[record]) + HEADER_BYTES
+            data = output.read(job.shard_file(key), start, start + int(index.lengths[record]))
+            found = decode_example(data, keys=[keys.KEY_SOURCE, keys.TILE])
+            text = bytes(found[keys.KEY_SOURCE][0]).decode("utf-8", "replace")
+            named[int(index.ids[record])].append(f"{text!r} (tile {int(found[keys.TILE][0])})")
+    lines = (f"  id {identity}: {' and '.join(sources)}" for identity, sources in named.items())
+    raise JobError(
+        f"{len(repeated)} ids belong to more than one record; give these sources other ids, such as their paths in "
+        "the column id of a table:\n" + "\n".join(lines)
+    )
 
 
 def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> str:

@@ -20,18 +20,25 @@ _MASK = 2**64 - 1
 _SHOWN = 10
 
 
-def example_id(key: str | int) -> int:
+def example_id(key: str | int, number: int = 0) -> int:
     """The id of the example that the source calls `key`: an integer from 0 to 2**63 - 1.
 
     An integer in that range, or its plain decimal string, is itself; anything else is the first 63 bits of
-    the SHA-256 of its UTF-8 text.
+    the SHA-256 of its UTF-8 text. For the further records of one source, such as tiles, the text is the key, a zero
+    byte and the number. No key that a user gives holds a zero byte.
+
+    Args:
+        key: of the source.
+        number: of the record among those of its source, from 0.
 
     >>> example_id(408805), example_id("408805")
     (408805, 408805)
     >>> example_id("007") == example_id("7"), example_id("train/hat/a.jpg")
     (False, 7984840532960644906)
+    >>> example_id("a", 1) in (example_id("a"), example_id("a1"), example_id("a#1"))
+    False
     """
-    text = str(key)
+    text = f"{key}\0{number}" if number else str(key)
     if _CANONICAL_DECIMAL.fullmatch(text) and int(text) < ID_LIMIT:
         return int(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

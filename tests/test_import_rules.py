@@ -28,9 +28,10 @@ MAY_IMPORT_PARTS = {
 
 MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": dict.fromkeys(("numpy", "google_crc32c"), ANYWHERE),
-    "prep": dict.fromkeys(
-        ("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE
-    ),
+    "prep": {
+        **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
+        "regex": INSIDE_FUNCTIONS,
+    },
     "pipelines": {
         **dict.fromkeys(("numpy", "cv2", "apache_beam"), ANYWHERE),
         **dict.fromkeys(("boto3", "botocore", "google", "requests"), INSIDE_FUNCTIONS),
@@ -46,6 +47,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
 }
 ONLY_IN_FILES = {
+    ("prep", "regex"): {"prep/sources/expressions.py"},
     ("loader", "tensorflow"): {"loader/tf_data.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py", "loader/device/ops.py"},
     ("loader", "fsspec"): {"loader/store/remote.py"},

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.picture.stored import check_stored
-from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
 
 
@@ -33,12 +32,6 @@ def text_of(features: Decoded, key: str) -> str | None:
     """The single text of a key, or None; bytes that are not UTF-8 become lone surrogates, as in file names."""
     value = bytes_of(features, key)
     return None if value is None else str(value, "utf-8", "surrogateescape")
-
-
-def key_of(features: Decoded) -> str | None:
-    """What a record's id is made of: the source's key, and of a scan's further tiles their number too."""
-    key, tile = text_of(features, keys.KEY_SOURCE), integer_of(features, keys.TILE)
-    return f"{key}#{tile}" if key is not None and tile else key
 
 
 def decode_stored(data: memoryview, encoding: str, largest: tuple[int, int]) -> NDArray[Any] | None:

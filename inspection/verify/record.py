@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.facts.kinds import task_of
-from halofeed.inspection.stored.features import bytes_of, decode_stored, integer_of, key_of, text_of
+from halofeed.inspection.stored.features import bytes_of, decode_stored, integer_of, text_of
 from halofeed.inspection.stored.labels import is_volumetric
 from halofeed.prep.formats.picture.stored import check_stored
 from halofeed.schemas import keys
@@ -310,5 +310,8 @@ def _identity_problems(features: Decoded) -> Iterator[str]:
         return
     if not re.fullmatch("0|[1-9][0-9]{0,18}", stored):
         yield f"image/source_id: expected a decimal number, got {stored!r:.80}"
-    elif int(stored) != (expected := example_id(key_of(features) or key)):
+        return
+    tile = integer_of(features, keys.TILE) or 0
+    earlier = example_id(f"{key}#{tile}" if tile else key)
+    if int(stored) not in (expected := example_id(key, tile), earlier):
         yield f"image/source_id: {stored}, but image/key/source {key!r:.80} gives {expected}"

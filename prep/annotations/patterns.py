@@ -12,15 +12,41 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from halofeed.prep.sources.volume_files import files_of
 from halofeed.schemas.errors import UsageError
 
-_PLACEHOLDERS = {"id": ".+", "split": "[^/]+", "group": "[^/]+", "class": "[^/]+", "channel": "[^/]+"}
+_PLACEHOLDERS = ("id", "split", "group", "class", "channel")
 _PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
-_STARS = {"*": "[^/]*", "**": ".*", "**/": "(?:.*/)?"}
 _EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
+_MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Token:
+    """A part of a pattern: fixed text, a star, or a placeholder.
+
+    Attributes:
+        fixed: the text; empty for a star or a placeholder.
+        name: the placeholder's name; empty for a star.
+        least: the fewest characters that it can be.
+        within_folder: whether it ends at the next slash.
+        ends_folder: whether it is empty or ends with a slash, as **/ does.
+        again: whether it repeats the value of an earlier placeholder.
+        repeated: the placeholders that are repeated behind it.
+        following: the token behind it.
+    """
+
+    fixed: str = ""
+    name: str = ""
+    least: int = 0
+    within_folder: bool = True
+    ends_folder: bool = False
+    again: bool = False
+    repeated: tuple[str, ...] = ()
+    following: _Token | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +54,87 @@ class Pattern:
     """A pattern ready for use; `literal` is the number of characters that it fixes."""
 
     text: str
-    expression: re.Pattern[str]
+    tokens: tuple[_Token, ...]
     names: frozenset[str]
     literal: int
 
     def match(self, path: str) -> dict[str, str] | None:
-        """What the placeholders stand for in a path, or None; a .hdr/.img pair matches by either name."""
+        """What the placeholders stand for in a path, or None; a .hdr/.img pair matches by either name.
+
+        Each star and placeholder is as long as the rest allows, the first one first. The time is linear in the
+        length of the path, unless the pattern repeats a placeholder.
+
+        Raises:
+            UsageError: if a repeated placeholder takes more than 100,000 steps on this path.
+        """
         for file in dict.fromkeys([path, *files_of(path)]):
-            found = self.expression.fullmatch(file)
-            if found is not None:
-                return found.groupdict()
+            if file.startswith(self.tokens[0].fixed) and file.endswith(self.tokens[-1].fixed):
+                values = _Search(file, self.text).match(self.tokens[0], 0, {})
+                if values is not None:
+                    return values
         return None
+
+
+class _Search:
+    """One match of a path.
+
+    `_failed` has the smallest start from which a token failed, per token, end of its reach and values that are needed
+    later. Its ends from there are not tried again from earlier starts. The value of a repeated placeholder depends on
+    its start, so each start has an entry.
+    """
+
+    def __init__(self, path: str, pattern: str) -> None:
+        self._path, self._pattern = path, pattern
+        self._failed: dict[tuple[object, ...], int] = {}
+        self._steps = 0
+
+    def match(self, token: _Token | None, start: int, values: dict[str, str]) -> dict[str, str] | None:
+        """The values with those of the token and of what follows it, which end where the path ends; else None."""
+        path = self._path
+        if token is None:
+            return values if start == len(path) else None
+        fixed = values[token.name] if token.again else token.fixed
+        if fixed:
+            found = path.startswith(fixed, start)
+            return self.match(token.following, start + len(fixed), values) if found else None
+        limit = path.find("/", start) if token.within_folder else -1
+        limit = len(path) if limit < 0 else limit
+        key = (
+            id(token),
+            limit,
+            start if token.name in token.repeated else -1,
+            *map(values.get, token.repeated),
+        )
+        known = self._failed.get(key)
+        for end in self._ends(token, start, limit if known is None else min(limit, known + token.least - 1)):
+            self._steps += 1
+            if self._steps > _MOST_STEPS:
+                raise UsageError(
+                    f"pattern {self._pattern!r}: too many ways to read {path!r}. Write each placeholder once and * in "
+                    "its other places"
+                )
+            grown = {**values, token.name: path[start:end]} if token.name else values
+            if (result := self.match(token.following, end, grown)) is not None:
+                return result
+        self._failed[key] = start
+        return None
+
+    def _ends(self, token: _Token, start: int, last: int) -> Iterator[int]:
+        """Where a token that begins at start can end, the last one first."""
+        path, following, first = self._path, token.following, start + token.least
+        if token.ends_folder:
+            while (slash := path.rfind("/", start, last)) >= 0:
+                yield slash + 1
+                last = slash
+            yield start
+        elif following is None:
+            yield from (last,) if first <= last == len(path) else ()
+        elif following.fixed:
+            while (end := path.rfind(following.fixed, first, last + len(following.fixed))) >= 0:
+                yield end
+                last = end - 1
+        else:
+            yield from range(last, first - 1, -1)
 
 
 def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern:
@@ -49,26 +145,33 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
     >>> compile_pattern("**/{id}_ct.nii.gz", "image_pattern", ("id",)).match("sub-3/anat/3_ct.nii.gz")
     {'id': '3'}
     """
-    expression, literal, end = "", 0, 0
+    tokens: list[_Token] = []
     names: set[str] = set()
+    end = 0
     for part in _PART.finditer(text):
-        fixed = text[end : part.start()]
-        expression, literal, end = expression + re.escape(fixed), literal + len(fixed), part.end()
+        if fixed := text[end : part.start()]:
+            tokens.append(_Token(fixed=fixed))
+        end = part.end()
         name, star, brace = part[1] or "", part[2], part[3]
         if brace or (not star and name not in allowed):
             known = ", ".join(f"{{{one}}}" for one in allowed)
             raise UsageError(f"{option} {text!r}: {part.group()!r} is not known; known: {known}, * and **")
         if star:
-            expression += _STARS[star]
-        elif name in names:
-            expression += f"(?P={name})"
+            tokens.append(_Token(within_folder=star == "*", ends_folder=star == "**/"))
         else:
-            expression += f"(?P<{name}>{_PLACEHOLDERS[name]})"
+            tokens.append(_Token(name=name, least=1, within_folder=name != "id", again=name in names))
             names.add(name)
-    expression, literal = expression + re.escape(text[end:]), literal + len(text) - end
+    if fixed := text[end:]:
+        tokens.append(_Token(fixed=fixed))
     if not text or text.startswith(("/", "./", "../")):
         raise UsageError(f"{option} {text!r}: {_EXAMPLE}")
-    return Pattern(text=text, expression=re.compile(expression), names=frozenset(names), literal=literal)
+    for number in reversed(range(len(tokens))):
+        behind = tokens[number + 1 :]
+        repeated = tuple(dict.fromkeys(token.name for token in behind if token.again))
+        following = behind[0] if behind else None
+        tokens[number] = replace(tokens[number], repeated=repeated, following=following)
+    literal = sum(len(token.fixed) for token in tokens)
+    return Pattern(text=text, tokens=tuple(tokens), names=frozenset(names), literal=literal)
 
 
 @dataclass(frozen=True, kw_only=True)

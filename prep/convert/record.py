@@ -48,7 +48,7 @@ class Record:
         number: int = 0,
     ) -> Record:
         """The record of these features, and of the names that its source goes by; `number`: of its source's records."""
-        identity = example_id(f"{reference.key}#{number}" if number else reference.key)
+        identity = example_id(reference.key, number)
         named: dict[str, Value] = {
             **features,
             keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +21,7 @@ from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.option import derived, option, refusal
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.sources.data_files import with_data_files
+from halofeed.prep.sources.expressions import Expression
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import VOLUMES_MIB, Need, unlimited
 from halofeed.prep.tasks.class_choice import ClassChoice
@@ -287,10 +287,8 @@ class VolumeOptions:
                 known = ", ".join(series_policy.SCAN_MODALITIES)
                 yield f"--series-modality {modality!r}: expected some of {known}"
         if self.series_description is not None:
-            try:
-                re.compile(self.series_description)
-            except re.error as error:
-                yield f"--series-description {self.series_description!r}: not a regular expression: {error}"
+            description = self.series_description
+            yield from refusal(lambda: Expression(option="--series-description", text=description))
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
         yield from self.class_choice().problems()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from halofeed.prep.sources.aside import Aside
+from halofeed.prep.sources.expressions import Expression
 from halofeed.prep.sources.names import is_image_name, is_video_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import stem_of
@@ -84,12 +85,9 @@ class SplitOptions:
             compile_group_pattern(self.group_pattern)
 
 
-def compile_group_pattern(pattern: str) -> re.Pattern[str]:
+def compile_group_pattern(pattern: str) -> Expression:
     """The pattern, which must be a regular expression with exactly one group."""
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"--group-pattern {pattern!r}: not a regular expression: {error}") from error
+    compiled = Expression(option="--group-pattern", text=pattern)
     if compiled.groups != 1:
         raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}")
     return compiled
@@ -115,12 +113,12 @@ def assign_splits(references: Iterable[Reference], options: SplitOptions) -> Ite
     yield from undivided(references)
 
 
-def with_groups(references: Iterable[Reference], pattern: re.Pattern[str]) -> Iterator[Reference]:
+def with_groups(references: Iterable[Reference], pattern: Expression) -> Iterator[Reference]:
     """Each reference with the group that the pattern finds in its source; where it finds none, a problem."""
     for reference in references:
         match = pattern.search(reference.source)
-        if match is not None and match.group(1) is not None:
-            yield replace(reference, group=match.group(1))
+        if match is not None and match[1] is not None:
+            yield replace(reference, group=match[1])
         else:
             yield replace(reference, problem=reference.problem or _NO_GROUP)
 

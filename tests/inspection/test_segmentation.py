@@ -197,7 +197,7 @@ def test_tiles_of_a_scan_that_are_parted_are_found(tmp_path: Path) -> None:
 
     def alter(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         if drawn.key == "b" and drawn.tile == 5:
-            return {**features, "image/key/source": b"a", "image/source_id": b"%d" % example_id("a#5")}
+            return {**features, "image/key/source": b"a", "image/source_id": b"%d" % example_id("a", 5)}
         return features
 
     folder = write_segmentation(tmp_path / "other", records, shards=1, alter=alter)

@@ -11,8 +11,10 @@ import nibabel
 import numpy as np
 import pytest
 
+from halofeed.inspection.verify import verify
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.identity import example_id
 from tests.support.conversions import run_convert
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation
 from tests.support.dicom_writer import write_volume
@@ -236,3 +238,16 @@ def test_brats_like_cases_and_the_folds_of_nnunet_convert(tmp_path):
     check(done, {f"imagesTr/{case}_0000.nii.gz": outcome for case, outcome in expected.items()})
     with pytest.raises(UsageError, match=r"splits_final.json: it has 2 folds; say --nnunet-fold 0 to 1"):
         run_convert(tmp_path / "n", tmp_path / "r", **splits, **SIZE)
+
+
+def test_ids_of_tiles_differ_from_ids_of_tables(tmp_path):
+    for number, name in enumerate("ab"):
+        save_nifti(tmp_path / f"s/{name}.nii.gz", image(number), AFFINE)
+    tiles = {"layout": "csv", "fit": "tiles", "depth": 4, "height": SHAPE[1], "width": SHAPE[2]}
+    write_table(tmp_path / "s", [("a", "a.nii.gz", ""), ("a#1", "b.nii.gz", "")], "id,image,label")
+    done = run_convert(tmp_path / "s", tmp_path / "o", **tiles)
+    assert verify(done.folder).ok and len(stored_volumes(done)) == 2 * -(-SHAPE[0] // 4)
+    number = example_id("a", 1)
+    write_table(tmp_path / "s", [("a", "a.nii.gz", ""), (number, "b.nii.gz", "")], "id,image,label")
+    with pytest.raises(JobError, match=rf"id {number}: '(a|{number})' \(tile [01]\) and '"):
+        run_convert(tmp_path / "s", tmp_path / "p", **tiles)

@@ -56,7 +56,7 @@ class DrawnScan:
     @property
     def id(self) -> int:
         """The example's id: a scan's further tiles have their number in it."""
-        return example_id(f"{self.key}#{self.tile}" if self.tile else self.key)
+        return example_id(self.key, self.tile)
 
     @property
     def grid(self) -> Grid:

@@ -316,11 +316,10 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     is_image = kind == IMAGE
     # Descriptions are compared here and not kept: people write names into them.
     description = headers.text(elements, headers.SERIES_DESCRIPTION)
-    wanted = policy.description
     series = (
         b"" if policy.identity == "folder" else headers.identifier(elements, headers.SERIES_UID).strip(b" \0")
     )
-    asked_for = wanted is not None and re.search(wanted, description, re.IGNORECASE) is not None
+    asked_for = policy.asks_for(description)
     return FileFacts(
         kind=kind,
         modality=modality if modality in MODALITIES else "",
@@ -331,7 +330,8 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         refers_to=tuple(dict.fromkeys(key for key in keys if key)),
         images=frozenset(key for key in images if key),
         study=policy.key(headers.identifier(elements, headers.STUDY_UID)),
-        chosen=(not policy.modalities or modality in policy.modalities) and (wanted is None or asked_for),
+        chosen=(not policy.modalities or modality in policy.modalities)
+        and (policy.description is None or asked_for),
         is_survey=not asked_for and SURVEY.search(description) is not None,
         image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
         lookup_table=bool(items(elements, headers.MODALITY_LUT)),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from halofeed.prep.sources.expressions import Expression
 from halofeed.schemas.errors import UsageError
 
 Choice = Literal["correct", "refuse"]
@@ -94,12 +94,14 @@ class SeriesPolicy:
             raise UsageError(f"min_slices: expected 1 or more, got {self.min_slices}")
         if not isinstance(self.salt, str):
             raise UsageError(f"salt: expected a string, got {type(self.salt).__name__}")
-        if self.description is not None:
-            try:
-                re.compile(self.description)
-            except re.error as error:
-                message = f"description {self.description!r}: not a regular expression: {error}"
-                raise UsageError(message) from error
+        self.asks_for("")
+
+    def asks_for(self, description: str) -> bool:
+        """Whether `description` is in a series' description, in any case; UsageError where it is no expression."""
+        if self.description is None:
+            return False
+        expression = Expression(option="--series-description", text=self.description, ignore_case=True)
+        return expression.search(description) is not None
 
     def key(self, identifier: bytes) -> str | None:
         """The 16 hexadecimal digits that stand for an identifier of a header; None where it is empty.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.annotations.pairing import NEITHER
 from halofeed.prep.annotations.patterns import compile_pair, compile_pattern
 from halofeed.prep.layouts import Reference
+from halofeed.prep.sources.expressions import Expression
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.volume_files import files_of, locate, stem_of, whole_scans
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
@@ -199,14 +201,47 @@ def test_patterns_that_cannot_be_are_refused(image: str, label: str | None, word
         compile_pair(image, label, with_class=False)
 
 
-_NAME = st.text("ab.-_(+", min_size=1, max_size=6)
+_AS_EXPRESSION = {
+    "*": "[^/]*",
+    "**": ".*",
+    "**/": "(?:.*/)?",
+    "{id}": "(?P<id>.+)",
+    "{group}": "(?P<group>[^/]+)",
+}
 
 
-@given(_NAME, _NAME, _NAME)
-def test_a_pattern_finds_again_what_was_put_in_its_place(start: str, identity: str, end: str) -> None:
-    pattern = compile_pattern(start + "{id}" + end, "image_pattern", ("id",))
-    assert pattern.match(start + identity + end) == {"id": identity}
-    assert pattern.match(identity) is None or len(identity) > len(start + end)
+@given(
+    st.lists(st.sampled_from([*_AS_EXPRESSION, "a", "b", "/", "_"]), min_size=1, max_size=7),
+    st.text("ab/_", max_size=12),
+)
+def test_a_pattern_matches_as_its_regular_expression_does(parts: list[str], path: str) -> None:
+    text = "".join(parts)
+    assume(not text.startswith("/") and "***" not in text and not text.endswith("**/"))
+    expression = ""
+    for part in re.split(r"(\{\w+\}|\*\*/|\*\*|\*)", text):
+        again = part.startswith("{") and _AS_EXPRESSION[part] in expression
+        expression += f"(?P={part[1:-1]})" if again else _AS_EXPRESSION.get(part, part)
+    found = re.fullmatch(expression, path)
+    assert compile_pattern(text, "x", ("id", "group")).match(path) == (found and found.groupdict())
+
+
+def test_patterns_match_long_names_in_linear_time() -> None:
+    """A regular expression takes minutes for 200 characters."""
+    for text in ("{id}*{group}*{split}*y*x.nii", "**/*{id}**{group}*y*x.nii", "*a*{id}*a*a*y*x.nii"):
+        pattern = compile_pattern(text, "image_pattern", ("id", "group", "split"))
+        for name in ("a" * 9_000, "a/" * 5_000 + "b", "a_b" * 3_000):
+            assert pattern.match(f"{name}_-x.nii") is None
+            assert pattern.match(f"{name}a/aa_yx.nii") is not None
+    with pytest.raises(UsageError, match=r"'abab.*Write each placeholder once"):
+        compile_pattern("*{id}*{id}*{group}*{group}*_*x.nii", "x", ("id", "group")).match(
+            "ab" * 99 + "-x.nii"
+        )
+
+
+def test_a_search_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halofeed.prep.sources.expressions._MOST_SECONDS", 0.05)
+    with pytest.raises(UsageError, match="--group-pattern.*without a repetition inside a repetition"):
+        Expression(option="--group-pattern", text="((a|aa)+)$").search("a" * 60 + "!")
 
 
 @pytest.mark.parametrize(
