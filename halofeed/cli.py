@@ -18,7 +18,7 @@ from halofeed.options import add_options, from_options
 from halofeed.schemas import stopping
 from halofeed.schemas.errors import HalofeedError, UsageError
 from halofeed.schemas.extras import needing
-from halofeed.schemas.shortage import shortage
+from halofeed.schemas.system_errors import in_words
 from halofeed.schemas.telling import tell
 from halofeed.streams import output_error, output_status
 from halofeed.training import add_training_commands, unlogged
@@ -79,8 +79,9 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         if parsed.debug:
             traceback.print_exc()
         if not isinstance(error, HalofeedError):
-            text = shortage(error) or f"{type(error).__name__}: {error} (--debug shows where)"
-            error = HalofeedError(text)
+            text = in_words(error)
+            raw = text.startswith(f"{type(error).__name__}: ")
+            error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
         return _fail(parsed.command, error)
     except KeyboardInterrupt:  # in a program that calls this and hears signals itself
         tell(f"{_who(parsed.command)}: stopped")

@@ -41,7 +41,7 @@ from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.schemas.origin import Origin, remember
-from halofeed.schemas.shortage import shortage
+from halofeed.schemas.system_errors import in_words
 from halofeed.schemas.telling import tell
 
 if TYPE_CHECKING:
@@ -413,7 +413,5 @@ def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> 
         return
     if known := known_failure():
         raise JobError(known) from cause
-    if cause is not None and (short := shortage(cause)) is not None:
-        raise JobError(f"{short}. {KEPT}") from cause
-    lines = [line for line in str(cause).splitlines() if line.strip()]
-    raise JobError(f"the pipeline failed: {type(cause).__name__}: {lines[-1] if lines else ''}") from cause
+    lines = [line for line in (in_words(cause) if cause else "").splitlines() if line.strip()]
+    raise JobError(f"the pipeline failed: {lines[-1] if lines else ''}. {KEPT}") from cause

@@ -14,7 +14,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import MemoryBudget, Share, lacks_memory, with_room
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import HalofeedError, JobError, SourceError
-from halofeed.schemas.shortage import shortage
+from halofeed.schemas.system_errors import shortage
 
 
 @dataclass(frozen=True, kw_only=True)

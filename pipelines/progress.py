@@ -19,7 +19,7 @@ from typing import TextIO
 import numpy as np
 
 from halofeed.schemas.errors import HalofeedError, JobError
-from halofeed.schemas.shortage import shortage
+from halofeed.schemas.system_errors import in_words
 from halofeed.schemas.telling import write_if_possible
 
 _COUNTS = struct.Struct("<qq")
@@ -87,7 +87,7 @@ class WorkerProgress:
             if isinstance(error, HalofeedError):
                 _errors.setdefault(self._folder, str(error))
                 raise
-            told = f"{what}: {shortage(error) or f'{type(error).__name__}: {error}'}"
+            told = f"{what}: {in_words(error)}"
             _errors.setdefault(self._folder, told)
             raise JobError(told) from error
         finally:

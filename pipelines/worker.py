@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NoReturn
 from halofeed.pipelines.memory import importing, keep_freed_memory
 from halofeed.pipelines.scratch import delete_dead_folders
 from halofeed.schemas.errors import HalofeedError
-from halofeed.schemas.shortage import shortage
+from halofeed.schemas.system_errors import in_words
 
 KEPT = "What is finished is kept: run the same command again"
 DONE, FAILED = "done", "failed"
@@ -110,7 +110,7 @@ def _say_failed(writing: BinaryIO, error: BaseException) -> None:
     """Tell the driver why this worker goes no further."""
     told = str(error)
     if not isinstance(error, HalofeedError):
-        told = f"a worker process could not go on: {shortage(error) or f'{type(error).__name__}: {error}'}. {KEPT}"
+        told = f"a worker process could not go on: {in_words(error)}. {KEPT}"
     with contextlib.suppress(OSError):
         _say(writing, FAILED, told)
 

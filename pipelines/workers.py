@@ -26,8 +26,8 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.memory import MEBIBYTE
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.memory import machine_memory
-from halofeed.schemas.shortage import likely_limits
 from halofeed.schemas.stopping import Undone, all_later
+from halofeed.schemas.system_errors import likely_limits
 
 SHARE_OF_MEMORY = 0.8
 """Of the machine's, for what is decoded; interpreters, libraries and what is being written take the rest."""

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from halofeed.schemas.shortage import limit_of
+from halofeed.schemas.system_errors import limit_of
 
 
 @cache

@@ -88,7 +88,7 @@ LIGHT = {
     "halofeed",
     *(f"halofeed.{name}" for name in ("options", "cli", "planning", "training", "streams")),
     *(f"halofeed.schemas.{name}" for name in ("errors", "extras", "layout", "beside")),
-    *(f"halofeed.schemas.{name}" for name in ("shortage", "stopping", "telling")),
+    *(f"halofeed.schemas.{name}" for name in ("stopping", "system_errors", "telling")),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.tasks.label_image import renumbered
+from halofeed.prep.convert.tasks.label_image import MOST_SINGLE, check_drawn, renumbered
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
@@ -36,6 +36,7 @@ from halofeed.schemas.fields import MOST_CLASSES
 Voxels = NDArray[Any]
 _HIGHEST_BIT = 30
 """Of int32. Classes that are in no label map have the bits from 16 on; those beyond this one share it."""
+_SAMPLED_PLANES = 16
 _NOTED_VOXELS = 0.01
 """A mask off its scan's grid by more than this share of a voxel is worth a note."""
 
@@ -99,7 +100,7 @@ class LabelReader:
         for path in self.reference.masks:
             mask = open_mask(self.files, path, self.grid, self.options)
             self.admit(mask, 0 if merged is None else merged.nbytes)
-            values, findings, shared, names = self._of_file(mask)
+            values, findings, shared, names = self._of_file(mask, path)
             del mask  # and with it the bytes of its file
             found += findings
             named.append(names)
@@ -147,12 +148,14 @@ class LabelReader:
             detail = f"it is the mask of {name!r} by its file's name, and names {listed} itself; rename one of them"
             raise SourceError("annotation", "names of the mask disagree", detail)
 
-    def _of_file(self, mask: Mask) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
+    def _of_file(self, mask: Mask, path: str) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
         """The ids of one file, findings, how many voxels are in several classes, and what it names, if it does."""
         choice, labels = self.recipe.class_choice(), self.labels
         if mask.read_classes is None:
             values, findings = self._aligned(mask, mask.read())
             present = _present(values)
+            if labels.is_open and labels.ignore is None and len(present) > MOST_SINGLE:
+                check_drawn(_sampled(values), path)
             ids = labels.sets_of_values(present) if self._as_sets else labels.ids_of_values(present)
             found = [*mask.findings, *findings]
             if lost := [value for value, identity in ids.items() if value and not identity]:
@@ -316,6 +319,13 @@ def _beyond(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:
     if share <= NOTED_SHARE:
         return ()
     return (Finding(name="mask reaches beyond its image", treatment="noted", detail=f"{share:.1%} of it"),)
+
+
+def _sampled(values: Voxels) -> Voxels:
+    """Some of the planes that hold classes, evenly spaced."""
+    planes = np.flatnonzero(values.any(axis=(1, 2)))
+    chosen = np.linspace(0, max(len(planes) - 1, 0), min(len(planes), _SAMPLED_PLANES)).astype(np.int64)
+    return values[planes[chosen]]
 
 
 def _present(values: Voxels) -> list[int]:

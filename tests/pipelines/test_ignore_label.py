@@ -210,6 +210,14 @@ def test_values_that_nobody_drew_are_refused_with_a_choice_that_works(tmp_path: 
         convert(draw_pictures(tmp_path / "s", blended), tmp_path / "o", height=72, width=96)
     done = convert(tmp_path / "s", tmp_path / "p", height=72, width=96, classes=("100",))
     assert counted(done).label_voxels == {"0": 2 * (blended != 100).sum(), "1": 2 * (blended == 100).sum()}
+    save_nifti(tmp_path / "v/a.nii", np.zeros((3, 72, 96), np.int16), AFFINE)
+    save_nifti(tmp_path / "v/a_mask.nii", np.stack([blended] * 3), AFFINE)
+    write_table(tmp_path / "v", [("x", "a.nii", "a_mask.nii")])
+    options = {"depth": 3, "height": 72, "width": 96, "layout": "csv", "task": "segmentation"}
+    with pytest.raises(JobError, match=r"(?s)values that nobody drew.*a_mask.nii.*--classes 100\)"):
+        run_convert(tmp_path / "v", tmp_path / "w", **options)
+    done = run_convert(tmp_path / "v", tmp_path / "x", classes=("100",), **options)
+    assert counted(done).label_voxels == {"0": 3 * (blended != 100).sum(), "1": 3 * (blended == 100).sum()}
 
 
 def test_label_images_without_loss_are_read_in_every_format_and_others_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from halofeed.pipelines.progress import WorkerProgress, job_error
 from halofeed.schemas import errors
 from halofeed.schemas.errors import JobError
-from halofeed.schemas.shortage import shortage
+from halofeed.schemas.system_errors import shortage
 
 
 @pytest.mark.parametrize(

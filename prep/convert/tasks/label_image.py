@@ -30,7 +30,7 @@ from halofeed.schemas.errors import SourceError
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
 VOC_VOID = 255
-_MOST_SINGLE = 8
+MOST_SINGLE = 8
 _CURE = "save it as an 8-bit PNG with one value for each class, by the tool that drew it"
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (SIGNATURE, PngImagePlugin.PngImageFile),
@@ -227,7 +227,7 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     single: Counter[int] = Counter()
     for plane in planes:
         values, counts = np.unique(plane, return_counts=True)
-        if len(values) <= _MOST_SINGLE and len(planes) == 1:
+        if len(values) <= MOST_SINGLE and len(planes) == 1:
             return
         pixels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
         padded = np.pad(plane.astype(np.int64), 1, constant_values=-1)
@@ -239,7 +239,7 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
         single.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     scattered = sorted(value for value, count in pixels.items() if value and single[value] > 0.9 * count)
     drawn = sorted(value for value in pixels if value and value not in scattered)
-    if len(scattered) < _MOST_SINGLE or len(scattered) <= len(drawn):
+    if len(scattered) < MOST_SINGLE or len(scattered) <= len(drawn):
         return
     least = sum(count for value, count in pixels.items() if value) / 20
     keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"

@@ -240,7 +240,7 @@ def test_patterns_match_long_names_in_linear_time() -> None:
 
 def test_a_search_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halofeed.prep.sources.expressions._MOST_SECONDS", 0.05)
-    with pytest.raises(UsageError, match="--group-pattern.*without a repetition inside a repetition"):
+    with pytest.raises(UsageError, match=r"--group-pattern.*without a repetition inside a repetition"):
         Expression(option="--group-pattern", text="((a|aa)+)$").search("a" * 60 + "!")
 
 
