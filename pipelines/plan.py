@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
+from halofeed.prep.annotations.recognize import lists_of_splits
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
@@ -150,6 +152,7 @@ def make_plan(
             replace(source, options=replace(layout_options, list_series=list_series)), split_options
         )
 
+    listed_here = totals is None
     if totals is None:
         totals = _gather(listed, recipe, sources, written)
     splits = _splits_of(totals)
@@ -164,6 +167,8 @@ def make_plan(
         )
     named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
     _check_splits(totals.splits, named_by_option=named_by_option)
+    if len(totals.splits) == 1 and not named_by_option and listed_here:
+        _tell_unused_lists(sources.images)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
@@ -262,6 +267,16 @@ def _telling_faults(sources: Sources) -> Iterator[None]:
             lines[_SHOWN:] = [f"  and {len(lines) - _SHOWN} more"]
         told = [str(error), "left out of the listing were:", *lines]
         raise AnnotationsError("\n".join(told)) from error
+
+
+def _tell_unused_lists(images: SourceFiles) -> None:
+    """Say which lists of splits lie beside the images and are not used."""
+    if lists := lists_of_splits(images):
+        option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
+        tell(
+            f"halofeed convert: all images are in one split, but {' and '.join(lists.values())} divide them; "
+            f"to use these lists, say --split-lists {shlex.quote(option)}"
+        )
 
 
 def _split_lists(options: JobOptions) -> dict[str, str]:

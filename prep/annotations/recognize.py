@@ -11,8 +11,10 @@ from itertools import islice
 from posixpath import basename, splitext
 from typing import Protocol
 
+from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.volume_files import is_volume_name, stem_of
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, VOLUME_EXTENSIONS
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
@@ -336,3 +338,30 @@ _SIGNS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
     *(_dataset_json, _json, _xml, _text_labels, _wider, _dicom, _volumes, _unread, _masks, _table),
     _tables_of_others,
 )
+
+
+def lists_of_splits(files: SourceFiles) -> dict[str, str]:
+    """Paths of the lists that divide the images among these files, by split; {} where there are none.
+
+    Such as train.txt and val.txt of VOC's ImageSets/Segmentation. They are in one folder, each line names an image by
+    path or stem, and no image comes twice.
+    """
+    by_folder: dict[str, dict[str, str]] = {}
+    for path in files.sizes():
+        folder, _, name = path.rpartition("/")
+        stem, _, extension = name.rpartition(".")
+        if extension == "txt" and is_split_name(stem) and stem.lower() != "trainval":
+            by_folder.setdefault(folder, {})[stem.lower()] = path
+    by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
+    if not by_folder:
+        return {}
+    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
+    for lists in by_folder.values():
+        try:
+            texts = [files.read(path).decode() for path in lists.values()]
+        except (SourceError, UnicodeDecodeError):
+            continue
+        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
+        if named and len(set(named)) == len(named) and stems.issuperset(named):
+            return lists
+    return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,21 @@ def test_the_classes_of_roboflow_and_masks_named_by_their_picture_are_read(tmp_p
     (tmp_path / "t/valid/_classes.csv").write_text("Pixel Value, Class\n2, cat\n")
     with pytest.raises(AnnotationsError, match="name different classes; give one for all with --label-map"):
         convert(tmp_path / "t", tmp_path / "r")
+
+
+def test_lists_of_splits_that_are_not_used_are_said_with_the_option_that_uses_them(
+    tmp_path: Path, capsys: Any
+) -> None:
+    draw_pictures(tmp_path / "s", ring())
+    for number, split in enumerate(("train", "val")):
+        (tmp_path / "s/ImageSets").mkdir(exist_ok=True)
+        (tmp_path / f"s/ImageSets/{split}.txt").write_text(f"{number}\n")
+    convert(tmp_path / "s", tmp_path / "o", ignore_label=VOID)
+    found = re.search("say --split-lists (.*)", capsys.readouterr().err)
+    assert found is not None
+    done = convert(tmp_path / "s", tmp_path / "p", split_lists=tuple(found[1].split(",")), ignore_label=VOID)
+    assert {name: split.records for name, split in done.manifest.splits.items()} == {"train": 1, "val": 1}
+    assert "ImageSets" not in capsys.readouterr().err
 
 
 def test_images_without_any_label_are_said_at_once(tmp_path: Path, capsys: Any) -> None:
