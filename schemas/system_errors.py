@@ -40,7 +40,7 @@ _AGAIN = "then run the same command again"
 _ROOM = f"Free some space or choose a folder on another disk, {_AGAIN}"
 _NETWORK = f"Check the network and the server, {_AGAIN}"
 _RIGHTS = f"Change its permissions (ls -ld shows them) or choose another path, {_AGAIN}"
-_FIXES = {
+FIXES = {
     errno.EIO: f"The disk failed. Check it (dmesg shows its errors) or choose another one, {_AGAIN}",
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: f"Delete files or have the quota raised, {_AGAIN}",
@@ -114,7 +114,7 @@ def system_error(error: OSError) -> str | None:
         os.fsdecode(one) for one in (error.filename, error.filename2) if isinstance(one, str | bytes)
     )
     what = ": ".join([*steps, *([paths] if paths else []), error.strerror or os.strerror(error.errno)])
-    return f"{what}. {_FIXES.get(error.errno, 'Run the command with --debug to see where it failed')}"
+    return f"{what}. {FIXES.get(error.errno, 'Run the command with --debug to see where it failed')}"
 
 
 def in_words(error: BaseException) -> str:

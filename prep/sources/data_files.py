@@ -72,8 +72,8 @@ def data_file_in(start: bytes, path: str) -> str | None:
     if head.startswith(b"NRRD"):  # whose voxels may follow an empty line
         head = re.split(rb"\r?\n\r?\n", head, maxsplit=1)[0]
     text = head.decode("utf-8", "surrogateescape")
-    found = re.search(rf"^[ \t]*{line}[ \t]*(.*?)[ \t\r]*$", text, re.MULTILINE)
-    return None if found is None else data_path(found[1], path)
+    found = re.search(rf"^[ \t]*{line}([^\n]*)", text, re.MULTILINE)
+    return None if found is None else data_path(found[1].strip(" \t\r"), path)
 
 
 def data_file(files: SourceFiles, path: str) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from halofeed.prep.formats.volume.segment_names import nifti_segments
 from halofeed.schemas.errors import AnnotationsError, JobError
 from tests.support.conversions import run_convert
 from tests.support.small_scans import AFFINE, SIZE, image, mask, msd_document, write_json
@@ -192,3 +193,10 @@ def test_a_mask_of_one_class_that_names_another_is_rejected(tmp_path: Path) -> N
     done = convert(tmp_path / "s", tmp_path / "o", layout="class-masks", **patterns)
     assert rejected(done)["b/ct.nii.gz"][1] == "names of the mask disagree" and len(by_name(done)) == 1
     assert findings(done) == {}
+
+
+def test_hostile_label_tables_are_read_in_linear_time() -> None:
+    """Regular expressions took 16 s for 56,000 bytes, and an extension has up to 16 MiB."""
+    for text in (b"<Label ", b"<Label Key='1'>", b"<![CDATA["):
+        start = bytes(348) + b"\1\0\0\0<LabelTable" + 200_000 * text
+        assert nifti_segments(start, len(start), 348) == ()

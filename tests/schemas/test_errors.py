@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
+import re
 
 import pytest
 
 from halofeed.pipelines.progress import WorkerProgress, job_error
 from halofeed.schemas import errors
 from halofeed.schemas.errors import JobError
-from halofeed.schemas.system_errors import shortage
+from halofeed.schemas.system_errors import FIXES, during, in_words, shortage
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,17 @@ def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
     with pytest.raises(JobError), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
         raise error
     assert job_error(str(tmp_path)) == f"shard train/0: {text}"
+
+
+@pytest.mark.parametrize(("number", "fix"), FIXES.items())
+def test_a_system_error_names_path_reason_and_fix(number, fix, tmp_path):
+    with pytest.raises(OSError) as caught, during("cannot write the report"):
+        raise OSError(number, os.strerror(number), "a/b")
+    text = f"cannot write the report: a/b: {os.strerror(number)}. {fix}"
+    assert in_words(caught.value) == text and fix[0].isupper() and "same command again" in fix
+    match = re.escape(f"shard train/0: {text}")
+    with pytest.raises(JobError, match=match), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
+        raise RuntimeError("of a runner") from caught.value
 
 
 def test_other_errors_are_none():
