@@ -48,7 +48,10 @@ def grids(report: Report) -> dict[str, Any]:
         )
         for name, shape, padded, cut in sizings
     ]
+    bodies = {int(percent): count for percent, count in (facts.total.body_cut_percents or {}).items()}
+    cut_bodies = sum(count for percent, count in bodies.items() if percent > 1)
     return {
+        "cut_bodies": (cut_bodies, sum(bodies.values()), max(bodies)) if cut_bodies else None,
         "through": _summed(spacings, lambda spacing: spacing[0]),
         "within": _summed(spacings, lambda spacing: spacing[1]),
         "slices": _summed(facts.per_split("source_shapes"), lambda shape: int(shape.split("x")[0])),

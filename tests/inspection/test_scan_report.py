@@ -275,6 +275,10 @@ def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: 
     assert sizings["the median of each side"] == [(10, 10, 10), 0, pytest.approx(1 - 3_000 / 10_000)]
     worked_out = pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
     assert sizings["as it is now"][2] == 0, "counted at the conversion"
+    change_train(folder, {"body_cut_percents": {"0": 2, "12": 2}})
+    assert "2 of 4 scans more than 1 % of the body is in no record, of one scan up to 12 %" in report(folder)[
+        1
+    ].words("sizes")
     manifest = change_train(folder, {"scan_mm3": None, "scan_cut_mm3": None})
     sizings = {name: rest for name, *rest in volume_sizings(Facts(path="x", manifest=manifest))}
     assert sizings["as it is now"][2] == worked_out
