@@ -8,17 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.errors import AnnotationsError, JobError
 from tests.support.conversions import run_convert
 from tests.support.level_rows import others
-from tests.support.volume_support import (
-    Stored,
-    findings,
-    save_nifti,
-    stored_volumes,
-    write_table,
-)
+from tests.support.volume_support import Stored, findings, save_nifti, stored_volumes, write_table
 
 SHAPE = (4, 6, 8)
 SIZE = {"depth": 4, "height": 6, "width": 8}
@@ -36,9 +29,7 @@ def one(folder: Path, *channels: np.ndarray, mask: np.ndarray | None = None, **o
     return record
 
 
-def convert_one(
-    folder: Path, *channels: np.ndarray, mask: np.ndarray | None = None, **options: Any
-) -> Conversion:
+def convert_one(folder, *channels, mask=None, **options):
     for number, array in enumerate(channels):
         save_nifti(folder / f"s/{number}.nii", array, AFFINE)
     if mask is not None:
@@ -49,21 +40,15 @@ def convert_one(
     return run_convert(folder / "s", folder / f"out{len(list(folder.iterdir()))}", **options)
 
 
-# Stored types and windows -------------------------------------------------------------------------------
-
-
-def test_int16_is_the_default_and_holds_the_values(tmp_path):
-    array = draw(-1024, 3072)
-    record = one(tmp_path, array)
-    assert record.image.dtype == np.int16 and np.array_equal(record.image[..., 0], array)
-
-
-def test_fractions_are_rounded_with_a_finding(tmp_path):
+def test_fractions_are_rounded_with_a_finding_and_refused_where_a_window_flattens_them(tmp_path):
     array = draw(-1000, 1000).astype(np.float32)
     array[1, 1] += 0.25
     done = convert_one(tmp_path, array)
     assert findings(done) == {"fractions rounded to whole numbers (corrected)": 1}
     assert np.array_equal(stored_volumes(done)[0].image[..., 0], np.rint(array))
+    window = {"channels": 2, "window_hu": (-160.0, 240.0), "window_unit": "any"}
+    with pytest.raises(JobError, match=r"channel 1 \(1.nii\).*--window-percentiles"):
+        one(tmp_path, draw(-1000, 1500), _SKEWED, **window)
 
 
 _SKEWED = np.random.default_rng(3).gamma(0.8, 1.5, SHAPE).astype(np.float32)
@@ -90,30 +75,11 @@ def test_no_channel_loses_its_fractions_to_whole_numbers(tmp_path, values, optio
     assert np.array_equal(one(tmp_path, *images, **channels, dtype="float32").image[..., -1], values)
 
 
-def test_a_window_of_all_channels_that_flattens_one_is_refused(tmp_path):
-    window = {"channels": 2, "window_hu": (-160.0, 240.0), "window_unit": "any"}
-    with pytest.raises(JobError, match=r"channel 1 \(1.nii\).*--window-percentiles"):
-        one(tmp_path, draw(-1000, 1500), _SKEWED, **window)
-
-
 @pytest.mark.parametrize("scale", [30, 1000], ids=["percent", "milliseconds"])
 def test_fractions_that_rounding_hardly_moves_are_stored_as_whole_numbers(tmp_path, scale):
     array = _SKEWED * scale
     record = one(tmp_path, draw(-1000, 1500), array, channels=2)
     assert np.array_equal(record.image[..., 1], np.rint(array))
-
-
-def test_the_type_that_a_file_declares_changes_no_resampled_voxel(tmp_path):
-    array = draw(-1000, 1000)
-    options = {"spacing_mm": (2.2, 1.7, 0.9), "depth": 6, "height": 7, "width": 9}
-    found = [
-        one(tmp_path / np.dtype(dtype).name, array.astype(dtype), **options).bits
-        for dtype in (np.int16, np.int32, np.float32)
-    ]
-    assert len(set(found)) == 1
-
-
-# Padding ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,10 +101,7 @@ def test_padding_holds_its_value_whatever_the_file_declares(tmp_path, dtype):
     assert (record.image[padding] == array.min()).all()
 
 
-# Channels -----------------------------------------------------------------------------------------------
-
-
-def test_channels_are_turned_each_from_its_own_orientation(tmp_path):
+def test_channels_keep_their_own_orientation_and_any_type_gives_one_result(tmp_path):
     first, second = draw(-1000, 1000), draw(-1000, 1000, seed=1)
     save_nifti(tmp_path / "s/a.nii", first, AFFINE)
     save_nifti(tmp_path / "s/b.nii", second[::-1, :, ::-1], AFFINE @ FLIP)
@@ -146,38 +109,35 @@ def test_channels_are_turned_each_from_its_own_orientation(tmp_path):
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="csv", task="segmentation", channels=2, **SIZE)
     (record,) = stored_volumes(done)
     assert np.array_equal(record.image, np.stack([first, second], axis=-1))
+    array = draw(-1000, 1000)
+    options = {"spacing_mm": (2.2, 1.7, 0.9), "depth": 6, "height": 7, "width": 9}
+    found = [
+        one(tmp_path / "b" / np.dtype(dtype).name, array.astype(dtype), **options).bits
+        for dtype in (np.int16, np.int32, np.float32)
+    ]
+    assert len(set(found)) == 1
 
 
-# Labels -------------------------------------------------------------------------------------------------
-
-
-def test_class_ids_beyond_what_a_record_holds_are_refused(tmp_path):
-    for largest, refused in ((65535, False), (65536, True)):
-        (tmp_path / "map.json").write_text(f'{{"background": 0, "rare": {largest}}}')
-        array, mask = draw(0, 99), draw(0, 2, np.int32) * largest
-        if refused:
-            with pytest.raises(AnnotationsError, match=r"id 65536 \('rare'\): expected 0 to 65535"):
-                one(tmp_path, array, mask=mask, label_map=str(tmp_path / "map.json"))
-        else:
-            record = one(tmp_path, array, mask=mask, label_map=str(tmp_path / "map.json"))
-            assert record.label.dtype == np.uint16 and np.array_equal(record.label, mask)
-
-
-def test_class_masks_without_an_id_are_named_before_anything_is_converted(tmp_path):
+def test_class_ids_beyond_what_a_record_holds_and_class_masks_without_one_are_refused(tmp_path):
+    named = {"label_map": str(tmp_path / "map.json")}
+    (tmp_path / "map.json").write_text('{"background": 0, "rare": 65535}')
+    array, mask = draw(0, 99), draw(0, 2, np.int32) * 65535
+    record = one(tmp_path, array, mask=mask, **named)
+    assert record.label.dtype == np.uint16 and np.array_equal(record.label, mask)
+    (tmp_path / "map.json").write_text('{"background": 0, "rare": 65536}')
+    with pytest.raises(AnnotationsError, match=r"id 65536 \('rare'\): expected 0 to 65535"):
+        one(tmp_path, array, mask=mask, **named)
     for name in ("liver", "spleen"):
-        save_nifti(tmp_path / f"s/a/segmentations/{name}.nii", draw(0, 1, np.uint8), AFFINE)
-    save_nifti(tmp_path / "s/a/ct.nii", draw(0, 99), AFFINE)
+        save_nifti(tmp_path / "b" / f"s/a/segmentations/{name}.nii", draw(0, 1, np.uint8), AFFINE)
+    save_nifti(tmp_path / "b" / "s/a/ct.nii", draw(0, 99), AFFINE)
     for text, reason in (
         ('{"liver": 1}', "'spleen': 1 times, first in a/ct.nii"),
         ('["liver", "spleen"]', "id 0 is"),
     ):
-        (tmp_path / "map.json").write_text(text)
-        options = {"layout": "class-masks", "label_map": str(tmp_path / "map.json")} | SIZE
+        (tmp_path / "b" / "map.json").write_text(text)
+        options = {"layout": "class-masks", "label_map": str(tmp_path / "b" / "map.json")} | SIZE
         with pytest.raises(AnnotationsError, match=reason):
-            run_convert(tmp_path / "s", tmp_path / "o", **options)
-
-
-# Size ---------------------------------------------------------------------------------------------------
+            run_convert(tmp_path / "b" / "s", tmp_path / "b" / "o", **options)
 
 
 def test_tiles_cover_the_scan_and_share_what_was_asked(tmp_path):

@@ -1,4 +1,4 @@
-"""Are values normalized as asked, and can it be undone from the manifest and the records?"""
+"""Values are normalized as asked, which can be undone, and windowed in Hounsfield units where they are such."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.manifest import read_manifest
 from tests.support.conversions import run_convert
-from tests.support.volume_support import by_name, save_nifti, write_table
+from tests.support.dicom_writer import write_volume
+from tests.support.level_rows import others
+from tests.support.small_scans import msd_document, write_json
+from tests.support.volume_support import by_name, findings, save_nifti, stored_volumes, write_table
 
 SHAPE = (8, 16, 24)
 SIZE = {"depth": 8, "height": 16, "width": 24}
@@ -70,7 +73,7 @@ def test_a_z_score_of_each_scan_and_channel_is_undone_by_its_record(tmp_path, ch
         np.testing.assert_allclose(undone(done, name)[name], values, atol=0.5 if store == "float32" else 8)
 
 
-def test_one_normalization_for_all_is_undone_by_the_recipe(tmp_path):
+def test_one_normalization_for_all_is_undone_by_the_recipe_and_holds_for_padding_too(tmp_path):
     done = convert(tmp_path, normalize="40/50", window_hu=(-160.0, 240.0))
     for name, values in scans(tmp_path).items():
         expected = (np.clip(values, -160, 240) - 40) / 50
@@ -79,9 +82,6 @@ def test_one_normalization_for_all_is_undone_by_the_recipe(tmp_path):
     standard = recipe.fixed_standard()
     assert standard is not None and (standard.mean, standard.deviation) == (40, 50)
     assert done.manifest.recipe["dtype"] == "float32"
-
-
-def test_padding_is_normalized_too(tmp_path):
     done = convert(tmp_path, normalize="40/50", pad_value=(-1024,), depth=10)
     record = by_name(done)["a0.nii"]
     assert record.image[0].max() == pytest.approx((-1024 - 40) / 50)
@@ -117,24 +117,91 @@ def test_a_conversion_is_normalized_by_the_labeled_voxels_of_an_earlier_one(tmp_
     assert again.was_there
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"normalize": "zscore"}, "--normalize 'zscore': expected scan, or MEAN/DEVIATION"),
-        ({"normalize": "40/0"}, r"--normalize '40/0': .*a deviation above 0"),
-        ({"normalize": "scan", "window": "lung"}, "takes no window"),
-        ({"normalize": "scan", "dtype": "int16"}, "--normalize needs float32 or bfloat16"),
-        ({"normalize": "40/50", "window_percentiles": (1.0, 99.0)}, "take --normalize scan"),
-    ],
-)
-def test_what_cannot_be_normalized_is_refused(options, says):
-    with pytest.raises(UsageError, match=says):
-        Recipe(layout="csv", **SIZE, **options)
-
-
-def test_figures_of_changed_values_are_refused(tmp_path):
+def test_figures_of_changed_values_and_what_cannot_be_normalized_are_refused(tmp_path):
     windowed = convert(tmp_path, window_hu=(-160.0, 240.0))
     with pytest.raises(UsageError, match="has a window or is normalized"):
         convert(tmp_path, normalize_like=windowed.folder)
     with pytest.raises(UsageError, match="leave both out"):
         convert(tmp_path, normalize_like=windowed.folder, window="lung")
+    for options, says in (
+        ({"normalize": "zscore"}, "--normalize 'zscore': expected scan, or MEAN/DEVIATION"),
+        ({"normalize": "40/0"}, r"--normalize '40/0': .*a deviation above 0"),
+        ({"normalize": "scan", "window": "lung"}, "takes no window"),
+        ({"normalize": "scan", "dtype": "int16"}, "--normalize needs float32 or bfloat16"),
+        ({"normalize": "40/50", "window_percentiles": (1.0, 99.0)}, "take --normalize scan"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            Recipe(layout="csv", **SIZE, **options)
+
+
+SMALL = (4, 6, 8)
+REFUSED = "the window is in HU and the values are not"
+WINDOWS = ({"window_hu": (-160.0, 240.0)}, {"window": "abdomen"}, {"window": "40/400", "dtype": "int16"})
+
+
+def draw_hu(low: int, high: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(low, high, SMALL).astype(np.int16)
+
+
+def convert_hu(folder: Path, layout: str, **options: Any) -> Conversion:
+    sizes = {"depth": 4, "height": 6, "width": 8}
+    given = {"layout": layout, "task": "segmentation", "missing_masks": "prediction", "max_rejected": 0}
+    return run_convert(
+        folder / "s", folder / f"out{len(list(folder.iterdir()))}", **given, **(sizes | options)
+    )
+
+
+def write_scan(folder: Path, array: np.ndarray) -> None:
+    save_nifti(folder / "s/a.nii", array)
+    write_table(folder / "s", [("a", "a.nii", "")])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"modality": "MR", "rescale": None}, {"rescale": None}, {"modality": "PT"}, {"rescale_type": "US"}],
+    ids=lambda header: "-".join(map(str, header.values())),
+)
+def test_a_series_that_is_not_in_hounsfield_units_is_refused(tmp_path, header):
+    write_volume(tmp_path / "s", draw_hu(-900, 900), np.eye(4)[:, [2, 1, 0, 3]], **header)
+    window = WINDOWS[0]
+    with pytest.raises(JobError, match=REFUSED):
+        convert_hu(tmp_path, "dicom", **window)
+    assert convert_hu(tmp_path, "dicom", **window, window_unit="any").manifest.splits["train"].records == 1
+
+
+def test_a_ct_in_hounsfield_units_is_windowed_and_one_with_its_offset_of_1024_refused(tmp_path):
+    write_volume(tmp_path / "s", draw_hu(0, 900), np.eye(4)[:, [2, 1, 0, 3]])
+    assert not findings(convert_hu(tmp_path, "dicom", window="abdomen"))
+    write_scan(tmp_path / "b", draw_hu(-900, 900) + np.int16(1024))
+    with pytest.raises(JobError, match=REFUSED):
+        convert_hu(tmp_path / "b", "csv", window="abdomen")
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_file_without_unit_is_refused_unless_its_values_speak_for_hounsfield_units(tmp_path, window):
+    write_scan(tmp_path, draw_hu(0, 900))
+    with pytest.raises(JobError, match=REFUSED):
+        convert_hu(tmp_path, "csv", **window)
+    assert stored_volumes(convert_hu(tmp_path, "csv", **window, window_unit="any"))
+    write_scan(tmp_path, draw_hu(-900, 900))
+    assert findings(convert_hu(tmp_path, "csv", **window)) == {"values taken for Hounsfield units (noted)": 1}
+
+
+def test_percentiles_need_no_unit_and_one_channel_that_is_not_in_hounsfield_units_is_refused(tmp_path):
+    write_scan(tmp_path, draw_hu(0, 900))
+    assert not findings(convert_hu(tmp_path, "csv", window_percentiles=(0.5, 99.5)))
+    assert not findings(convert_hu(tmp_path, "csv"))
+    save_nifti(tmp_path / "s/a.nii", draw_hu(-900, 900))
+    save_nifti(tmp_path / "s/b.nii", draw_hu(0, 900))
+    write_table(tmp_path / "s", [("a", "a.nii;b.nii", "")])
+    with pytest.raises(JobError, match=REFUSED):
+        convert_hu(tmp_path, "csv", window="abdomen", channels=2)
+
+
+@pytest.mark.parametrize("name", others(["MRI", "T1w", "FLAIR", "PET"], ["T1w"]))
+def test_a_data_set_that_calls_its_channel_mr_is_refused_before_any_scan_is_read(tmp_path, name):
+    save_nifti(tmp_path / "s/imagesTs/a.nii.gz", draw_hu(-900, 900))
+    write_json(tmp_path / "s", msd_document(test=("a.nii.gz",), channels=(name,)))
+    with pytest.raises(UsageError, match=f"Hounsfield units.*{name}.*--window-percentiles"):
+        convert_hu(tmp_path, "msd", window="abdomen")
+    assert convert_hu(tmp_path, "msd", window="abdomen", window_unit="any").manifest.splits

@@ -1,15 +1,18 @@
-"""Do animated GIF, WebP and PNG files give the frames that were drawn, at their times, or a true reason why not?"""
+"""Do animations and folders of frames give the frames that were drawn, at their times, or a true reason why not?"""
 
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.prep.formats.clip.clip import ClipOptions
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.support.memory_cases import png_chunk
 from tests.support.numbered_clips import HEIGHT, WIDTH, draw, numbers_in, opened, rejected, write_animation
@@ -34,17 +37,12 @@ def test_every_frame_is_what_was_drawn_at_its_time(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_that_does_not_move_is_one_frame(tmp_path, kind):
-    clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", [5]))
-    assert (clip.frames, clip.times_s.tolist(), clip.findings) == (1, [0.0], ())
-    assert numbers_in(clip) == [5]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_frames_without_a_duration_are_shown_as_long_as_in_browsers(tmp_path, kind):
     clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", range(4), 0))
     assert clip.times_s.tolist() == pytest.approx([0, 0.1, 0.2, 0.3])
     assert clip.findings == ("frames without a duration are shown for 100 ms",)
+    clip = opened(tmp_path, write_animation(tmp_path / f"one.{kind}", [5]))
+    assert (clip.frames, clip.times_s.tolist(), clip.findings, numbers_in(clip)) == (1, [0.0], (), [5])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +65,7 @@ def test_a_transparent_animation_is_blended_or_its_alpha_dropped(tmp_path, kind)
         assert np.array_equal(frame[wanted[..., 3] > 0], wanted[wanted[..., 3] > 0][:, :3])
 
 
-def test_parts_of_the_canvas_are_laid_over_what_was_before(tmp_path):
+def test_parts_of_the_canvas_are_laid_over_what_was_and_the_default_image_of_a_png_is_no_frame(tmp_path):
     numbers = [0, 1, 3, 7, 15, 31]  # one more block each
     for kind, how in (
         ("gif", {"optimize": True, "disposal": 1}),
@@ -76,14 +74,11 @@ def test_parts_of_the_canvas_are_laid_over_what_was_before(tmp_path):
     ):
         clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", numbers, 40, **how))
         assert numbers_in(clip) == numbers, kind
-
-
-def test_the_default_image_of_a_png_is_no_frame_unless_it_is_said_to_be(tmp_path):
     data = write_animation(tmp_path / "w.png", [9, 0, 1, 2], 40, default_image=True)
     assert numbers_in(opened(tmp_path, data)) == [0, 1, 2]
 
 
-def test_a_gif_that_was_cut_off_anywhere_is_refused_or_by_choice_keeps_its_whole_frames(tmp_path):
+def test_gifs_cut_off_without_frames_or_with_one_beyond_the_canvas_are_refused_or_keep_whole_frames(tmp_path):
     data = write_animation(tmp_path / "w.gif", range(30))
     counts = []
     for part in range(1, 51):
@@ -101,6 +96,12 @@ def test_a_gif_that_was_cut_off_anywhere_is_refused_or_by_choice_keeps_its_whole
             counts.append(clip.frames)
         assert reason == "file is truncated"
     assert counts == sorted(counts) and counts[-1] >= 28 and len(set(counts)) > 15
+    data = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0, 0, 0) + b";"
+    assert rejected(tmp_path, data).reason == "clip has no frames"
+    data = bytearray(write_animation(tmp_path / "w.gif", range(3)))
+    second = data.index(b"\x2c", data.index(b"\x21\xf9", data.index(b"\x2c") + 20))
+    struct.pack_into("<HHHH", data, second + 1, 0, 0, 65535, 65535)
+    assert "65535" in str(rejected(tmp_path, bytes(data)))
 
 
 @pytest.mark.parametrize("kind", ["webp", "png"])
@@ -108,18 +109,6 @@ def test_a_webp_or_png_that_was_cut_off_is_refused(tmp_path, kind):
     data = write_animation(tmp_path / f"w.{kind}", range(30))
     for part in range(1, 51):
         assert rejected(tmp_path, data[: len(data) * part // 51]).reason == "file is truncated", part
-
-
-def test_a_gif_without_frames_is_refused(tmp_path):
-    data = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0, 0, 0) + b";"
-    assert rejected(tmp_path, data).reason == "clip has no frames"
-
-
-def test_a_frame_beyond_the_canvas_is_refused_before_it_is_made(tmp_path):
-    data = bytearray(write_animation(tmp_path / "w.gif", range(3)))
-    second = data.index(b"\x2c", data.index(b"\x21\xf9", data.index(b"\x2c") + 20))
-    struct.pack_into("<HHHH", data, second + 1, 0, 0, 65535, 65535)
-    assert "65535" in str(rejected(tmp_path, bytes(data)))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 1_000_000])
@@ -132,3 +121,77 @@ def test_a_png_whose_count_of_frames_lies_is_refused_or_read_by_its_frames(tmp_p
         return
     assert rejected(tmp_path, lying).detail.startswith(f"4 of {count} ")
     assert numbers_in(opened(tmp_path, lying, ClipOptions(incomplete="keep"))) == [0, 1, 2, 3]
+
+
+def opened_folder(folder: Path, names: list[str], options: ClipOptions | None = None) -> Clip:
+    return open_clip(LocalFiles(folder), "walk", [f"walk/{name}" for name in names], options)
+
+
+def write_frames(folder: Path, names: list[str]) -> list[str]:
+    (folder / "walk").mkdir(exist_ok=True)
+    for number, name in enumerate(names):
+        Image.fromarray(draw(number)).save(folder / "walk" / name)
+    return names
+
+
+def test_frames_are_ordered_by_their_numbers_their_rate_makes_times_and_they_are_turned_as_pictures(tmp_path):
+    names = write_frames(tmp_path, [f"frame{number}.png" for number in range(1, 13)])
+    clip = opened_folder(tmp_path, sorted(names))
+    assert (clip.frames, clip.height, clip.width, clip.times_s, clip.findings) == (12, 48, 96, None, ())
+    frames = list(clip.read(range(12)))
+    assert all(np.array_equal(frame, draw(number)) for number, frame in enumerate(frames))
+    assert np.array_equal(next(clip.read([7])), draw(7))
+    names = write_frames(tmp_path, ["1.png", "2.png", "3.bmp"])
+    assert opened_folder(tmp_path, names, ClipOptions(frame_rate=12.5)).times_s.tolist() == [0, 0.08, 0.16]
+    write_frames(tmp_path, ["1.jpg"])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(draw(3)[..., 0]).save(tmp_path / "walk" / "1.jpg", exif=exif, quality=95)
+    clip = opened_folder(tmp_path, ["1.jpg"])
+    (frame,) = clip.read([0])
+    assert (clip.height, clip.width, frame.shape) == (96, 48, (96, 48, 3))
+    assert np.array_equal(frame[..., 0], frame[..., 2])
+
+
+@pytest.mark.parametrize(
+    ("names", "gap"),
+    [
+        (["a_08.png"], ""),
+        (["a_08.png", "a_10.png", "a_12.png"], ""),
+        (["0.png", "33.png", "67.png", "100.png"], ""),
+        (
+            ["a_08.png", "a_09.png", "a_10.png", "a_12.png"],
+            "'a_10.png' is followed by 'a_12.png', a step of 2",
+        ),
+        (["left1.png", "left2.png", "right1.png", "right2.png"], "of several clips"),
+        (["1.20.png", "1.90.png", "2.10.png"], ""),
+        (["a.png", "b.png", "c.png"], ""),
+    ],
+)
+def test_numbers_that_are_left_out_are_refused_or_said(tmp_path, names, gap):
+    write_frames(tmp_path, names)
+    if gap:
+        with pytest.raises(SourceError, match="frame numbers have gaps") as caught:
+            opened_folder(tmp_path, names)
+        assert gap in caught.value.detail and "--incomplete-clips keep" in caught.value.detail
+    clip = opened_folder(tmp_path, names, ClipOptions(incomplete="keep"))
+    assert clip.frames == len(names) and any(gap in finding for finding in clip.findings) == bool(gap)
+
+
+def test_frames_that_differ_in_size_or_are_damaged_or_gone_are_named(tmp_path):
+    names = write_frames(tmp_path, ["1.png", "2.png", "3.png"])
+    Image.new("RGB", (10, 20)).save(tmp_path / "walk" / "2.png")
+    clip = opened_folder(tmp_path, names)
+    with pytest.raises(SourceError) as caught:
+        list(clip.read(range(3)))
+    assert caught.value.reason == "frames differ in size"
+    for said in ("walk/2.png", "20 x 10", "48 x 96", "one size"):
+        assert said in caught.value.detail
+    names = write_frames(tmp_path, ["1.png", "2.png", "3.png"])
+    clip = opened_folder(tmp_path, names)
+    (tmp_path / "walk" / "2.png").write_bytes((tmp_path / "walk" / "2.png").read_bytes()[:60])
+    with pytest.raises(SourceError, match=r"walk/2\.png"):
+        list(clip.read(range(3)))
+    (tmp_path / "walk" / "3.png").unlink()
+    with pytest.raises(SourceError, match=r"read: .*walk/3\.png"):
+        list(clip.read([2]))

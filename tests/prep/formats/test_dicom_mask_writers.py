@@ -1,8 +1,9 @@
-"""Do masks come back voxel for voxel from the files that other people's software writes?"""
+"""Masks of other software come back voxel for voxel, and those that name another scan are refused."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,18 @@ import numpy as np
 import pydicom
 import pytest
 from numpy.typing import NDArray
+from pydicom.dataset import Dataset
 
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
-from halofeed.prep.geometry.scan import Mask
+from halofeed.prep.geometry.scan import Grid, Mask
 from halofeed.prep.sources.files import LocalFiles
-from tests.support.dicom_writer import write_series
+from halofeed.schemas.errors import SourceError
+from tests.support.conversions import rejected_entries, run_convert
+from tests.support.dicom_folders import open_folder
+from tests.support.dicom_mask_writer import saved, segmentation, structure_set
+from tests.support.dicom_writer import image_dataset, item, save, write_series
+from tests.support.nifti_writer import MemoryFiles
 from tests.support.phantom import dice
 
 SHAPE = (6, 40, 48)
@@ -68,9 +75,7 @@ def write_structures(folder: Path, masks: dict[str, NDArray[np.bool_]], **option
 
 @pytest.mark.parametrize("spacing", [0.703125, 1.0, 0.9765625])
 @pytest.mark.parametrize("approximate", [True, False])
-def test_a_structure_set_of_rt_utils_comes_back_voxel_for_voxel(
-    tmp_path: Path, spacing: float, approximate: bool
-) -> None:
+def test_a_structure_set_of_rt_utils_comes_back_voxel_for_voxel(tmp_path, spacing, approximate):
     write_scan(tmp_path, spacing)
     organ = blobs(1)
     write_structures(tmp_path, {"organ": organ}, approximate_contours=approximate)
@@ -78,7 +83,7 @@ def test_a_structure_set_of_rt_utils_comes_back_voxel_for_voxel(
     assert dice(mask.read() == 1, organ) == 1.0
 
 
-def test_thin_lines_single_voxels_and_holes_of_rt_utils_come_back(tmp_path: Path) -> None:
+def test_thin_lines_single_voxels_holes_and_neighbors_of_rt_utils_come_back(tmp_path):
     write_scan(tmp_path)
     organ = np.zeros(SHAPE, bool)
     organ[0, 5, 7] = organ[1, 5, 7:20] = True
@@ -93,17 +98,14 @@ def test_thin_lines_single_voxels_and_holes_of_rt_utils_come_back(tmp_path: Path
     organ[5] |= abs(row - 25) + abs(column - 30) == 7  # a ring whose two contours are one
     write_structures(tmp_path, {"organ": organ})
     assert dice(opened(tmp_path, "rt.dcm").read() == 1, organ) == 1.0
-
-
-def test_structures_of_rt_utils_side_by_side_come_back(tmp_path: Path) -> None:
-    write_scan(tmp_path)
+    write_scan(tmp_path / "b")
     rng = np.random.default_rng(2)
     labels = np.where(blobs(3, 0.7), rng.integers(1, 4, SHAPE), 0)
-    write_structures(tmp_path, {f"class {value}": labels == value for value in (1, 2, 3)})
-    assert np.array_equal(opened(tmp_path, "rt.dcm").read(), labels)
+    write_structures(tmp_path / "b", {f"class {value}": labels == value for value in (1, 2, 3)})
+    assert np.array_equal(opened(tmp_path / "b", "rt.dcm").read(), labels)
 
 
-def test_a_real_scan_and_its_organs_come_back_from_rt_utils(test_data: Path, tmp_path: Path) -> None:
+def test_a_real_scan_and_its_organs_come_back_from_rt_utils(test_data, tmp_path):
     import nibabel
 
     stored = nibabel.load(test_data / "volumes" / "totalsegmentator" / "example_seg_dicom.nii.gz")
@@ -156,9 +158,7 @@ def write_segmentation(folder: Path, pixels: NDArray[Any], kind: str, count: int
 
 @pytest.mark.parametrize("kind", ["BINARY", "FRACTIONAL", "LABELMAP"])
 @pytest.mark.parametrize("sparse", [True, False])
-def test_a_segmentation_of_highdicom_comes_back_voxel_for_voxel(
-    tmp_path: Path, kind: str, sparse: bool
-) -> None:
+def test_a_segmentation_of_highdicom_comes_back_voxel_for_voxel(tmp_path, kind, sparse):
     write_scan(tmp_path)
     labels = np.where(blobs(1), np.random.default_rng(0).integers(1, 4, SHAPE), 0).astype(np.uint8)
     labels[[0, 2, 5]] = 0  # slices that a sparse file leaves out
@@ -169,8 +169,118 @@ def test_a_segmentation_of_highdicom_comes_back_voxel_for_voxel(
     assert [finding.name for finding in mask.findings] == ["fractional segmentation"] * (kind == "FRACTIONAL")
 
 
-def test_fractions_of_highdicom_count_from_one_half(tmp_path: Path) -> None:
+def test_fractions_of_highdicom_count_from_one_half(tmp_path):
     write_scan(tmp_path)
     shares = np.random.default_rng(0).choice([0, 0.25, 0.49, 0.51, 1], (*SHAPE, 1)).astype(np.float32)
     write_segmentation(tmp_path, shares, "FRACTIONAL", 1, fractional_type="PROBABILITY")
     assert np.array_equal(opened(tmp_path, "seg.dcm").read(), shares[..., 0] > 0.5)
+
+
+AFFINE = np.array([[0, 0, -1.0, 0], [0, -1.0, 0, 0], [2.0, 0, 0, 0], [0, 0, 0, 1]])
+PIXELS = np.ones((5, 6), np.uint8)
+SQUARE = np.array([[1, 1, 1], [1, 1, 4], [1, 3, 4], [1, 3, 1]]) @ AFFINE[:3, :3].T
+
+
+def write_named_scan(folder: Path, series: str = "1.2.3", frame: str = "1.2.9") -> None:
+    """Four slices; that at place n has the UID of the series, a dot and n."""
+    for at in range(4):
+        named = {"SOPInstanceUID": f"{series}.{at}", "FrameOfReferenceUID": frame}
+        pixels = np.full((5, 6), 1000 + at, np.uint16)
+        dataset = image_dataset(pixels, position=(0, 0, 2.0 * at), series=series, more=named)
+        save(dataset, folder / f"{at}.dcm")
+
+
+def images(*uids: str) -> Sequence[Dataset]:
+    return [item(ReferencedSOPInstanceUID=uid) for uid in uids]
+
+
+def of_series(uid: str, *named: str, key: str = "ReferencedInstanceSequence") -> Dataset:
+    return item(SeriesInstanceUID=uid, **({key: images(*named)} if named else {}))
+
+
+def seg_of(*series: Dataset, frame: str = "", in_frames: str = "") -> Dataset:
+    """A SEG that names series, a frame of reference or the image of each of its frames."""
+    dataset = segmentation([(1, at, PIXELS) for at in range(4)], AFFINE, {1: "liver"})
+    if series:
+        dataset.ReferencedSeriesSequence = list(series)
+    if frame:
+        dataset.FrameOfReferenceUID = frame
+    for group in dataset.PerFrameFunctionalGroupsSequence if in_frames else ():
+        group.DerivationImageSequence = [item(SourceImageSequence=images(in_frames))]
+    return dataset
+
+
+def structures_of(*series: Dataset, frame: str = "1.2.9", in_contours: str = "") -> Dataset:
+    """An RTSTRUCT that names series, a frame of reference or the image of its contour."""
+    dataset = structure_set({1: ("liver", [("CLOSED_PLANAR", SQUARE)])})
+    studies = {"RTReferencedStudySequence": [item(RTReferencedSeriesSequence=list(series))]} if series else {}
+    if frame:
+        dataset.ReferencedFrameOfReferenceSequence = [item(FrameOfReferenceUID=frame, **studies)]
+    if in_contours:
+        contour = dataset.ROIContourSequence[0].ContourSequence[0]
+        contour.ContourImageSequence = images(in_contours)
+    return dataset
+
+
+CONTOURS = {"key": "ContourImageSequence"}
+FITTING = {
+    "a SEG without references": seg_of(),
+    "its series": seg_of(of_series("1.2.3")),
+    "one of its images": seg_of(of_series("1.2.3", "1.2.3.0", "1.2.3.99")),
+    "one of its images, of a series renamed since": seg_of(of_series("1.2.77", "1.2.3.0")),
+    "its series among others": seg_of(of_series("1.2.77"), of_series("1.2.3")),
+    "an image of its frames": seg_of(in_frames="1.2.3.1"),
+    "an RTSTRUCT without references": structures_of(frame=""),
+    "the frame of an RTSTRUCT": structures_of(),
+    "the series of an RTSTRUCT": structures_of(of_series("1.2.3", "1.2.3.2", **CONTOURS)),
+    "an image of a contour": structures_of(in_contours="1.2.3.1"),
+}
+STRANGE = {
+    "another series": (seg_of(of_series("1.2.4")), "SeriesInstanceUID"),
+    "another series of one frame": (seg_of(of_series("1.2.4"), frame="1.2.9"), "SeriesInstanceUID"),
+    "other images": (seg_of(of_series("1.2.4", "1.2.4.0", "1.2.4.1")), "none of the 2 images"),
+    "other images of one series UID": (seg_of(of_series("1.2.3", "1.2.55.0")), "ReferencedSOPInstanceUID"),
+    "other images of the frames": (seg_of(in_frames="1.2.4.1"), "none of the 1 images"),
+    "another frame": (seg_of(frame="1.2.8"), "FrameOfReferenceUID"),
+    "another series of an RTSTRUCT": (structures_of(of_series("1.2.4")), "SeriesInstanceUID"),
+    "other images of an RTSTRUCT": (structures_of(of_series("1.2.4", "1.2.4.0", **CONTOURS)), "1 images"),
+    "another frame of an RTSTRUCT": (structures_of(frame="1.2.8"), "FrameOfReferenceUID"),
+    "other images of a contour": (structures_of(in_contours="1.2.4.1"), "1 images"),
+}
+
+
+@pytest.mark.parametrize("name", [*FITTING, *STRANGE])
+def test_a_mask_is_taken_where_it_names_the_scan_and_refused_where_it_names_another(tmp_path, name):
+    write_named_scan(tmp_path)
+    scan = open_folder(tmp_path)
+    made, words = STRANGE.get(name) or (FITTING[name], "")
+    files = MemoryFiles({"mask.dcm": saved(made)})
+
+    def read(**more):
+        return open_dicom_mask(files, "mask.dcm", scan.grid, **more).read()
+
+    assert isinstance(scan.grid, Grid) and read().any()
+    if name in FITTING:
+        assert read(scan=scan.origin).any()
+        return
+    with pytest.raises(SourceError, match="label was drawn on another scan") as caught:
+        read(scan=scan.origin)
+    assert words in caught.value.detail and "--mask-references ignore" in caught.value.detail
+    assert "1.2." not in str(caught.value)
+
+
+def test_a_table_that_pairs_a_scan_with_the_mask_of_another_is_refused_and_the_option_takes_it(tmp_path):
+    source = tmp_path / "source"
+    for name, series in (("a", "1.2.3"), ("b", "1.2.4")):
+        write_named_scan(source / name, series)
+        (source / f"{name}_seg.dcm").write_bytes(saved(seg_of(of_series(series))))
+    (source / "t.csv").write_text("image,label\na,a_seg.dcm\nb,a_seg.dcm\n")
+    options = {"layout": "csv", "task": "segmentation", "classes": ("liver",)}
+    options |= {"depth": 4, "height": 5, "width": 6}
+    (source / "b_seg.dcm").unlink()
+    out = run_convert(source, tmp_path / "out", **options)
+    assert out.manifest.splits["train"].records == 1
+    (entry,) = rejected_entries(out.folder)
+    assert (entry["source"], entry["reason"]) == ("b", "label was drawn on another scan")
+    taken = run_convert(source, tmp_path / "taken", mask_references="ignore", **options)
+    assert taken.manifest.splits["train"].records == 2

@@ -68,7 +68,7 @@ GRIDS = [grid_of(), grid_of(1), grid_of(2), grid_of(shear=0.9), grid_of(3, shear
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_circles_and_rings_cover_the_voxels_whose_centers_they_enclose(grid: Grid) -> None:
+def test_circles_and_rings_cover_the_voxels_whose_centers_they_enclose(grid):
     contours = [circle(grid, depth, 15) for depth in range(2, 9)]
     contours += [circle(grid, depth, 6.5) for depth in range(4, 7)]  # holes
     contours += [circle(grid, 5, 2.2)]  # and an island in the hole
@@ -87,7 +87,7 @@ def test_circles_and_rings_cover_the_voxels_whose_centers_they_enclose(grid: Gri
 @pytest.mark.parametrize(
     ("order", "sign"), list(itertools.product(itertools.permutations(range(3)), (1, -1)))
 )
-def test_slices_are_found_along_any_axis_of_the_grid(order: tuple[int, int, int], sign: int) -> None:
+def test_slices_are_found_along_any_axis_of_the_grid(order, sign):
     grid = grid_of(4)
     contours = [circle(grid, depth, 11) for depth in (0, 3, 11)]
     expected = opened(contours, grid).read().transpose(order)[:, ::sign]
@@ -97,18 +97,6 @@ def test_slices_are_found_along_any_axis_of_the_grid(order: tuple[int, int, int]
         affine[:3, 3] += affine[:3, 1] * (expected.shape[1] - 1)
         affine[:3, 1] *= -1
     assert np.array_equal(opened(contours, Grid(shape=expected.shape, affine=affine)).read(), expected)
-
-
-def test_a_keyhole_is_a_hole() -> None:
-    grid = grid_of()
-    _, outer = rectangle(grid, 5, 4.5, 4.5, 20.5, 20.5)
-    _, inner = rectangle(grid, 5, 8.5, 8.5, 12.5, 12.5)
-    keyhole = np.concatenate([outer, outer[:1], inner[[0, 3, 2, 1, 0]]])
-    labels = opened([(CLOSED, keyhole)], grid).read()[5]
-    truth = np.zeros((40, 50), bool)
-    truth[5:21, 5:21] = True
-    truth[9:13, 9:13] = False
-    assert np.array_equal(labels == 3, truth)
 
 
 def inside_oracle(polygon: NDArray[Any], row: float, column: float) -> bool:
@@ -122,7 +110,7 @@ def inside_oracle(polygon: NDArray[Any], row: float, column: float) -> bool:
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 9999), count=st.integers(3, 12))
-def test_any_polygon_covers_the_centers_inside_it_and_is_cut_at_the_edge(seed: int, count: int) -> None:
+def test_any_polygon_covers_the_centers_inside_it_and_is_cut_at_the_edge(seed, count):
     rng = np.random.default_rng(seed)
     grid = grid_of(seed, (3, 11, 13))
     polygon = rng.uniform((-4, -4), (15, 17), (count, 2))
@@ -135,7 +123,7 @@ def test_any_polygon_covers_the_centers_inside_it_and_is_cut_at_the_edge(seed: i
     assert not labels[[0, 2]].any()
 
 
-def test_a_huge_contour_drawn_in_parts_covers_what_it_covers_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_contour_drawn_in_parts_covers_what_it_covers_in_one(monkeypatch):
     from halofeed.prep.formats.dicom import contours as dicom_contours
 
     grid = grid_of()
@@ -147,7 +135,7 @@ def test_a_huge_contour_drawn_in_parts_covers_what_it_covers_in_one(monkeypatch:
         assert np.array_equal(opened([(CLOSED, points)], grid).read(), whole)
 
 
-def test_overlapping_structures_are_refused_or_the_last_wins() -> None:
+def test_overlapping_structures_are_refused_or_the_last_wins_and_those_that_touch_do_not_overlap():
     grid = grid_of()
     structures = {
         300: ("b", [rectangle(grid, 5, 4.5, 4.5, 9.5, 9.5)]),
@@ -160,9 +148,22 @@ def test_overlapping_structures_are_refused_or_the_last_wins() -> None:
     assert labels.dtype == np.uint16
     counts = dict(zip(*np.unique(labels, return_counts=True), strict=True))
     assert counts == {0: labels.size - 44, 2: 19, 300: 25}
+    grid = grid_of()
+    structures = {
+        1: ("left", [rectangle(grid, 5, 4, 4, 10, 10)]),
+        2: ("right", [rectangle(grid, 5, 4, 10, 10, 16)]),
+    }
+    labels = opened(structures, grid).read()[5]
+    assert np.unique(labels[4:11, 4:10]).tolist() == [1] and np.unique(labels[4:10, 10:17]).tolist() == [2]
+    assert np.count_nonzero(labels) == 7 * 13
+    last = last_wins(opened(structures, grid))
+    assert np.count_nonzero(last == 2) == 7 * 7
+    within = {1: structures[1], 2: ("line", [rectangle(grid, 5, 6, 5, 6, 9)])}
+    assert refused(within, grid).detail.startswith("5 voxels are in more than one of the structures 1, 2;")
+    assert refused({1: structures[1], 2: structures[1]}, grid).detail.startswith("49 voxels")
 
 
-def test_points_and_open_contours_are_noted_and_left_out() -> None:
+def test_points_and_open_contours_are_left_out_and_one_given_twice_is_drawn_once():
     grid = grid_of()
     line = grid.to_mm(np.array([[5, 5, 5], [5, 9, 9], [7, 12, 3.0]]))
     structures = {
@@ -178,9 +179,16 @@ def test_points_and_open_contours_are_noted_and_left_out() -> None:
     }
     assert mask.names == {1: "organ", 4: "never drawn"}
     assert np.array_equal(mask.read(), opened({1: ("organ", [circle(grid, 5, 9)])}, grid).read())
+    grid = grid_of()
+    kind, points = circle(grid, 5, 9)
+    turned = (kind, np.roll(points, 17, axis=0)[::-1])
+    closed = (kind, np.concatenate([points, points[:1]]))
+    mask = opened([(kind, points), turned, closed], grid)
+    assert np.array_equal(mask.read(), opened([(kind, points)], grid).read())
+    assert told(mask) == [("repeated contours", "drawn once: 2 left out")]
 
 
-def test_points_on_the_border_count_and_borders_between_voxels_stay_where_they_are() -> None:
+def test_points_on_the_border_count_and_borders_between_voxels_stay_where_they_are():
     grid = grid_of(1)
     for top, left, bottom, right, count in (
         (4, 5, 9, 11, 6 * 7),
@@ -196,34 +204,12 @@ def test_points_on_the_border_count_and_borders_between_voxels_stay_where_they_a
     assert np.count_nonzero(opened(hole, grid).read()) == 17 * 17 - 3 * 3
 
 
-def test_structures_that_only_touch_do_not_overlap() -> None:
-    grid = grid_of()
-    structures = {
-        1: ("left", [rectangle(grid, 5, 4, 4, 10, 10)]),
-        2: ("right", [rectangle(grid, 5, 4, 10, 10, 16)]),
-    }
-    labels = opened(structures, grid).read()[5]
-    assert np.unique(labels[4:11, 4:10]).tolist() == [1] and np.unique(labels[4:10, 10:17]).tolist() == [2]
-    assert np.count_nonzero(labels) == 7 * 13
-    last = last_wins(opened(structures, grid))
-    assert np.count_nonzero(last == 2) == 7 * 7
-    within = {1: structures[1], 2: ("line", [rectangle(grid, 5, 6, 5, 6, 9)])}
-    assert (
-        refused(within, grid).detail
-        == f"5 voxels are in more than one of the structures 1, 2; {OVERLAP_CURE}"
-    )
-    assert refused({1: structures[1], 2: structures[1]}, grid).detail.startswith("49 voxels")
-
-
-def test_contours_near_a_slice_are_moved_to_it_and_counted() -> None:
+def test_contours_near_a_slice_are_moved_to_it_and_slices_between_them_counted():
     grid = grid_of(6)
     mask = opened([circle(grid, 5.2, 9), circle(grid, 3.9, 9), circle(grid, 6.001, 9)], grid)
     assert np.flatnonzero(mask.read().any(axis=(1, 2))).tolist() == [4, 5, 6]
     moved = "moved to the nearest slice: 2"
     assert mask.findings == (Finding.corrected("contours off their slice", moved),)
-
-
-def test_slices_between_contours_that_have_none_are_counted() -> None:
     grid = grid_of(6)
     mask = opened([circle(grid, height, 9) for height in (2, 3, 5, 8)], grid)
     assert np.flatnonzero(mask.read().any(axis=(1, 2))).tolist() == [2, 3, 5, 8]
@@ -233,7 +219,7 @@ def test_slices_between_contours_that_have_none_are_counted() -> None:
     assert apart.findings == ()
 
 
-def test_contours_off_the_grid_are_refused_with_their_reason() -> None:
+def test_contours_off_the_grid_are_refused_with_their_reason_and_those_next_to_it_left_out():
     grid = grid_of(7)
     tilted = circle(grid, 5, 9)[1] + np.linspace(0, 1, 400)[:, None] * grid.affine[:3, 0]
     for contours, reason in (
@@ -251,9 +237,6 @@ def test_contours_off_the_grid_are_refused_with_their_reason() -> None:
         assert error.reason == reason
         if "slices, of" in error.detail:
             assert "=background' leaves a structure out" in error.detail
-
-
-def test_contours_next_to_the_grid_are_left_out_and_those_over_its_edge_cut() -> None:
     grid = grid_of(8)
     mask = opened([circle(grid, 11, 9), circle(grid, 12, 9), circle(grid, 4, 9, (38.1, 3.2))], grid)
     labels = mask.read()
@@ -263,7 +246,7 @@ def test_contours_next_to_the_grid_are_left_out_and_those_over_its_edge_cut() ->
     assert dict(told(mask)).keys() == {"contours beyond the slices", "contours cut at the image's edge"}
 
 
-def test_contours_that_the_file_says_cross_are_drawn_by_parity() -> None:
+def test_contours_that_the_file_says_cross_are_drawn_by_parity():
     grid = grid_of()
     contours = [
         ("CLOSEDPLANAR_XOR", points)
@@ -273,27 +256,23 @@ def test_contours_that_the_file_says_cross_are_drawn_by_parity() -> None:
         patch.setattr(pydicom.config.settings, "writing_validation_mode", 0)
         labels = opened(contours, grid).read()
     assert np.count_nonzero(labels) == 36 + 36 - 2 * 9
-
-
-def test_a_contour_given_twice_is_drawn_once_wherever_it_begins() -> None:
     grid = grid_of()
-    kind, points = circle(grid, 5, 9)
-    turned = (kind, np.roll(points, 17, axis=0)[::-1])
-    closed = (kind, np.concatenate([points, points[:1]]))
-    mask = opened([(kind, points), turned, closed], grid)
-    assert np.array_equal(mask.read(), opened([(kind, points)], grid).read())
-    assert told(mask) == [("repeated contours", "drawn once: 2 left out")]
+    _, outer = rectangle(grid, 5, 4.5, 4.5, 20.5, 20.5)
+    _, inner = rectangle(grid, 5, 8.5, 8.5, 12.5, 12.5)
+    keyhole = np.concatenate([outer, outer[:1], inner[[0, 3, 2, 1, 0]]])
+    labels = opened([(CLOSED, keyhole)], grid).read()[5]
+    truth = np.zeros((40, 50), bool)
+    truth[5:21, 5:21] = True
+    truth[9:13, 9:13] = False
+    assert np.array_equal(labels == 3, truth)
 
 
-def test_structures_numbered_below_one_get_unused_numbers() -> None:
+def test_structures_numbered_below_one_get_unused_numbers_and_none_is_drawn_without_a_scan():
     grid = grid_of()
     mask = opened({0: ("a", [circle(grid, 5, 3)]), 7: ("", []), -2: ("b", [circle(grid, 6, 3)])}, grid)
     assert mask.names == {8: "a", 7: "structure 7", 9: "b"}
     assert sorted(np.unique(mask.read()).tolist()) == [0, 8, 9]
     assert {"structures renumbered", "structures without a name"} < dict(told(mask)).keys()
-
-
-def test_structures_without_a_scan_are_a_usage_error() -> None:
     with pytest.raises(UsageError, match="give image_grid"):
         opened([circle(grid_of(), 5, 9)], None)
 
@@ -320,13 +299,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_damaged_structure_sets_are_refused(fault: str) -> None:
+def test_damaged_structure_sets_are_refused(fault):
     with pytest.raises(SourceError, match=r"DICOM file is damaged|structure set has no structures"):
         open_mask(changed(FAULTS[fault]), grid_of())
 
 
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2", "1.2.840.10008.1.2.1"])
-def test_a_truncated_file_loses_no_contour_silently(syntax: str) -> None:
+def test_a_truncated_file_loses_no_contour_silently(syntax):
     grid = grid_of()
     contours = [circle(grid, depth, 9, count=4) for depth in range(3)]
     whole = saved(structure_set({1: ("organ", contours[:2]), 2: ("other", contours[2:])}, syntax=syntax))
@@ -337,5 +316,5 @@ def test_a_truncated_file_loses_no_contour_silently(syntax: str) -> None:
         assert isinstance(result, SourceError) or np.array_equal(result, expected) or not result.any(), end
 
 
-def test_damaged_bytes_end_in_no_other_error() -> None:
+def test_damaged_bytes_end_in_no_other_error():
     damage(changed(lambda dataset: None), grid_of(), 3, 300)

@@ -69,13 +69,13 @@ def frames(labels: NDArray[Any] = LABELS, seed: int | None = 0) -> list[tuple[in
         for index, pixels in frames_of(labels, value).items()
     ]
     if seed is not None:
-        np.random.default_rng(seed).shuffle(found)  # type: ignore[arg-type]
+        np.random.default_rng(seed).shuffle(found)
     return found
 
 
 @pytest.mark.parametrize("affine", [AXIAL, oblique(1), oblique(2), sheared(AXIAL), sheared(oblique(3))])
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", IMPLICIT, DEFLATED])
-def test_binary_frames_land_on_the_voxels_they_were_made_of(affine: NDArray[Any], syntax: str) -> None:
+def test_binary_frames_land_on_the_voxels_they_were_made_of(affine, syntax):
     dataset = segmentation(frames(), affine, NAMES, syntax=syntax)
     mask = opened(dataset, Grid(shape=LABELS.shape, affine=affine))
     assert np.array_equal(mask.read(), LABELS)
@@ -87,9 +87,7 @@ TURNS = list(itertools.product(itertools.permutations(range(3)), itertools.produ
 
 
 @pytest.mark.parametrize(("order", "signs"), TURNS)
-def test_frames_land_on_the_same_voxels_however_the_scan_is_turned(
-    order: tuple[int, int, int], signs: tuple[int, int, int]
-) -> None:
+def test_frames_land_on_the_same_voxels_however_the_scan_is_turned(order, signs):
     turned = np.transpose(LABELS, order)[tuple(slice(None, None, sign) for sign in signs)]
     affine = AXIAL.copy()
     affine[:3, :3] = AXIAL[:3, list(order)] * signs
@@ -99,7 +97,7 @@ def test_frames_land_on_the_same_voxels_however_the_scan_is_turned(
     assert np.array_equal(mask.read(), turned) and mask.grid.shape == turned.shape
 
 
-def test_without_a_scan_the_grid_spans_the_frames_and_fills_missing_slices_with_background() -> None:
+def test_without_a_scan_or_on_another_grid_a_segmentation_has_its_own_that_spans_its_frames():
     kept = [frame for frame in frames() if frame[1] not in (4, 5)]
     labels = LABELS.copy()
     labels[4:6] = 0
@@ -113,9 +111,6 @@ def test_without_a_scan_the_grid_spans_the_frames_and_fills_missing_slices_with_
         there = np.rint((mask.grid.to_mm(here) - affine[:3, 3]) @ np.linalg.inv(affine[:3, :3]).T).astype(int)
         assert np.array_equal(read[tuple(here.T)], labels[tuple(there.T)])
         assert len(here) == np.count_nonzero(labels)
-
-
-def test_a_segmentation_on_another_grid_keeps_its_own() -> None:
     shifted = AXIAL.copy()
     shifted[:3, 3] += AXIAL[:3, 2] / 2  # half a voxel
     for image in (
@@ -128,7 +123,10 @@ def test_a_segmentation_on_another_grid_keeps_its_own() -> None:
         assert np.count_nonzero(mask.read()) == np.count_nonzero(LABELS)
 
 
-def test_a_part_of_the_scan_lands_on_its_voxels() -> None:
+def test_noise_of_written_decimals_does_not_matter_and_a_part_of_the_scan_lands_on_its_voxels():
+    noisy = AXIAL + np.random.default_rng(0).normal(0, 1e-5, (4, 4)) * [[1], [1], [1], [0]]
+    mask = opened(segmentation(frames(), noisy, NAMES), GRID)
+    assert np.array_equal(mask.read(), LABELS)
     part = frames(LABELS[2:10, 1:34, 3:40])
     affine = AXIAL.copy()
     affine[:3, 3] += AXIAL[:3, :3] @ [2, 1, 3]
@@ -138,36 +136,34 @@ def test_a_part_of_the_scan_lands_on_its_voxels() -> None:
     assert np.array_equal(mask.read(), expected)
 
 
-def test_noise_of_written_decimals_does_not_matter() -> None:
-    noisy = AXIAL + np.random.default_rng(0).normal(0, 1e-5, (4, 4)) * [[1], [1], [1], [0]]
-    mask = opened(segmentation(frames(), noisy, NAMES), GRID)
-    assert np.array_equal(mask.read(), LABELS)
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 9999),
     shape=st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9)),
     shared=st.sets(st.sampled_from(["orientation", "measures"])),
 )
-def test_any_labels_come_back(seed: int, shape: tuple[int, int, int], shared: set[str]) -> None:
+def test_any_labels_come_back(seed, shape, shared):
     labels = np.random.default_rng(seed).integers(0, 3, shape).astype(np.uint8)
     labels.flat[0] = 1
     dataset = segmentation(frames(labels, seed), oblique(seed), NAMES, shared=tuple(shared))
     assert np.array_equal(opened(dataset, Grid(shape=shape, affine=oblique(seed))).read(), labels)
 
 
-def test_one_frame_may_share_everything() -> None:
+def test_one_frame_may_share_everything_and_background_be_a_padding_value():
     labels = LABELS[5:6]
     only = [(1, 0, (labels[0] == 1).astype(np.uint8))]
     dataset = segmentation(only, AXIAL, NAMES, shared=("orientation", "measures", "position", "segment"))
     mask = opened(dataset)
     assert mask.grid.shape == (1, 37, 43) and np.allclose(mask.grid.spacing_mm, (2.5, 0.7, 0.8))
     assert np.array_equal(mask.read(), labels == 1)
+    stored = np.where(LABELS == 0, 255, LABELS)
+    dataset = segmentation([(0, i, stored[i]) for i in range(12)], AXIAL, NAMES, kind="LABELMAP")
+    dataset.add_new(0x00280120, "US", 255)
+    assert np.array_equal(opened(dataset, GRID).read(), LABELS)
 
 
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", RLE, JPEG_2000, JPEG_LS])
-def test_fractions_of_one_half_are_inside(syntax: str) -> None:
+def test_fractions_of_one_half_are_inside(syntax):
     ramp = np.tile(np.arange(200, dtype=np.uint8), (40, 1))
     dataset = segmentation(
         [(2, 0, ramp), (2, 1, ramp[:, ::-1])], AXIAL, NAMES, kind="FRACTIONAL", largest=199, syntax=syntax
@@ -181,7 +177,7 @@ def test_fractions_of_one_half_are_inside(syntax: str) -> None:
 
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", RLE, JPEG_2000, JPEG_LS])
 @pytest.mark.parametrize("bits", [8, 16])
-def test_label_maps_come_back(syntax: str, bits: int) -> None:
+def test_label_maps_come_back(syntax, bits):
     labels = LABELS.astype(np.uint16)
     names = {0: "Background", **NAMES}
     if bits == 16:
@@ -196,15 +192,8 @@ def test_label_maps_come_back(syntax: str, bits: int) -> None:
     assert 0 not in mask.names and set(mask.names.values()) == set(NAMES.values())
 
 
-def test_the_background_of_a_label_map_may_be_a_padding_value() -> None:
-    stored = np.where(LABELS == 0, 255, LABELS)
-    dataset = segmentation([(0, i, stored[i]) for i in range(12)], AXIAL, NAMES, kind="LABELMAP")
-    dataset.add_new(0x00280120, "US", 255)
-    assert np.array_equal(opened(dataset, GRID).read(), LABELS)
-
-
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", RLE])
-def test_binary_segments_of_a_byte_per_pixel_are_read_and_other_values_refused(syntax: str) -> None:
+def test_binary_segments_of_a_byte_per_pixel_are_read_and_other_values_refused(syntax):
     dataset = segmentation(frames(), AXIAL, NAMES, bits=8, syntax=syntax)
     assert np.array_equal(opened(dataset, GRID).read(), LABELS)
     wrong = [(number, index, pixels * 3) for number, index, pixels in frames()]
@@ -212,7 +201,7 @@ def test_binary_segments_of_a_byte_per_pixel_are_read_and_other_values_refused(s
     assert error.reason == "binary segmentation holds other values than 0 and 1"
 
 
-def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_last_wins() -> None:
+def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_last_wins():
     both = np.zeros((4, 5), np.uint8)
     both[1, 1:4] = 1
     first, other = np.ones((4, 5), np.uint8), np.zeros((4, 5), np.uint8)
@@ -225,13 +214,18 @@ def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_l
     assert last_wins(opened(dataset))[0, 1].tolist() == [1, 7, 2, 2, 1]
 
 
-def test_irregular_frames_are_refused_unless_they_are_slices_of_the_scan() -> None:
+def test_irregular_frames_and_those_larger_than_their_header_says_are_refused():
     far = [frame for frame in frames() if frame[1] in (2, 5, 7)]
     dataset = segmentation(far, AXIAL, NAMES, spacing_between=False)
     assert refused(dataset).reason == "segmentation frames lie on no regular grid"
     labels = np.zeros_like(LABELS)
     labels[[2, 5, 7]] = LABELS[[2, 5, 7]]
     assert np.array_equal(opened(dataset, GRID).read(), labels)
+    for syntax in (JPEG_2000, JPEG_LS):
+        empty = [(1, 0, np.zeros((64, 64), np.uint8))]
+        dataset = segmentation(empty, AXIAL, NAMES, kind="FRACTIONAL", syntax=syntax)
+        dataset.Rows = 32
+        assert refused(dataset).reason == "compressed frame is of another size than its header says"
 
 
 def edited(edit: Callable[[pydicom.Dataset], object]) -> pydicom.Dataset:
@@ -288,44 +282,30 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_bad_segmentations_are_refused_with_their_reason(fault: str) -> None:
+def test_bad_segmentations_are_refused_with_their_reason(fault):
     dataset, reason = FAULTS[fault]
     assert refused(dataset).reason == reason
 
 
-def test_a_compressed_frame_larger_than_its_header_says_is_refused_before_it_is_decoded() -> None:
-    for syntax in (JPEG_2000, JPEG_LS):
-        empty = [(1, 0, np.zeros((64, 64), np.uint8))]
-        dataset = segmentation(empty, AXIAL, NAMES, kind="FRACTIONAL", syntax=syntax)
-        dataset.Rows = 32
-        assert refused(dataset).reason == "compressed frame is of another size than its header says"
-
-
-def test_a_truncated_file_is_refused_wherever_it_ends() -> None:
+def test_another_file_is_refused_and_a_truncated_one_wherever_it_ends():
     whole = saved(segmentation(frames()[:2], AXIAL, NAMES))
     expected = opened(whole).read()
     for end in range(0, len(whole), 7):
         result = mask_outcome(whole[:end])
         assert isinstance(result, SourceError) or np.array_equal(result, expected), end
+    assert refused(b"not DICOM" * 100).reason == "file is not DICOM"
 
 
 @pytest.mark.parametrize(
     ("syntax", "kind"), [(IMPLICIT, "BINARY"), (RLE, "FRACTIONAL"), (JPEG_2000, "FRACTIONAL")]
 )
-def test_damaged_bytes_end_in_no_other_error(syntax: str, kind: str) -> None:
+def test_damaged_bytes_end_in_no_other_error(syntax, kind):
     damage(saved(segmentation(frames()[:2], AXIAL, NAMES, kind=kind, syntax=syntax)), None, 7, 200)
 
 
-def test_another_file_is_refused() -> None:
-    assert refused(b"not DICOM" * 100).reason == "file is not DICOM"
-
-
-def test_names_are_read_in_the_file_s_characters() -> None:
+def test_names_are_read_in_the_file_s_characters():
     dataset = segmentation(frames()[:1], AXIAL, {1: "Müller", 2: "肝臓", 7: "x"})
     assert opened(dataset).names == {1: "Müller", 2: "肝臓", 7: "x"}
-
-
-def test_a_segment_without_a_label_is_called_by_its_number_and_noted() -> None:
     mask = opened(segmentation(frames(), AXIAL, {1: "liver", 2: "", 7: "x"}))
     assert mask.names[2] == "segment 2"
     assert [finding.name for finding in mask.findings] == ["segments without a label"]

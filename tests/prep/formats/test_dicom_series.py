@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def assert_same_geometry(scan: Scan, image: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["torchio_17", "totalsegmentator_jpeg2000"])
-def test_real_series_have_the_voxels_and_geometry_that_simple_itk_reads(test_data: Path, name: str) -> None:
+def test_real_series_have_the_voxels_and_geometry_that_simple_itk_reads(test_data, name):
     files = LocalFiles(test_data / "dicom" / name)
     (series,), _ = group_series(files, files.sizes())
     scan = open_series(files, series.members)
@@ -66,7 +65,7 @@ def test_real_series_have_the_voxels_and_geometry_that_simple_itk_reads(test_dat
     np.testing.assert_array_equal(voxels[..., 0], SimpleITK.GetArrayFromImage(image))
 
 
-def test_the_ge_head_series_has_its_tilt_and_its_gaps_found_and_named(test_data: Path) -> None:
+def test_the_ge_head_series_has_its_tilt_and_its_gaps_found_and_named(test_data):
     folder = test_data / "dicom" / "ge_tilt_variable_spacing"
     scan = open_folder(folder)
     found = {finding.name: finding for finding in scan.findings}
@@ -84,12 +83,17 @@ def test_the_ge_head_series_has_its_tilt_and_its_gaps_found_and_named(test_data:
         assert refusal(folder, **{policy: "refuse"}).reason == reason
 
 
-def test_the_order_of_slices_is_their_position_whatever_their_names_and_numbers_say(tmp_path: Path) -> None:
+def test_the_order_of_slices_is_their_position_and_one_slice_takes_its_thickness_as_spacing(tmp_path):
     write_series(tmp_path, STORED[::-1], EVEN[::-1])
     scan = open_folder(tmp_path)
     assert scan.findings == () and scan.unit == "HU" and scan.modality == "CT" and scan.dtype == "int32"
     np.testing.assert_array_equal(scan.read()[..., 0], HU)
     np.testing.assert_allclose(scan.grid.affine, [[0, 0, -1, 0], [0, -1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 1]])
+    write_series(tmp_path / "b" / "a", STORED[:1], EVEN[:1], thickness=3.0)
+    scan = open_folder(tmp_path / "b" / "a")
+    assert scan.grid.spacing_mm == (3, 1, 1) and findings(scan) == {"single slice": "noted"}
+    write_series(tmp_path / "b", STORED[:1], EVEN[:1], thickness=None)
+    assert refusal(tmp_path / "b").reason == "slice spacing is unknown"
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -98,9 +102,7 @@ def test_the_order_of_slices_is_their_position_whatever_their_names_and_numbers_
     sides=st.tuples(*[st.floats(0.5, 5.0)] * 3),
     mirrored=st.booleans(),
 )
-def test_every_orientation_is_put_where_simple_itk_puts_it(
-    tmp_path_factory: pytest.TempPathFactory, angles: Any, sides: Any, mirrored: bool
-) -> None:
+def test_every_orientation_is_put_where_simple_itk_puts_it(tmp_path_factory, angles, sides, mirrored):
     folder = tmp_path_factory.mktemp("series")
     x, y, z = angles
     turn_x = np.array([[1, 0, 0], [0, np.cos(x), -np.sin(x)], [0, np.sin(x), np.cos(x)]])
@@ -124,7 +126,7 @@ def test_every_orientation_is_put_where_simple_itk_puts_it(
     np.testing.assert_array_equal(scan.read()[tuple(places.T)][:, 0], HU.reshape(-1))
 
 
-def test_an_enhanced_multi_frame_file_is_the_same_scan_as_its_slices(tmp_path: Path) -> None:
+def test_an_enhanced_file_is_the_scan_of_its_slices_and_each_frame_may_have_its_own_rescale(tmp_path):
     write_series(tmp_path / "slices", STORED, EVEN)
     order = [3, 0, 4, 1, 2]
     dataset = multi_frame_dataset(STORED[order], [EVEN[index] for index in order])
@@ -136,48 +138,38 @@ def test_an_enhanced_multi_frame_file_is_the_same_scan_as_its_slices(tmp_path: P
         np.testing.assert_array_equal(scan.read(), slices.read())
         np.testing.assert_array_equal(scan.grid.affine, slices.grid.affine)
         assert scan.unit == "HU" and scan.files == ("frames.dcm",)
-
-
-def test_frames_of_an_enhanced_file_may_each_have_their_own_rescale(tmp_path: Path) -> None:
     rescales = [(index + 1, -100 * index) for index in range(5)]
-    save(multi_frame_dataset(STORED, EVEN, rescales=rescales), tmp_path / "frames.dcm")
-    scan = open_folder(tmp_path)
+    path = save(multi_frame_dataset(STORED, EVEN, rescales=rescales), tmp_path / "b" / "frames.dcm")
+    scan = open_folder(tmp_path / "b")
     expected = [STORED[index].astype(np.int64) * slope + low for index, (slope, low) in enumerate(rescales)]
     np.testing.assert_array_equal(scan.read()[..., 0], expected)
     assert findings(scan) == {"slices differ in rescale": "noted"}
+    save(image_dataset(STORED, more={"NumberOfFrames": 5}), path)
+    assert str(refusal(tmp_path / "b")) == "read: no DICOM series (1 x image without position)"
 
 
-def test_a_multi_frame_file_without_positions_is_no_series(tmp_path: Path) -> None:
-    save(image_dataset(STORED, more={"NumberOfFrames": 5}), tmp_path / "frames.dcm")
-    assert str(refusal(tmp_path)) == "read: no DICOM series (1 x image without position)"
-
-
-def test_one_slice_takes_its_thickness_as_spacing_or_is_refused(tmp_path: Path) -> None:
-    write_series(tmp_path / "a", STORED[:1], EVEN[:1], thickness=3.0)
-    scan = open_folder(tmp_path / "a")
-    assert scan.grid.spacing_mm == (3, 1, 1) and findings(scan) == {"single slice": "noted"}
-    write_series(tmp_path / "b", STORED[:1], EVEN[:1], thickness=None)
-    assert refusal(tmp_path / "b").reason == "slice spacing is unknown"
-
-
-def test_files_are_grouped_and_what_is_no_slice_is_listed_apart(tmp_path: Path) -> None:
+def test_files_are_grouped_and_what_is_no_slice_is_listed_apart(tmp_path):
     write_series(tmp_path / "mixed", STORED, EVEN, series="1.2.3", patient="Alice")
     write_series(tmp_path / "mixed", STORED[:2], EVEN[:2], series="1.2.4", patient="Bob", names=["x", "y"])
-    save(image_dataset(STORED[0], more=LOCALIZER), tmp_path / "localizer")
-    save(image_dataset(STORED[0], position=None), tmp_path / "capture")
     mosaic = {"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}
-    save(image_dataset(STORED[0], modality="MR", more=mosaic), tmp_path / "mosaic")
     color = {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB", "PlanarConfiguration": 0}
-    save(image_dataset(np.zeros((6, 21), np.uint8), more=color), tmp_path / "color")
     segmentation = image_dataset(np.zeros((6, 7), np.uint8), modality="SEG", series="1.2.5")
     segmentation.SOPClassUID = SegmentationStorage
     segmentation.ReferencedSeriesSequence = [item(SeriesInstanceUID="1.2.3")]
-    save(segmentation, tmp_path / "seg")
     structures = item(SOPClassUID=RTStructureSetStorage, SOPInstanceUID="1.2.8")
     structures.Modality, structures.SeriesInstanceUID = "RTSTRUCT", "1.2.6"
     study = item(RTReferencedSeriesSequence=[item(SeriesInstanceUID="1.2.4")])
     structures.ReferencedFrameOfReferenceSequence = [item(RTReferencedStudySequence=[study])]
-    save(structures, tmp_path / "rtstruct")
+    others = {
+        "localizer": image_dataset(STORED[0], more=LOCALIZER),
+        "image without position": image_dataset(STORED[0], position=None),
+        "mosaic": image_dataset(STORED[0], modality="MR", more=mosaic),
+        "color image": image_dataset(np.zeros((6, 21), np.uint8), more=color),
+        "segmentation": segmentation,
+        "structure set": structures,
+    }
+    for kind, dataset in others.items():
+        save(dataset, tmp_path / kind)
     (tmp_path / "notes.txt").write_text("none")
     (tmp_path / "empty").write_bytes(b"")
     files = LocalFiles(tmp_path)
@@ -188,32 +180,14 @@ def test_files_are_grouped_and_what_is_no_slice_is_listed_apart(tmp_path: Path) 
     assert by_slices[5].group != by_slices[2].group and len(by_slices[5].group or "") == 16
     assert by_slices[2].members == ("mixed/x", "mixed/y")
     kinds = {item.path: item.kind for item in apart}
-    assert kinds == {
-        "localizer": "localizer",
-        "capture": "image without position",
-        "mosaic": "mosaic",
-        "color": "color image",
-        "seg": "segmentation",
-        "rtstruct": "structure set",
-        "notes.txt": "not DICOM",
-        "empty": "not DICOM",
-    }
+    assert kinds == {kind: kind for kind in others} | dict.fromkeys(("notes.txt", "empty"), "not DICOM")
     refers = {item.path: item.refers_to for item in apart if item.refers_to}
-    assert refers == {"seg": (by_slices[5].series,), "rtstruct": (by_slices[2].series,)}
+    assert refers == {"segmentation": (by_slices[5].series,), "structure set": (by_slices[2].series,)}
     again, _ = group_series(files, files.sizes(), SeriesPolicy(salt="other"))
     assert {series.group for series in again}.isdisjoint(series.group for series in found)
 
 
-def test_series_without_a_uid_are_grouped_by_folder(tmp_path: Path) -> None:
-    for folder in "ab":
-        write_series(tmp_path / folder, STORED, EVEN, more={"SeriesInstanceUID": ""})
-    files = LocalFiles(tmp_path)
-    found, _ = group_series(files, files.sizes())
-    assert [series.slices for series in found] == [5, 5] and found[0].key != found[1].key
-    assert all(series.series is None for series in found)
-
-
-def test_one_uid_with_stacks_of_other_size_orientation_or_echo_makes_several_series(tmp_path: Path) -> None:
+def test_one_uid_makes_several_series_by_size_and_none_goes_by_folder(tmp_path):
     write_series(tmp_path / "a", STORED, EVEN)
     write_series(tmp_path / "b", STORED[:, :4], EVEN)
     write_series(tmp_path / "c", STORED, EVEN, orientation=(0, 1, 0, 0, 0, -1))
@@ -224,15 +198,19 @@ def test_one_uid_with_stacks_of_other_size_orientation_or_echo_makes_several_ser
     assert [{path[0] for path in series.members} for series in found] == [{"a"}, {"b"}, {"c"}, {"d"}, {"e"}]
     assert len({series.key for series in found}) == 5 and len({series.series for series in found}) == 2
     assert refusal(tmp_path).reason == "several series, or several stacks in one"
+    for folder in "ab":
+        write_series(tmp_path / "b" / "none" / folder, STORED, EVEN, more={"SeriesInstanceUID": ""})
+    files = LocalFiles(tmp_path / "b" / "none")
+    found, _ = group_series(files, files.sizes())
+    assert [series.slices for series in found] == [5, 5] and found[0].key != found[1].key
+    assert all(series.series is None for series in found)
+    other = {"ImageType": ["ORIGINAL", "X"]}
+    write_series(tmp_path / "b" / "one", STORED[::2], EVEN[::2], names=list("ace"))
+    write_series(tmp_path / "b" / "one", STORED[1::2], EVEN[1::2], names=list("bd"), more=other)
+    np.testing.assert_array_equal(open_folder(tmp_path / "b" / "one").read()[..., 0], HU)
 
 
-def test_image_types_that_differ_within_one_stack_do_not_part_it(tmp_path: Path) -> None:
-    write_series(tmp_path, STORED[::2], EVEN[::2], names=list("ace"))
-    write_series(tmp_path, STORED[1::2], EVEN[1::2], names=list("bd"), more={"ImageType": ["ORIGINAL", "X"]})
-    np.testing.assert_array_equal(open_folder(tmp_path).read()[..., 0], HU)
-
-
-def test_a_policy_of_other_words_is_refused_and_does_not_print_its_salt() -> None:
+def test_a_policy_of_other_words_is_refused_and_does_not_print_its_salt():
     with pytest.raises(UsageError, match="tilt: expected one of correct, refuse, got 'ignore'"):
-        SeriesPolicy(tilt="ignore")  # type: ignore[arg-type]
+        SeriesPolicy(tilt="ignore")
     assert "pepper" not in repr(SeriesPolicy(salt="pepper"))

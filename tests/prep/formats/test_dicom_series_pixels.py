@@ -10,37 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydicom.uid import (
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    RLELossless,
-)
+from pydicom import uid
 
 from halofeed.prep.formats.dicom import headers as dicom_headers
+from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.pixels import compressed_frames
+from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
 from halofeed.prep.formats.dicom.series import group_series
+from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.support.allocations import traced
-from tests.support.dicom_folders import open_folder
+from tests.support.dicom_folders import last_wins, open_folder
+from tests.support.dicom_mask_writer import saved, segmentation
 from tests.support.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
 
 UNCOMPRESSED = [
-    *(ImplicitVRLittleEndian, ExplicitVRLittleEndian),
-    *(ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian),
+    *(uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian),
+    *(uid.ExplicitVRBigEndian, uid.DeflatedExplicitVRLittleEndian),
 ]
-LOSSLESS = [JPEG2000Lossless, JPEGLSLossless, JPEGLosslessSV1, RLELossless]
-KINDS: list[tuple[type, int]] = [
-    (np.uint8, 8),
-    *((dtype, n) for n in (12, 16) for dtype in (np.uint16, np.int16)),
-]
+LOSSLESS = [uid.JPEG2000Lossless, uid.JPEGLSLossless, uid.JPEGLosslessSV1, uid.RLELossless]
+KINDS = [(np.uint8, 8), *((dtype, n) for n in (12, 16) for dtype in (np.uint16, np.int16))]
 
 
 def stored_pixels(dtype: Any, bits: int, shape: tuple[int, ...] = (40, 35)) -> np.ndarray[Any, Any]:
@@ -58,49 +48,35 @@ def read_one(folder: Path) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("syntax", UNCOMPRESSED + LOSSLESS, ids=lambda syntax: syntax.name)
 @pytest.mark.parametrize(("dtype", "bits"), KINDS)
-def test_every_lossless_syntax_gives_the_values(tmp_path: Path, syntax: Any, dtype: Any, bits: int) -> None:
+def test_every_lossless_syntax_gives_the_values(tmp_path, syntax, dtype, bits):
     pixels = stored_pixels(dtype, bits)
     dataset = image_dataset(pixels, bits_stored=bits, modality="MR", rescale=None)
-    if syntax == ExplicitVRBigEndian and bits == 8:
+    if syntax == uid.ExplicitVRBigEndian and bits == 8:
         dataset["PixelData"].VR = "OB"
     save(dataset, tmp_path / "a.dcm", syntax)
     np.testing.assert_array_equal(read_one(tmp_path), pixels)
 
 
-def test_8_bit_pixels_in_big_endian_words_are_put_back_in_order(tmp_path: Path) -> None:
+def test_8_bit_pixels_in_big_endian_words_or_jpeg_baseline_come_out(tmp_path):
     frames = stored_pixels(np.uint8, 8, (2, 5, 7))
-    positions = [(0, 0, 0), (0, 0, 1)]
-    dataset = multi_frame_dataset(frames, positions, rescales=[(1, 0)] * 2, modality="MR")
+    dataset = multi_frame_dataset(frames, [(0, 0, 0), (0, 0, 1)], rescales=[(1, 0)] * 2, modality="MR")
     dataset.PixelData = np.frombuffer(frames.tobytes(), "<u2").byteswap().tobytes()
     dataset["PixelData"].VR = "OW"
-    save(dataset, tmp_path / "a.dcm", ExplicitVRBigEndian)
+    save(dataset, tmp_path / "a.dcm", uid.ExplicitVRBigEndian)
     np.testing.assert_array_equal(read_one(tmp_path), frames)
-
-
-def test_jpeg_baseline_comes_out_nearly_as_it_went_in(tmp_path: Path) -> None:
     pixels = np.add.outer(np.arange(40), np.arange(35)).astype(np.uint8) * 2
-    save(image_dataset(pixels, modality="MR", rescale=None), tmp_path / "a.dcm", JPEGBaseline8Bit)
+    save(image_dataset(pixels, modality="MR", rescale=None), tmp_path / "a.dcm", uid.JPEGBaseline8Bit)
     assert np.abs(read_one(tmp_path).astype(int) - pixels).max() <= 3
 
 
-def test_pixels_of_12_bits_in_a_jpeg_that_no_free_plug_in_decodes_are_refused_by_name(tmp_path: Path) -> None:
-    path = save(image_dataset(stored_pixels(np.uint8, 8)), tmp_path / "a.dcm", JPEGBaseline8Bit)
-    data = path.read_bytes().replace(JPEGBaseline8Bit.encode(), JPEGExtended12Bit.encode())
-    start = data.index(b"\xff\xc0\x00\x0b\x08")
-    path.write_bytes(data[: start + 4] + b"\x0c" + data[start + 5 :])
-    with pytest.raises(SourceError, match="transfer syntax is not supported") as caught:
-        read_one(tmp_path)
-    assert caught.value.stage == "decode"
-
-
-def test_pieces_of_frames_are_joined_as_the_table_says() -> None:
+def test_pieces_of_frames_are_joined_as_the_table_says():
     pieces = [b"abcd", b"ef", b"gh", b"ijkl"]
     starts, body = [0, 22], b""
     for piece in [struct.pack("<2I", *starts), *pieces]:
         body += struct.pack("<HHI", 0xFFFE, 0xE000, len(piece)) + piece
     body += struct.pack("<HHI", 0xFFFE, 0xE0DD, 0)
 
-    def joined(count: int, data: bytes = body) -> list[bytes]:
+    def joined(count, data=body):
         frames = compressed_frames(data, 0, count)
         return [b"".join(data[at : at + size] for at, size in frame) for frame in frames]
 
@@ -114,8 +90,8 @@ def test_pieces_of_frames_are_joined_as_the_table_says() -> None:
 SIZES = {"Rows": 0x00280010, "Columns": 0x00280011}
 
 
-@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, *LOSSLESS], ids=lambda syntax: syntax.name)
-def test_a_header_that_claims_65535_rows_and_columns_allocates_nothing(tmp_path: Path, syntax: Any) -> None:
+@pytest.mark.parametrize("syntax", [uid.ExplicitVRLittleEndian, *LOSSLESS], ids=lambda syntax: syntax.name)
+def test_a_header_that_claims_65535_rows_and_columns_allocates_nothing(tmp_path, syntax):
     path = save(image_dataset(stored_pixels(np.uint16, 12)), tmp_path / "a.dcm", syntax)
     data = path.read_bytes()
     for tag in SIZES.values():
@@ -131,7 +107,7 @@ def test_a_header_that_claims_65535_rows_and_columns_allocates_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("syntax", UNCOMPRESSED + LOSSLESS, ids=lambda syntax: syntax.name)
-def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path, syntax: Any) -> None:
+def test_a_file_cut_off_anywhere_is_refused(tmp_path, syntax):
     whole = save(image_dataset(stored_pixels(np.uint16, 12)), tmp_path / "a.dcm", syntax).read_bytes()
     # Compressed pixels end with marks of 8 bytes, and padding, without which all frames are there.
     for length in [*range(0, len(whole) - 12, 97), len(whole) - 12]:
@@ -141,10 +117,10 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path, syntax: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "syntax", UNCOMPRESSED + LOSSLESS + [JPEGBaseline8Bit], ids=lambda syntax: syntax.name
+    "syntax", UNCOMPRESSED + LOSSLESS + [uid.JPEGBaseline8Bit], ids=lambda syntax: syntax.name
 )
-def test_flipped_bits_raise_nothing_but_source_errors(tmp_path: Path, syntax: Any) -> None:
-    dtype = np.uint8 if syntax == JPEGBaseline8Bit else np.uint16
+def test_flipped_bits_raise_nothing_but_source_errors(tmp_path, syntax):
+    dtype = np.uint8 if syntax == uid.JPEGBaseline8Bit else np.uint16
     bits = 8 * np.dtype(dtype).itemsize
     whole = save(image_dataset(stored_pixels(dtype, bits)), tmp_path / "a.dcm", syntax).read_bytes()
     draw = random.Random(5)
@@ -159,26 +135,33 @@ def test_flipped_bits_raise_nothing_but_source_errors(tmp_path: Path, syntax: An
             open_folder(tmp_path).read()
 
 
-def test_a_damaged_slice_is_named(tmp_path: Path) -> None:
+def test_a_damaged_slice_and_a_jpeg_that_no_free_plug_in_decodes_are_refused_by_name(tmp_path):
     for index in range(3):
         dataset = image_dataset(stored_pixels(np.uint16, 12), position=(0, 0, index))
-        save(dataset, tmp_path / f"{index}.dcm", RLELossless)
+        save(dataset, tmp_path / f"{index}.dcm", uid.RLELossless)
     data = (tmp_path / "1.dcm").read_bytes()
     (tmp_path / "1.dcm").write_bytes(data[: len(data) // 2])
     with pytest.raises(SourceError, match=r"1\.dcm"):
         read_one(tmp_path)
+    path = save(image_dataset(stored_pixels(np.uint8, 8)), tmp_path / "b" / "a.dcm", uid.JPEGBaseline8Bit)
+    data = path.read_bytes().replace(uid.JPEGBaseline8Bit.encode(), uid.JPEGExtended12Bit.encode())
+    start = data.index(b"\xff\xc0\x00\x0b\x08")
+    path.write_bytes(data[: start + 4] + b"\x0c" + data[start + 5 :])
+    with pytest.raises(SourceError, match="transfer syntax is not supported") as caught:
+        read_one(tmp_path / "b")
+    assert caught.value.stage == "decode"
 
 
-def test_deflated_bytes_without_end_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_deflated_bytes_without_end_are_refused(monkeypatch, tmp_path):
     dataset = image_dataset(np.zeros((500, 500), np.uint16))
-    save(dataset, tmp_path / "a.dcm", DeflatedExplicitVRLittleEndian)
+    save(dataset, tmp_path / "a.dcm", uid.DeflatedExplicitVRLittleEndian)
     assert not (read_one(tmp_path) + 1024).any()
     monkeypatch.setattr(dicom_headers, "MAX_INFLATED_BYTES", 10_000)
     with pytest.raises(SourceError, match="DICOM file is too large"):
         read_one(tmp_path)
 
 
-def test_reading_holds_one_volume_and_a_few_slices(tmp_path: Path) -> None:
+def test_reading_holds_one_volume_and_a_few_slices(tmp_path):
     count, side = 60, 128
     volume = np.zeros((count, side, side), np.int16)
     write_series(tmp_path, volume, [(0, 0, index) for index in range(count)], rescale=(1, 0))
@@ -186,3 +169,88 @@ def test_reading_holds_one_volume_and_a_few_slices(tmp_path: Path) -> None:
     with traced() as memory:
         voxels = scan.read()
     assert voxels.nbytes == volume.nbytes and memory.peak < volume.nbytes + 6 * volume[0].nbytes
+
+
+RAMP = (np.arange(64 * 64).reshape(64, 64) * 37 % 4096).astype(np.uint16)
+AFFINE = np.array([[0, 0, 1.0, 0], [0, 1.0, 0, 0], [3.0, 0, 0, 0], [0, 0, 0, 1]])
+
+
+def frame_of(*pieces: bytes) -> bytes:
+    """A frame of run lengths with its header."""
+    places = [64 + sum(map(len, pieces[:number])) for number in range(len(pieces))]
+    return struct.pack("<16I", len(pieces), *places, *[0] * (15 - len(pieces))) + b"".join(pieces)
+
+
+WHOLE = b"\x0f" + bytes(range(16))
+BEYOND = {
+    "a run beyond the end": bytes([14]) + bytes(15) + b"\xf0\x05",
+    "values beyond the end": b"\x1f" + bytes(range(32)),
+    "a run behind the end": WHOLE + b"\xff\x05",
+}
+
+
+@pytest.mark.parametrize("piece", BEYOND.values(), ids=BEYOND)
+@pytest.mark.parametrize("place", [0, 1])
+def test_runs_beyond_the_frame_are_refused_without_a_panic(piece, place, capfd):
+    pieces = [WHOLE, WHOLE]
+    pieces[place] = piece
+    damaged = r"pixel data is damaged \(run lengths of \d+ values, expected 16\)"
+    with pytest.raises(SourceError, match=damaged):
+        decode_run_lengths(frame_of(*pieces), 2, (4, 4))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("padding", [b"", b"\0", b"\0\0", b"\x80"])
+def test_padding_behind_the_runs_is_left_out(padding):
+    pixels = decode_run_lengths(frame_of(bytes([0xF1, 2]) + padding, WHOLE + padding), 2, (4, 4))
+    assert pixels.dtype == np.uint16
+    assert pixels.tolist() == (512 + np.arange(16).reshape(4, 4)).tolist()
+
+
+def assert_said_in_rejects_alone(path, places, read, capfd, caplog):
+    """Of a file damaged at one place after the other, counted from its end, some are refused, and nothing is said."""
+    whole, refused = path.read_bytes(), []
+    capfd.readouterr()
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[-place] ^= 0x50
+        path.write_bytes(damaged)
+        try:
+            read()
+        except SourceError as error:
+            refused.append(str(error))
+    assert refused
+    assert not [text for text in refused if "Error" in text or "Exception" in text]
+    assert not caplog.records
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "syntax", [uid.RLELossless, uid.JPEGLSLossless, uid.JPEG2000Lossless], ids=lambda syntax: syntax.name
+)
+def test_damaged_slices_print_and_log_nothing(syntax, tmp_path, capfd, caplog):
+    path = save(image_dataset(RAMP, rescale=(1, 0)), tmp_path / "a.dcm", syntax)
+    assert_said_in_rejects_alone(path, range(1, 400, 7), lambda: open_folder(tmp_path).read(), capfd, caplog)
+
+
+@pytest.mark.parametrize("kind", ["FRACTIONAL", "LABELMAP"])
+def test_damaged_masks_print_and_log_nothing(kind, tmp_path, capfd, caplog):
+    pixels = np.tile(np.array([0, 1, 1, 0], np.uint8), (16, 4))
+    bits, numbers = (16, {0: "rest", 1: "a"}) if kind == "LABELMAP" else (8, {1: "a"})
+    stored = pixels.astype(np.uint16) if bits == 16 else pixels * 255
+    dataset = segmentation(
+        [(1, depth, stored) for depth in range(3)],
+        AFFINE,
+        numbers,
+        kind=kind,
+        bits=bits,
+        syntax=uid.RLELossless,
+    )
+    path = tmp_path / "mask.dcm"
+    path.write_bytes(saved(dataset))
+
+    def read():
+        grid = Grid(shape=(3, 16, 16), affine=AFFINE)
+        last_wins(open_dicom_mask(LocalFiles(tmp_path), path.name, grid))
+
+    assert_said_in_rejects_alone(path, range(9, 200, 3), read, capfd, caplog)

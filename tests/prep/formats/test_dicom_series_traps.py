@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pydicom.dataset import Dataset
+from pydicom.uid import JPEG2000, ExplicitVRLittleEndian, JPEGLSNearLossless
 
 from halofeed.prep.formats.dicom.facts import PixelFormat
 from halofeed.prep.formats.dicom.pixels import values_of
 from halofeed.prep.formats.dicom.slices import MAX_GROWTH, holes, plan_slices
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.geometry.scan import Scan
 from halofeed.schemas.errors import SourceError
 from tests.support.dicom_folders import details, open_folder, refusal
 from tests.support.dicom_writer import AXIAL, image_dataset, item, save, write_series
@@ -32,29 +35,20 @@ def write_at(folder: Path, heights: list[float], **options: Any) -> None:
     write_series(folder, ramp(heights), [(0, 0, height) for height in heights], **options)
 
 
-HEIGHTS_AND_HOLES: list[tuple[list[float], dict[int, int]]] = [
-    ([3, 3, 3, 3], {}),
-    ([3, 3, 6, 3, 3], {2: 1}),
-    ([3, 6, 3], {1: 1}),
-    ([3, 3, 3, 12], {3: 3}),
-    ([3, 3, 3, 6, 6, 3, 3, 3], {3: 1, 4: 1}),
-    ([4, 4, 4, 8, 8, 8], {}),
-    ([4, 4, 4, 7, 7, 7], {}),
-    ([4, 4, 4, 5.3, 4], {}),
-    ([5, 5, 5, 2.5, 5, 5], {}),
-    ([28.01, 4.0, 4.0, 1.08, 7.0, 7.0, 35.0], {}),
+HEIGHTS_AND_HOLES = [
+    *(([3, 3, 3, 3], {}), ([3, 3, 6, 3, 3], {2: 1}), ([3, 6, 3], {1: 1}), ([3, 3, 3, 12], {3: 3})),
+    *(([3, 3, 3, 6, 6, 3, 3, 3], {3: 1, 4: 1}), ([4, 4, 4, 8, 8, 8], {}), ([4, 4, 4, 7, 7, 7], {})),
+    *(([4, 4, 4, 5.3, 4], {}), ([5, 5, 5, 2.5, 5, 5], {}), ([28.01, 4.0, 4.0, 1.08, 7.0, 7.0, 35.0], {})),
     ([1, 1, 1, 1, 2, 5, 5, 5, 10, 5], {4: 1, 8: 1}),
 ]
 
 
-@pytest.mark.parametrize(("gaps", "expected"), HEIGHTS_AND_HOLES)
-def test_a_gap_is_a_hole_where_it_is_a_multiple_of_the_regular_gap_beside_it(
-    gaps: list[float], expected: dict[int, int]
-) -> None:
-    assert holes(np.array(gaps, np.float64)) == expected
+def test_a_gap_is_a_hole_where_it_is_a_multiple_of_the_regular_gap_beside_it():
+    for gaps, expected in HEIGHTS_AND_HOLES:
+        assert holes(np.array(gaps, np.float64)) == expected, gaps
 
 
-def test_a_missing_slice_is_refused_or_filled_by_policy(tmp_path: Path) -> None:
+def test_a_missing_slice_is_refused_or_filled_and_unequal_gaps_are_resampled_or_refused(tmp_path):
     write_at(tmp_path, [0, 3, 6, 12, 15, 18])
     error = refusal(tmp_path)
     assert (error.stage, error.reason) == ("read", "slices are missing")
@@ -64,12 +58,18 @@ def test_a_missing_slice_is_refused_or_filled_by_policy(tmp_path: Path) -> None:
     assert scan.grid.shape[0] == 7 and scan.grid.spacing_mm[0] == 3
     assert details(scan) == {"slices are missing": ("corrected", "1 interpolated, at gaps of 6.0 mm")}
     assert scan.read()[:, 0, 0, 0].tolist() == [0, 30, 60, 90, 120, 150, 180]
+    heights = [0, 4, 8, 12, 18.5, 25, 31.5, 38]
+    write_at(tmp_path / "b", heights)
+    scan = open_folder(tmp_path / "b")
+    depth, spacing = scan.grid.shape[0], scan.grid.spacing_mm[0]
+    assert spacing == pytest.approx(38 / (depth - 1)) and abs(spacing - 4) < 0.3
+    assert details(scan)["unequal gaps"] == ("corrected", f"4.0 to 6.5 mm; resampled every {spacing:.2f} mm")
+    np.testing.assert_allclose(scan.read()[:, 0, 0, 0], 10 * spacing * np.arange(depth), atol=0.5)
+    assert refusal(tmp_path / "b", unequal_gaps="refuse").reason == "gaps between slices are unequal"
 
 
 @pytest.mark.parametrize("lost", [[1, 5, 8], [1, 2, 4, 7], [2, 4, 6, 7]])
-def test_slices_missing_at_random_are_refused_or_filled_where_the_thickness_says_how_they_lay(
-    tmp_path: Path, lost: list[int]
-) -> None:
+def test_slices_missing_at_random_are_refused_or_filled_where_the_thickness_says_how_they_lay(tmp_path, lost):
     """Gaps of 6, 3, 3, 6, 3, 6 mm have no gap that most share; slices 3 mm thick say that 3 mm was meant."""
     heights = [3.0 * index for index in range(10) if index not in lost]
     write_at(tmp_path, heights, thickness=3.0)
@@ -82,25 +82,9 @@ def test_slices_missing_at_random_are_refused_or_filled_where_the_thickness_says
 
 
 @pytest.mark.parametrize("heights", [[0, 3, 6, 185, 188], [0, 3, 7, 186], [0, 5, 9, 70, 75]])
-def test_two_stacks_far_apart_are_refused_under_every_policy(tmp_path: Path, heights: list[float]) -> None:
+def test_two_stacks_far_apart_are_refused_under_every_policy(tmp_path, heights):
     write_at(tmp_path, heights)
     assert refusal(tmp_path, missing_slice="correct").reason == "slices are missing"
-
-
-def test_unequal_gaps_are_resampled_linearly_between_the_first_and_the_last_slice(tmp_path: Path) -> None:
-    heights = [0, 4, 8, 12, 18.5, 25, 31.5, 38]
-    write_at(tmp_path, heights)
-    scan = open_folder(tmp_path)
-    depth, spacing = scan.grid.shape[0], scan.grid.spacing_mm[0]
-    assert spacing == pytest.approx(38 / (depth - 1)) and abs(spacing - 4) < 0.3
-    assert details(scan)["unequal gaps"] == ("corrected", f"4.0 to 6.5 mm; resampled every {spacing:.2f} mm")
-    np.testing.assert_allclose(scan.read()[:, 0, 0, 0], 10 * spacing * np.arange(depth), atol=0.5)
-    assert refusal(tmp_path, unequal_gaps="refuse").reason == "gaps between slices are unequal"
-
-
-def test_positions_rounded_to_tenths_of_a_millimeter_are_regular(tmp_path: Path) -> None:
-    write_at(tmp_path, [round(0.625 * index, 1) for index in range(20)], thickness=None)
-    assert open_folder(tmp_path).findings == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -109,8 +93,8 @@ def test_positions_rounded_to_tenths_of_a_millimeter_are_regular(tmp_path: Path)
     values=st.lists(st.integers(0, 99), min_size=13),
 )
 def test_the_plan_interpolates_between_the_neighbors_of_each_slice_and_never_grows_without_bound(
-    gaps: list[float], values: list[int]
-) -> None:
+    gaps, values
+):
     heights = np.concatenate([[0], np.cumsum(gaps)])
     positions = np.outer(heights, [0, 0, 1.0])
     try:
@@ -132,7 +116,7 @@ def test_the_plan_interpolates_between_the_neighbors_of_each_slice_and_never_gro
 
 
 @pytest.mark.parametrize("degrees", [-18, 16])
-def test_gantry_tilt_leaves_every_voxel_where_its_slice_says(tmp_path: Path, degrees: float) -> None:
+def test_gantry_tilt_leaves_every_voxel_where_its_slice_says(tmp_path, degrees):
     angle = np.radians(degrees)
     orientation = (1, 0, 0, 0, np.cos(angle), np.sin(angle))
     positions = [(5.0, 6.0, 4.0 * index) for index in range(6)]
@@ -148,39 +132,25 @@ def test_gantry_tilt_leaves_every_voxel_where_its_slice_says(tmp_path: Path, deg
     assert refusal(tmp_path, tilt="refuse").reason == "gantry is tilted"
 
 
-def test_slices_that_stray_across_their_normal_are_refused(tmp_path: Path) -> None:
-    write_series(tmp_path, ramp([0, 2, 4, 6]), [(0, 0, 0), (0, 3, 2), (0, 0, 4), (0, 0, 6)])
-    assert refusal(tmp_path).reason == "slices are shifted against each other"
+STRAYS = [  # the places of slices, x or y where it is not 0, and what is advised
+    ([0, 2, (0, 9, 4), 6, 8], r"\d+-2.dcm alone: take it out of the folder"),
+    ([(0, 9, 0), 2, 4, 6, 8], r"\d+-0.dcm alone: take it out of the folder"),
+    ([0, 2, (9, 0, 4), (9, 0, 6)], "--series-identity folder"),
+    ([0, 2, 4, 90], r"\d+-3.dcm lies alone .* take it out of the folder"),
+    ([0, 2, 90, 92], r"-1.dcm and \d+-2.dcm; .* --series-identity folder"),
+    ([0, (0, 3, 2), 4, 6], "slices are shifted against each other"),
+]
 
 
-@pytest.mark.parametrize(
-    ("places", "cure"),
-    [
-        (
-            [(0, 0, 0), (0, 0, 2), (0, 9, 4), (0, 0, 6), (0, 0, 8)],
-            r"\d+-2.dcm alone: take it out of the folder",
-        ),
-        (
-            [(0, 9, 0), (0, 0, 2), (0, 0, 4), (0, 0, 6), (0, 0, 8)],
-            r"\d+-0.dcm alone: take it out of the folder",
-        ),
-        ([(0, 0, 0), (0, 0, 2), (9, 0, 4), (9, 0, 6)], "--series-identity folder"),
-        ([(0, 0, 0), (0, 0, 2), (0, 0, 4), (0, 0, 90)], r"\d+-3.dcm lies alone .* take it out of the folder"),
-        (
-            [(0, 0, 0), (0, 0, 2), (0, 0, 90), (0, 0, 92)],
-            r"-1.dcm and \d+-2.dcm; .* --series-identity folder",
-        ),
-    ],
-)
-def test_a_stray_slice_is_named_and_two_ranges_are_told_how_to_become_two_scans(
-    tmp_path: Path, places: list[Any], cure: str
-) -> None:
-    write_series(tmp_path, ramp(list(range(len(places)))), places)
+@pytest.mark.parametrize(("places", "advice"), STRAYS)
+def test_a_stray_slice_is_named_and_two_ranges_are_told_how_to_become_two_scans(tmp_path, places, advice):
+    lying = [place if isinstance(place, tuple) else (0, 0, place) for place in places]
+    write_series(tmp_path, ramp(list(range(len(places)))), lying)
     error = refusal(tmp_path)
-    assert re.search(cure, error.detail) and "--fill-missing-slices" not in error.detail
+    assert re.search(advice, str(error)) and "--fill-missing-slices" not in error.detail
 
 
-def test_the_same_image_twice_is_dropped_and_another_image_at_its_place_is_refused(tmp_path: Path) -> None:
+def test_the_same_image_twice_is_dropped_and_another_image_at_its_place_is_refused(tmp_path):
     write_at(tmp_path, [0, 2, 4])
     write_at(tmp_path / "again", [2, 4])
     scan = open_folder(tmp_path)
@@ -192,16 +162,16 @@ def test_the_same_image_twice_is_dropped_and_another_image_at_its_place_is_refus
     assert refusal(tmp_path).reason == "different images at one position"
 
 
-def test_overlapping_slices_are_noted(tmp_path: Path) -> None:
+def test_overlapping_slices_are_noted_and_positions_rounded_to_tenths_of_a_millimeter_regular(tmp_path):
     write_at(tmp_path, [0, 2, 4], thickness=3)
     overlap = "slices 3 mm thick lie 2.00 mm apart"
     assert details(open_folder(tmp_path)) == {"overlapping slices": ("noted", overlap)}
     assert refusal(tmp_path, overlapping="refuse").reason == "slices overlap"
+    write_at(tmp_path / "b", [round(0.625 * index, 1) for index in range(20)], thickness=None)
+    assert open_folder(tmp_path / "b").findings == ()
 
 
-def round_field(
-    values: np.ndarray[Any, Any], padding: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def round_field(values: np.ndarray, padding: int) -> tuple[np.ndarray, np.ndarray]:
     """A square slice with padding outside a circle, and where that is."""
     side = len(values)
     outside = np.hypot(*(np.indices(values.shape) - (side - 1) / 2)) > side / 2
@@ -209,7 +179,7 @@ def round_field(
 
 
 LOW, HIGH = {"PixelPaddingValue": -2010}, {"PixelPaddingValue": -2000}
-PADDINGS: list[tuple[str, type, int, tuple[float, float], dict[str, Any], int]] = [
+PADDINGS = [
     ("signed, declared as unsigned 63536", np.int16, -2000, (1, -1024), {"PixelPaddingValue": 63536}, 16),
     ("signed, -2000 declared", np.int16, -2000, (1, -1024), HIGH, 16),
     ("unsigned 63536", np.uint16, 63536, (1, -1024), {"PixelPaddingValue": 63536}, 16),
@@ -231,9 +201,7 @@ def with_padding(dataset: Dataset, tags: dict[str, int]) -> Dataset:
 @pytest.mark.parametrize(
     ("kind", "dtype", "padding", "rescale", "tags", "bits"), PADDINGS, ids=[row[0] for row in PADDINGS]
 )
-def test_padding_becomes_air_and_nothing_else_does(
-    tmp_path: Path, kind: str, dtype: type, padding: int, rescale: Any, tags: dict[str, int], bits: int
-) -> None:
+def test_padding_becomes_air_and_nothing_else_does(tmp_path, kind, dtype, padding, rescale, tags, bits):
     real = np.random.default_rng(1).integers(1030, 2500, (16, 16)).astype(dtype)
     pixels, outside = round_field(real, padding)
     for index in range(3):
@@ -246,24 +214,31 @@ def test_padding_becomes_air_and_nothing_else_does(
     assert refusal(tmp_path, padding="refuse").reason == "series has padding values"
 
 
-def test_padding_that_tissue_has_too_is_not_believed(tmp_path: Path) -> None:
+def test_padding_of_an_mr_becomes_0_unless_tissue_has_it_or_jpeg_2000_spread_it(tmp_path):
+    """In JPEG-LS it is found by the tolerance that the file states."""
     zeros = np.zeros((ROWS, COLUMNS), np.int16)
-    save(image_dataset(zeros, rescale=(1, 0), more={"PixelPaddingValue": 0}), tmp_path / "a.dcm")
-    scan = open_folder(tmp_path)
+    save(image_dataset(zeros, rescale=(1, 0), more={"PixelPaddingValue": 0}), tmp_path / "ct/a.dcm")
+    scan = open_folder(tmp_path / "ct")
     assert details(scan)["padding values"][0] == "noted" and not scan.read().any()
-
-
-def test_padding_of_an_mr_becomes_0(tmp_path: Path) -> None:
     pixels, outside = round_field(np.full((16, 16), 300, np.uint16), 65535)
-    dataset = image_dataset(pixels, modality="MR", rescale=None, more={"PixelPaddingValue": 65535})
-    save(dataset, tmp_path / "a.dcm")
-    scan = open_folder(tmp_path)
+    mr = image_dataset(pixels, modality="MR", rescale=None, more={"PixelPaddingValue": 65535})
+    save(mr, tmp_path / "mr/a.dcm")
+    scan = open_folder(tmp_path / "mr")
     np.testing.assert_array_equal(scan.read()[0, ..., 0], np.where(outside, 0, 300))
     assert scan.dtype == "uint16" and scan.unit == "" and scan.modality == "MR"
+    pixels, outside = drawn(4000, 100, 900, np.uint16)
+    given = {"PixelPaddingValue": 4000}, {"modality": "MR", "rescale": None}
+    lossy(tmp_path / "2000", pixels, JPEG2000, given[0], **given[1])
+    assert padding_of(open_folder(tmp_path / "2000"))[0] == "noted"
+    stored = lossy(tmp_path / "ls", pixels, JPEGLSNearLossless, given[0], **given[1])
+    assert (stored[outside] != 4000).any()
+    scan = open_folder(tmp_path / "ls")
+    np.testing.assert_array_equal(scan.read()[0, ..., 0], np.where(outside, 0, stored))
+    assert padding_of(scan)[0] == "corrected"
 
 
 NOT_CERTAIN = "values are not certain to be Hounsfield units"
-RESCALES: list[tuple[str, dict[str, Any], str, str, str | None]] = [
+RESCALES = [
     ("CT", {"rescale": (1, -1024), "bits_stored": 12}, "int16", "HU", None),
     ("CT", {"rescale": (1, -1024), "rescale_type": "HU"}, "int32", "HU", None),
     ("CT", {"rescale": (0.5, -1000)}, "float32", "HU", None),
@@ -278,8 +253,8 @@ RESCALES: list[tuple[str, dict[str, Any], str, str, str | None]] = [
 
 @pytest.mark.parametrize(("modality", "options", "dtype", "unit", "finding"), RESCALES)
 def test_rescaled_values_are_exact_in_the_smallest_dtype_and_hounsfield_units_only_where_the_header_says_so(
-    tmp_path: Path, modality: str, options: dict[str, Any], dtype: str, unit: str, finding: str | None
-) -> None:
+    tmp_path, modality, options, dtype, unit, finding
+):
     pixels = np.arange(ROWS * COLUMNS, dtype=np.uint16).reshape(ROWS, COLUMNS)
     save(image_dataset(pixels, modality=modality, **options), tmp_path / "a.dcm")
     scan = open_folder(tmp_path)
@@ -298,17 +273,11 @@ def test_rescaled_values_are_exact_in_the_smallest_dtype_and_hounsfield_units_on
     data=st.data(),
     words=st.lists(st.integers(0, 2**32 - 1), min_size=1),
 )
-def test_unused_bits_never_reach_a_value(allocated: int, signed: bool, data: Any, words: list[int]) -> None:
+def test_unused_bits_never_reach_a_value(allocated, signed, data, words):
     stored = data.draw(st.integers(1, allocated))
     high = data.draw(st.integers(stored - 1, allocated - 1))
     array = np.array([word % 2**allocated for word in words], f"u{allocated // 8}")
-    pixels: dict[str, Any] = {
-        "size": (1, 1),
-        "samples": 1,
-        "photometric": "",
-        "padding": None,
-        "signed": signed,
-    }
+    pixels = {"size": (1, 1), "samples": 1, "photometric": "", "padding": None, "signed": signed}
     kind = PixelFormat(**pixels, bits_allocated=allocated, bits_stored=stored, high_bit=high)
     expected = []
     for word in array.tolist():
@@ -319,7 +288,7 @@ def test_unused_bits_never_reach_a_value(allocated: int, signed: bool, data: Any
 
 OBLIQUE = {"orientation": (1, 0, 0, 1, 0, 0)}
 FLOATS = {"more": {"PixelData": None, "FloatPixelData": b"\0" * 168}}
-REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+REFUSALS = [
     ("several series, or several stacks in one", {}, {"spacing": (1, 1.1)}),
     ("pixel spacing is missing", {}, {"more": {"PixelSpacing": None}}),
     ("pixel spacing is not positive", {"spacing": (1, 0)}, {"spacing": (1, 0)}),
@@ -334,24 +303,101 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("reason", "first", "second"), REFUSALS)
-def test_slices_that_do_not_fit_together_are_refused(
-    tmp_path: Path, reason: str, first: dict[str, Any], second: dict[str, Any]
-) -> None:
+def test_slices_that_do_not_fit_together_are_refused(tmp_path, reason, first, second):
     for index, options in enumerate([first, second]):
         dataset = image_dataset(ramp([index])[0], position=(0, 0, index), **options)
         save(dataset, tmp_path / f"{index}.dcm")
     assert refusal(tmp_path).reason == reason
 
 
-def test_a_look_up_table_is_refused(tmp_path: Path) -> None:
+def test_look_up_tables_are_refused_and_monochrome1_leaves_the_values(tmp_path):
     table = item(LUTDescriptor=[2, 0, 16], ModalityLUTType="HU", LUTData=[0, 1])
     for element in (table["LUTDescriptor"], table["LUTData"]):
         element.VR = "US"
     save(image_dataset(ramp([1])[0], more={"ModalityLUTSequence": [table]}), tmp_path / "a.dcm")
     assert refusal(tmp_path).reason == "modality look-up tables are not supported"
-
-
-def test_monochrome1_says_how_values_are_shown_and_leaves_them(tmp_path: Path) -> None:
     save(image_dataset(ramp([5])[0], more={"PhotometricInterpretation": "MONOCHROME1"}), tmp_path / "a.dcm")
     scan = open_folder(tmp_path)
     assert (scan.read() == 50).all() and details(scan)["MONOCHROME1"][0] == "noted"
+
+
+SIDE = 64
+
+
+def drawn(padding: int, least: int, most: int, dtype: type) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """A slice of a smooth body in noise with padding outside a circle, and where that is."""
+    rows, columns = np.indices((SIDE, SIDE)) - (SIDE - 1) / 2
+    radius = np.hypot(rows, columns)
+    body = np.interp(radius, [0, 20, 24, 32], [most, most, least, least])
+    body = body + np.random.default_rng(2).normal(0, 8, radius.shape)
+    body = np.clip(body, least, most)
+    outside = radius > SIDE / 2 - 2
+    return np.where(outside, padding, np.rint(body)).astype(dtype), outside
+
+
+def lossy(folder, pixels, syntax, more, **options):
+    """Write three slices in a lossy transfer syntax; gives the stored values that the decoder makes of one."""
+    for index in range(3):
+        dataset = image_dataset(pixels, position=(0, 0, index), more=more, **options)
+        path = save(dataset, folder / f"{index}.dcm")
+        if syntax == JPEGLSNearLossless:
+            dataset.compress(syntax, jls_error=6, encoding_plugin="pyjpegls", generate_instance_uid=False)
+        elif syntax == JPEG2000:
+            dataset.compress(syntax, j2k_cr=[12], encoding_plugin="pylibjpeg", generate_instance_uid=False)
+        dataset.save_as(path, enforce_file_format=True)
+        decoded = dataset.pixel_array
+    return decoded
+
+
+def padding_of(scan: Scan) -> tuple[str, str]:
+    (finding,) = [one for one in scan.findings if one.name == "padding values"]
+    return finding.treatment, finding.detail
+
+
+TAGS = [{"PixelPaddingValue": -2000}, {"PixelPaddingValue": -2000, "PixelPaddingRangeLimit": -2010}, {}]
+
+
+@pytest.mark.parametrize("syntax", [JPEG2000, JPEGLSNearLossless])
+@pytest.mark.parametrize("tags", TAGS, ids=["value", "range", "not declared"])
+def test_no_value_below_air_is_left_of_spread_padding(tmp_path, syntax, tags):
+    pixels, outside = drawn(-2000, 24, 1100, np.int16)
+    stored = lossy(tmp_path, pixels, syntax, tags)
+    assert len(np.unique(stored[outside])) > 1, "the rim is not of one value"
+    scan = open_folder(tmp_path)
+    voxels = scan.read()[1, ..., 0]
+    assert voxels.min() >= -1024
+    deep = np.hypot(*(np.indices((SIDE, SIDE)) - (SIDE - 1) / 2)) > SIDE / 2 + 4
+    assert (voxels[deep] == -1000).all()
+    kept = stored.astype(int) - 1024 >= -1024
+    np.testing.assert_array_equal(voxels[kept], (stored.astype(int) - 1024)[kept])
+    treatment, detail = padding_of(scan)
+    assert treatment == "corrected" and "below -1024 HU are set to -1000 HU" in detail
+    assert refusal(tmp_path, padding="refuse").reason == "series has padding values"
+
+
+def test_padding_spread_before_the_file_was_unpacked_or_of_another_rim_than_declared_is_padding_too(tmp_path):
+    pixels, outside = drawn(-2000, 24, 1100, np.int16)
+    pixels[outside] += np.random.default_rng(1).integers(-900, 900, outside.sum()).astype(np.int16)
+    more = {"PixelPaddingValue": -2000, "LossyImageCompression": "01"}
+    lossy(tmp_path, pixels, ExplicitVRLittleEndian, more)
+    voxels = open_folder(tmp_path).read()[0, ..., 0]
+    assert (voxels[outside] == -1000).mean() > 0.95 and voxels.min() >= -1024
+    pixels, outside = drawn(-2048, 24, 1100, np.int16)
+    lossy(tmp_path, pixels, ExplicitVRLittleEndian, {"PixelPaddingValue": -2000})
+    scan = open_folder(tmp_path)
+    voxels = scan.read()[0, ..., 0]
+    np.testing.assert_array_equal(voxels, np.where(outside, -1000, pixels.astype(int) - 1024))
+    assert len([one for one in scan.findings if one.name == "padding values"]) == 2
+
+
+def test_high_padding_is_cut_halfway_and_padding_beside_air_left_with_a_finding(tmp_path):
+    pixels, _ = drawn(63536, 24, 1100, np.uint16)
+    lossy(tmp_path, pixels, JPEG2000, {"PixelPaddingValue": 63536})
+    scan = open_folder(tmp_path)
+    assert scan.read().max() <= 32756 and "above 32756 HU" in padding_of(scan)[1]
+    pixels, _ = drawn(0, 24, 1100, np.uint16)
+    stored = lossy(tmp_path, pixels, JPEG2000, {"PixelPaddingValue": 0})
+    scan = open_folder(tmp_path)
+    np.testing.assert_array_equal(scan.read()[0, ..., 0], stored.astype(int) - 1024)
+    treatment, detail = padding_of(scan)
+    assert treatment == "noted" and "left as they are: lossy compression has changed them" in detail

@@ -1,20 +1,28 @@
-"""Series with several images at each place, and stacks that interleave: split, taken as channels, or refused."""
+"""Series with several images at each place, mosaics and interleaved stacks: split, taken as channels or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dcm2niix
+import nibabel
 import numpy as np
 import pydicom
 import pytest
-from pydicom.dataset import Dataset
-from pydicom.uid import RTStructureSetStorage, SegmentationStorage
+from numpy.typing import NDArray
+from pydicom.uid import (
+    ExplicitVRLittleEndian,
+    MRImageStorage,
+    RLELossless,
+    RTStructureSetStorage,
+    SegmentationStorage,
+)
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.formats.dicom.series import check_alternation
-from halofeed.prep.formats.dicom.volumes import alternates
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Scan
@@ -34,14 +42,7 @@ def write(folder: Path, drawn: Sequence[Drawn], thickness: float | None = 2.0, *
         save(image_dataset(pixels, more=dict(more), **place, **options), folder / name)
 
 
-def write_phases(
-    folder: Path,
-    phases: int,
-    places: int,
-    mark: Callable[[int, int], Mapping[str, Any]],
-    spacing: float = 2.0,
-    **options: Any,
-) -> list[list[int]]:
+def write_phases(folder, phases, places, mark, spacing=2.0, **options):
     """Phases of so many places, each with the marks of its phase and place; gives the values of each phase."""
     drawn = [
         (spacing * at, 100 * phase + at, mark(phase, at)) for at in range(places) for phase in range(phases)
@@ -67,9 +68,7 @@ def columns(scans: Sequence[Scan]) -> list[list[int]]:
     return [scan.read()[:, 0, 0, 0].astype(int).tolist() for scan in scans]
 
 
-# Two acquisitions, half a slice apart -------------------------------------------------------------------
-
-HALVES: list[tuple[str, Sequence[Any], Sequence[Any]]] = [
+HALVES = [
     ("AcquisitionNumber", [1] * 5, [2] * 5),
     ("TriggerTime", [0] * 5, [430.5] * 5),
     ("EchoTime", [2.3] * 5, [4.6] * 5),
@@ -88,9 +87,7 @@ def halves(keyword: str | None, first: Sequence[Any], second: Sequence[Any]) -> 
 
 
 @pytest.mark.parametrize(("keyword", "first", "second"), HALVES)
-def test_two_acquisitions_half_a_slice_apart_are_two_scans(
-    tmp_path: Path, keyword: str, first: Sequence[Any], second: Sequence[Any]
-) -> None:
+def test_two_acquisitions_half_a_slice_apart_are_two_scans(tmp_path, keyword, first, second):
     write(tmp_path, halves(keyword, first, second), thickness=5.0)
     scans = opened(tmp_path)
     expected = [[-480 - index for index in range(5)], [-1024] * 5]
@@ -103,7 +100,8 @@ def test_two_acquisitions_half_a_slice_apart_are_two_scans(
     assert sorted(said)[0].startswith("1 of 2, distinguished by ")
 
 
-def test_half_slices_that_nothing_tells_apart_are_refused_when_their_voxels_are_read(tmp_path: Path) -> None:
+def test_half_slices_and_passes_are_one_scan_unless_their_voxels_alternate_too(tmp_path):
+    """MR takes every other slice first, so as not to disturb its neighbors."""
     write(tmp_path, halves(None, (), ()), thickness=5.0)
     (scan,) = opened(tmp_path)
     with pytest.raises(SourceError, match="every other slice shows something else") as caught:
@@ -111,12 +109,6 @@ def test_half_slices_that_nothing_tells_apart_are_refused_when_their_voxels_are_
     assert "--alternating-slices keep" in caught.value.detail
     (kept,) = opened(tmp_path, alternating="keep")
     assert columns([kept])[0][:4] == [-480, -1024, -481, -1024]
-
-
-def test_passes_that_alternate_without_overlap_are_one_scan_unless_their_voxels_alternate_too(
-    tmp_path: Path,
-) -> None:
-    """MR takes every other slice first, so as not to disturb its neighbors."""
     passes = [
         {"AcquisitionNumber": 1 + index % 2, "AcquisitionTime": f"10{index % 2}000"} for index in range(8)
     ]
@@ -129,56 +121,42 @@ def test_passes_that_alternate_without_overlap_are_one_scan_unless_their_voxels_
         mixed.read()
 
 
-def test_overlapping_slices_of_one_scan_stay_one_however_their_times_jump(tmp_path: Path) -> None:
-    seconds = [1, 2, 1, 2, 2, 3, 2, 3, 3, 4, 3, 4]
-    drawn = [(1.0 * at, 10 * at, {"ContentTime": f"10000{seconds[at]}"}) for at in range(12)]
-    write(tmp_path, drawn, thickness=2.0)
-    (scan,) = opened(tmp_path)
-    assert columns([scan]) == [[10 * at for at in range(12)]]
+JUMPS = [1, 2, 1, 2, 2, 3, 2, 3, 3, 4, 3, 4]
+RUNS = {  # heights, thickness, marks and scans of slices whose values are their places
+    "times that jump": (range(12), 2.0, [{"ContentTime": f"10000{second}"} for second in JUMPS], [range(12)]),
+    "one after the other": (
+        range(0, 16, 2),
+        4.0,
+        [{"AcquisitionNumber": 1 + at // 4, "AcquisitionTime": f"10{at // 4}000"} for at in range(8)],
+        [range(8)],
+    ),
+    "overlapping at a seam": (
+        [*range(0, 30, 5), *(17.5 + 5 * at for at in range(6))],
+        5.0,
+        [{"AcquisitionNumber": 1 + at // 6} for at in range(12)],
+        [range(6), range(6, 12)],
+    ),
+}
 
 
-def test_two_acquisitions_one_after_the_other_are_one_scan(tmp_path: Path) -> None:
-    drawn = [
-        (2.0 * at, at, {"AcquisitionNumber": 1 + at // 4, "AcquisitionTime": f"10{at // 4}000"})
-        for at in range(8)
-    ]
-    write(tmp_path, drawn, thickness=4.0)
-    assert columns(opened(tmp_path)) == [list(range(8))] and listed(tmp_path)[0].volume is None
+@pytest.mark.parametrize("run", RUNS)
+def test_slices_are_one_scan_unless_their_acquisitions_overlap_at_a_seam(tmp_path, run):
+    heights, thickness, marks, expected = RUNS[run]
+    drawn = [(float(height), at, mark) for at, (height, mark) in enumerate(zip(heights, marks, strict=True))]
+    write(tmp_path, drawn, thickness=thickness)
+    assert columns(opened(tmp_path)) == [list(scan) for scan in expected]
+    assert [one.volume is None for one in listed(tmp_path)] == [len(expected) == 1] * len(expected)
 
 
-def test_acquisitions_that_overlap_at_their_seam_are_two_scans(tmp_path: Path) -> None:
-    first = [(5.0 * at, at, {"AcquisitionNumber": 1}) for at in range(6)]
-    second = [(17.5 + 5.0 * at, 50 + at, {"AcquisitionNumber": 2}) for at in range(6)]
-    write(tmp_path, [*first, *second], thickness=5.0)
-    assert columns(opened(tmp_path)) == [list(range(6)), list(range(50, 56))]
-
-
-def test_alternation_is_judged_by_the_voxels_alone() -> None:
-    smooth = np.linspace(0, 1000, 12)[:, None, None, None] * np.ones((1, 4, 4, 1))
-    check_alternation(smooth)
-    check_alternation(np.random.default_rng(0).normal(size=(12, 4, 4, 1)))
-    check_alternation(np.zeros((12, 4, 4, 1)))
-    mixed = smooth.copy()
-    mixed[::2] -= 2000
-    with pytest.raises(SourceError, match="every other slice"):
-        check_alternation(mixed)
-    assert not alternates([None] * 4)
-
-
-# Several images at each place ---------------------------------------------------------------------------
-
-PER_VOLUME: list[tuple[str, list[Mapping[str, Any]]]] = [
+PER_VOLUME = [
     ("acquisition number", [{"AcquisitionNumber": number} for number in (1, 2, 3)]),
     ("temporal position", [{"TemporalPositionIdentifier": number} for number in (1, 2, 10)]),
     ("echo number and echo time", [{"EchoNumbers": n, "EchoTime": 2.5 * n} for n in (1, 2, 3)]),
     ("b-value", [{"DiffusionBValue": value} for value in (0.0, 500.0, 1000.0)]),
     (
         "b-value and gradient direction",
-        [
-            {"DiffusionBValue": 0.0},
-            {"DiffusionBValue": 1000.0, "DiffusionGradientOrientation": [0.0, 1.0, 0.0]},
-            {"DiffusionBValue": 1000.0, "DiffusionGradientOrientation": [1.0, 0.0, 0.0]},
-        ],
+        [{"DiffusionBValue": 0.0}]
+        + [{"DiffusionBValue": 1e3, "DiffusionGradientOrientation": [x, 1 - x, 0.0]} for x in (0.0, 1.0)],
     ),
     ("trigger time", [{"TriggerTime": time} for time in (0, 33.5, 410)]),
     ("frame reference time", [{"FrameReferenceTime": time} for time in (500, 2500, 30000)]),
@@ -191,10 +169,8 @@ PER_VOLUME: list[tuple[str, list[Mapping[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("by", "marks"), PER_VOLUME)
-def test_several_images_at_each_place_become_one_scan_each(
-    tmp_path: Path, by: str, marks: list[Mapping[str, Any]]
-) -> None:
-    def mark(number: int, at: int) -> Mapping[str, Any]:
+def test_several_images_at_each_place_become_one_scan_each(tmp_path, by, marks):
+    def mark(number, at):
         more = marks[number]
         return {"InstanceNumber": more["InstanceNumber"] + at} if "InstanceNumber" in more else more
 
@@ -207,80 +183,63 @@ def test_several_images_at_each_place_become_one_scan_each(
     assert scans[1].findings[0] == Finding.noted("one of several volumes in a series", told)
 
 
-def test_times_that_differ_from_slice_to_slice_count_by_their_order_at_each_place(tmp_path: Path) -> None:
-    """Heart scans: each phase at each slice has a trigger time of its own; every slice an acquisition of its own."""
-
-    def mark(phase: int, at: int) -> Mapping[str, Any]:
-        return {"TriggerTime": 40.0 * phase + at, "AcquisitionNumber": at + 1}
-
-    expected = write_phases(tmp_path, 5, 4, mark, spacing=8.0, thickness=8.0, modality="MR")
-    assert columns(opened(tmp_path)) == expected
-
-
-def test_passes_within_each_phase_do_not_halve_the_phases(tmp_path: Path) -> None:
-    def mark(phase: int, at: int) -> Mapping[str, Any]:
-        return {"AcquisitionNumber": 2 * phase + at % 2, "AcquisitionTime": f"1{phase}{at % 2}000"}
-
-    assert write_phases(tmp_path, 3, 6, mark, spacing=5.0, modality="MR") == columns(opened(tmp_path))
-
-
-def test_acquisitions_that_end_within_a_phase_do_not_part_it_where_the_phase_is_known(tmp_path: Path) -> None:
-    def mark(phase: int, at: int) -> Mapping[str, Any]:
-        return {"TemporalPositionIdentifier": phase, "AcquisitionNumber": 1 + (phase + at // 4) % 2}
-
-    assert write_phases(tmp_path, 2, 8, mark) == columns(opened(tmp_path))
+PHASES = {
+    # Heart scans: each phase at each slice has a trigger time of its own; every slice an acquisition of its own.
+    "times in order at each place": (
+        (5, 4, lambda phase, at: {"TriggerTime": 40.0 * phase + at, "AcquisitionNumber": at + 1}),
+        {"spacing": 8.0, "thickness": 8.0, "modality": "MR"},
+    ),
+    "passes within each phase": (
+        (3, 6, lambda p, at: {"AcquisitionNumber": 2 * p + at % 2, "AcquisitionTime": f"1{p}{at % 2}000"}),
+        {"spacing": 5.0, "modality": "MR"},
+    ),
+    "acquisitions that end within a known phase": (
+        (2, 8, lambda p, at: {"TemporalPositionIdentifier": p, "AcquisitionNumber": 1 + (p + at // 4) % 2}),
+        {},
+    ),
+    "phases and echoes together": (
+        (6, 3, lambda n, _: {"TemporalPositionIdentifier": n // 2, "EchoTime": 2.0 + n % 2}),
+        {},
+    ),
+}
 
 
-def test_phases_whose_places_differ_by_rounding_are_told_apart_by_their_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", PHASES)
+def test_phases_stay_whole_whatever_else_changes_from_slice_to_slice(tmp_path, case):
+    phases, options = PHASES[case]
+    assert write_phases(tmp_path, *phases, **options) == columns(opened(tmp_path))
+
+
+def test_phases_at_rounded_places_or_of_unequal_reach_are_split_by_their_marks(tmp_path):
     shifts = np.random.default_rng(4).uniform(-0.004, 0.004, (5, 6)).round(4)
-    drawn = [
-        (2.0 * at + shifts[phase, at], 100 * phase + at, {"AcquisitionTime": f"10{phase}0{at}0"})
-        for phase in range(5)
-        for at in range(6)
-    ]
-    write(tmp_path, drawn)
-    assert columns(opened(tmp_path)) == [[100 * phase + at for at in range(6)] for phase in range(5)]
+    every = [(phase, at) for phase in range(5) for at in range(6)]
+    marks = [{"AcquisitionTime": f"10{phase}0{at}0"} for phase, at in every]
+    drawn = [(2.0 * p[1] + shifts[p], 100 * p[0] + p[1], mark) for p, mark in zip(every, marks, strict=True)]
+    write(tmp_path / "rounded", drawn)
+    expected = [[100 * phase + at for at in range(6)] for phase in range(5)]
+    assert columns(opened(tmp_path / "rounded")) == expected
+    reach = {1: range(5), 2: range(3, 9), 3: range(7, 12)}
+    drawn = [(2.0 * at, 100 * n + at, {"AcquisitionNumber": n}) for n in reach for at in reach[n]]
+    write(tmp_path / "reach", drawn)
+    assert columns(opened(tmp_path / "reach")) == [[100 * n + at for at in reach[n]] for n in reach]
 
 
-def test_phases_and_echoes_together_are_split_by_both(tmp_path: Path) -> None:
-    def mark(number: int, _: int) -> Mapping[str, Any]:
-        return {"TemporalPositionIdentifier": number // 2, "EchoTime": 2.0 + number % 2}
-
-    assert write_phases(tmp_path, 6, 3, mark) == columns(opened(tmp_path))
-
-
-def test_phases_of_unequal_reach_are_split_where_a_mark_tells_them_apart(tmp_path: Path) -> None:
-    ranges = {1: range(5), 2: range(3, 9), 3: range(7, 12)}
-    drawn = [
-        (2.0 * at, 100 * number + at, {"AcquisitionNumber": number})
-        for number in ranges
-        for at in ranges[number]
-    ]
-    write(tmp_path, drawn)
-    assert columns(opened(tmp_path)) == [[100 * number + at for at in ranges[number]] for number in ranges]
-
-
-def test_copies_of_a_file_do_not_hide_what_tells_volumes_apart(tmp_path: Path) -> None:
+def test_copies_hide_nothing_and_images_that_nothing_tells_apart_are_refused(tmp_path):
     drawn = [(2.0 * at, 100 * echo + at, {"EchoTime": 2.0 + echo}) for echo in range(2) for at in range(3)]
     write(tmp_path / "a", drawn)
     write(tmp_path / "b", drawn[:4])
     scans = opened(tmp_path)
     assert columns(scans) == [[0, 1, 2], [100, 101, 102]]
     assert {finding.name for finding in scans[0].findings} >= {"duplicates"}
-
-
-def test_images_that_nothing_tells_apart_are_refused_and_the_cure_is_named(tmp_path: Path) -> None:
-    write_phases(tmp_path, 2, 3, lambda phase, at: {})
+    write_phases(tmp_path / "b", 2, 3, lambda phase, at: {})
     with pytest.raises(SourceError, match="different images at one position") as caught:
-        opened(tmp_path)
+        opened(tmp_path / "b")
     assert "--series-identity folder" in caught.value.detail
 
 
 @pytest.mark.parametrize("word", ["ND", "NORM", "DIS2D", "FM1_1", "SE"])
-def test_magnitude_and_phase_are_the_same_channels_whatever_else_the_image_type_says(
-    tmp_path: Path, word: str
-) -> None:
-    def mark(phase: int, _: int) -> Mapping[str, Any]:
+def test_magnitude_and_phase_are_the_same_channels_whatever_else_the_image_type_says(tmp_path, word):
+    def mark(phase, _):
         return {"ImageType": ["ORIGINAL", "PRIMARY", "PM"[phase], word]}
 
     write_phases(tmp_path, 2, 4, mark)
@@ -288,7 +247,7 @@ def test_magnitude_and_phase_are_the_same_channels_whatever_else_the_image_type_
     assert scan.read()[0, 0, 0].astype(int).tolist() == [100, 0]
 
 
-def test_volumes_as_channels_share_one_scan(tmp_path: Path) -> None:
+def test_several_volumes_are_channels_or_refused_by_choice(tmp_path):
     expected = write_phases(tmp_path, 3, 4, echo_time)
     (scan,) = opened(tmp_path, split="channels")
     voxels = scan.read()
@@ -299,30 +258,19 @@ def test_volumes_as_channels_share_one_scan(tmp_path: Path) -> None:
     write(tmp_path / "half", half)
     with pytest.raises(SourceError, match=r"different grids .*--series-split volumes"):
         opened(tmp_path, split="channels")
-
-
-def test_several_volumes_are_refused_where_that_is_chosen(tmp_path: Path) -> None:
-    write_phases(tmp_path, 2, 3, echo_time)
-    (found,) = listed(tmp_path, split="refuse")
+    write_phases(tmp_path / "b", 2, 3, echo_time)
+    (found,) = listed(tmp_path / "b", split="refuse")
     detail = "2, distinguished by echo time; --series-split volumes takes each as a scan, channels all as one"
     assert found.problem == ("selection", "series holds several volumes", detail)
-    assert refusal(tmp_path, split="refuse").reason == "series holds several volumes"
-
-
-def test_a_volume_with_few_slices_is_refused_by_itself(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "b", split="refuse").reason == "series holds several volumes"
     drawn = [(2.0 * at, at, {"AcquisitionNumber": 1}) for at in range(4)]
-    write(tmp_path, [*drawn, (2.0, 70, {"AcquisitionNumber": 2})])
-    first, second = listed(tmp_path)
+    write(tmp_path / "c", [*drawn, (2.0, 70, {"AcquisitionNumber": 2})])
+    first, second = listed(tmp_path / "c")
     assert first.problem is None and len(first.members) == 4
     assert second.problem is not None and second.problem[1] == "series has too few slices"
 
 
-# Several volumes in one file ----------------------------------------------------------------------------
-
-
-def enhanced(
-    marks: Sequence[Mapping[str, Any]], order: Sequence[int] | None = None, count: int = 3
-) -> Dataset:
+def enhanced(marks, order=None, count=3):
     """A multi-frame file of one volume for each of some marks: frame [mark, place], shuffled."""
     places = [(number, at) for number in range(len(marks)) for at in range(count)]
     places = [places[index] for index in order or range(len(places))]
@@ -335,7 +283,7 @@ def enhanced(
 
 
 ALONG = {"DiffusionGradientDirectionSequence": [item(DiffusionGradientOrientation=[0.0, 0.0, 1.0])]}
-ENHANCED: list[tuple[str, list[Mapping[str, Any]]]] = [
+ENHANCED = [
     ("temporal position", [{"FrameContentSequence": {"TemporalPositionIndex": n}} for n in (1, 2, 3)]),
     ("dimension 2", [{"FrameContentSequence": {"DimensionIndexValues": [1, index]}} for index in (1, 2, 3)]),
     ("echo time", [{"MREchoSequence": {"EffectiveEchoTime": 3.0 * index}} for index in (1, 2, 3)]),
@@ -358,9 +306,7 @@ ENHANCED: list[tuple[str, list[Mapping[str, Any]]]] = [
 @pytest.mark.parametrize(
     ("by", "marks"), ENHANCED, ids=[f"{number} {row[0]}" for number, row in enumerate(ENHANCED)]
 )
-def test_a_multi_frame_file_of_several_volumes_is_split_by_its_dimensions(
-    tmp_path: Path, by: str, marks: list[Mapping[str, Any]]
-) -> None:
+def test_a_multi_frame_file_of_several_volumes_is_split_by_its_dimensions(tmp_path, by, marks):
     order = np.random.default_rng(3).permutation(9).tolist()
     save(enhanced(marks, order), tmp_path / "a.dcm")
     found = listed(tmp_path)
@@ -375,7 +321,7 @@ def test_a_multi_frame_file_of_several_volumes_is_split_by_its_dimensions(
     assert "several" in refusal(tmp_path, min_slices=3).reason
 
 
-def test_multi_frame_files_that_share_their_volumes_are_read_together(tmp_path: Path) -> None:
+def test_multi_frame_files_that_share_volumes_are_read_together_and_of_several_orientations_split(tmp_path):
     marks = [{"MREchoSequence": {"EffectiveEchoTime": 3.0 * index}} for index in (1, 2)]
     for half in range(2):
         dataset = enhanced(marks)
@@ -385,22 +331,16 @@ def test_multi_frame_files_that_share_their_volumes_are_read_together(tmp_path: 
     scans = opened(tmp_path)
     assert columns(scans) == [[0, 1, 2, 0, 1, 2], [100, 101, 102, 100, 101, 102]]
     assert all(scan.files == ("0.dcm", "1.dcm") for scan in scans)
-
-
-def test_a_multi_frame_file_of_several_orientations_is_split_by_them(tmp_path: Path) -> None:
     dataset = enhanced([{}, {}])
     for number, frame in enumerate(dataset.PerFrameFunctionalGroupsSequence):
         if number >= 3:
             frame.PlaneOrientationSequence = [item(ImageOrientationPatient=[0.0, 1.0, 0.0, 0.0, 0.0, -1.0])]
             frame.PlanePositionSequence[0].ImagePositionPatient = [2.0 * (number - 3), 0.0, 0.0]
-    save(dataset, tmp_path / "a.dcm")
+    save(dataset, tmp_path / "b" / "a.dcm")
     by = "orientation, size or pixel spacing"
-    assert {one.volume for one in listed(tmp_path)} == {(1, 2, by), (2, 2, by)}
+    assert {one.volume for one in listed(tmp_path / "b")} == {(1, 2, by), (2, 2, by)}
     # The second runs against its normal, so that its slices come in the other order.
-    assert columns(opened(tmp_path)) in ([[0, 1, 2], [102, 101, 100]], [[0, 1, 2], [100, 101, 102]])
-
-
-# Masks of one volume of several -------------------------------------------------------------------------
+    assert columns(opened(tmp_path / "b")) in ([[0, 1, 2], [102, 101, 100]], [[0, 1, 2], [100, 101, 102]])
 
 
 def mask_of(path: Path, kind: str, images: Sequence[str]) -> None:
@@ -420,7 +360,7 @@ def mask_of(path: Path, kind: str, images: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SEG", "RTSTRUCT"])
-def test_a_mask_belongs_to_the_volume_whose_images_it_names(tmp_path: Path, kind: str) -> None:
+def test_a_mask_belongs_to_the_volume_whose_images_it_names(tmp_path, kind):
     write_phases(tmp_path, 2, 3, echo_time)
     datasets = [pydicom.dcmread(path) for path in sorted(tmp_path.iterdir())]
     late = [str(one.SOPInstanceUID) for one in datasets if one.EchoTime == 3.0]
@@ -430,3 +370,135 @@ def test_a_mask_belongs_to_the_volume_whose_images_it_names(tmp_path: Path, kind
     mask_of(tmp_path / "mask", kind, [str(one.SOPInstanceUID) for one in datasets])
     reasons = {one.source: (one.problem or ("", ""))[1] for one in listed(tmp_path)}
     assert reasons["mask"] == "label fits several series"
+
+
+ROWS, COLUMNS, SPACING, GAP = 24, 24, (2.0, 2.5), 3.6
+
+
+def csa(count: int, normal: NDArray[np.float64], position: NDArray[np.float64]) -> bytes:
+    """Siemens' image header of two tags that matter, and one between them."""
+    tags = {
+        "NumberOfImagesInMosaic": [str(count)],
+        "ImaCoilString": [],
+        "SliceNormalVector": [f"{value:.8f}" for value in normal],
+        "SlicePosition_PCS": [f"{value:.8f}" for value in position],
+    }
+    data = b"SV10\x04\x03\x02\x01" + struct.pack("<II", len(tags), 77)
+    for name, values in tags.items():
+        written = [value.encode() + b"\0" for value in values] + [b""] * (6 - len(values))
+        data += name.encode().ljust(64, b"\0") + struct.pack("<i4siii", len(values), b"US\0\0", 6, 6, 77)
+        for text in written:
+            data += struct.pack("<4i", len(text), len(text), 77, len(text))
+            data += text.ljust(-(-len(text) // 4) * 4, b"\0")
+    return data
+
+
+def write_mosaic(path, volume, orientation, flip=1, gap=GAP, syntax=ExplicitVRLittleEndian, **more):
+    """One file of a volume [slice, row, column], with the first pixel of its first slice at (10, -20, 30)."""
+    count = len(volume)
+    side = int(np.ceil(np.sqrt(count)))
+    image = np.zeros((side * ROWS, side * COLUMNS), np.uint16)
+    for index, plane in enumerate(volume):
+        top, left = index // side * ROWS, index % side * COLUMNS
+        image[top : top + ROWS, left : left + COLUMNS] = plane
+    along_row, along_column = orientation
+    normal = flip * np.cross(along_row, along_column)
+    first = np.array([10.0, -20.0, 30.0])
+    corner = first - along_row * SPACING[1] * (side - 1) * COLUMNS / 2
+    corner = corner - along_column * SPACING[0] * (side - 1) * ROWS / 2
+    named = {"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"], "Manufacturer": "SIEMENS"}
+    named |= {"SpacingBetweenSlices": gap, "RepetitionTime": 2000.0, "EchoTime": 30.0, **more}
+    lying = {"position": corner, "orientation": orientation.reshape(-1), "spacing": SPACING, "thickness": 3.0}
+    dataset = image_dataset(image, **lying, modality="MR", rescale=None, more=named)
+    dataset.SOPClassUID = MRImageStorage
+    block = dataset.private_block(0x0029, "SIEMENS CSA HEADER", create=True)
+    block.add_new(0x08, "CS", "IMAGE NUM 4")
+    block.add_new(0x10, "OB", csa(count, normal, first))
+    save(dataset, path, syntax or ExplicitVRLittleEndian)
+
+
+ORIENTATIONS = {
+    "axial": [[1, 0, 0], [0, 1, 0]],
+    "sagittal": [[0, 1, 0], [0, 0, -1]],
+    "coronal": [[1, 0, 0], [0, 0, -1]],
+    "oblique": [[1, 0, 0], [0, np.cos(0.4), np.sin(0.4)]],
+}
+
+
+def drawn(count: int, time: int = 0) -> NDArray[np.uint16]:
+    """Slices in which every voxel has a value of its own."""
+    return (np.arange(count * ROWS * COLUMNS).reshape(count, ROWS, COLUMNS) + 7 * time + 1).astype(np.uint16)
+
+
+@pytest.mark.parametrize("flip", [1, -1])
+@pytest.mark.parametrize("count", [9, 11, 16])
+@pytest.mark.parametrize("name", ORIENTATIONS)
+def test_the_slices_of_a_mosaic_lie_where_their_header_says(tmp_path, name, count, flip):
+    orientation = np.array(ORIENTATIONS[name], np.float64)
+    write_mosaic(tmp_path / "a.dcm", drawn(count), orientation, flip)
+    (one,) = listed(tmp_path)
+    assert one.problem is None and one.members == ("a.dcm",)
+    scan = open_listed(tmp_path, one)
+    voxels = scan.read()[..., 0]
+    np.testing.assert_array_equal(voxels, drawn(count)[::flip])
+    normal = flip * np.cross(*orientation)
+    for index in (0, count - 1):
+        at = scan.grid.to_mm(np.array([index if flip > 0 else count - 1 - index, 0, 0]))
+        expected = np.array([10.0, -20.0, 30.0]) + index * GAP * normal
+        np.testing.assert_allclose(at, expected * [-1, -1, 1], atol=1e-6)
+    np.testing.assert_allclose(scan.grid.spacing_mm, (GAP, *SPACING), atol=1e-9)
+
+
+@pytest.mark.parametrize("flip", [1, -1])
+@pytest.mark.parametrize("name", ORIENTATIONS)
+def test_a_mosaic_is_the_volume_that_dcm2niix_makes_of_it(tmp_path, name, flip):
+    orientation = np.array(ORIENTATIONS[name], np.float64)
+    write_mosaic(tmp_path / "in" / "a.dcm", drawn(11), orientation, flip)
+    out = tmp_path / "out"
+    out.mkdir()
+    command = [dcm2niix.bin, "-z", "n", "-b", "n", "-f", "v", "-o", str(out), str(tmp_path / "in")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (out / "v.nii").exists(), done.stdout
+    theirs = nibabel.as_closest_canonical(nibabel.load(out / "v.nii"))
+    (one,) = listed(tmp_path / "in")
+    scan = open_listed(tmp_path / "in", one)
+    image = nibabel.Nifti1Image(scan.read()[..., 0].astype(np.float64).T, scan.grid.affine[:, [2, 1, 0, 3]])
+    ours = nibabel.as_closest_canonical(image)
+    np.testing.assert_array_equal(ours.get_fdata(), theirs.get_fdata())
+    np.testing.assert_allclose(ours.affine, theirs.affine, atol=1e-3)
+
+
+def test_a_series_of_mosaics_is_one_volume_for_each_time(tmp_path):
+    orientation = np.array(ORIENTATIONS["axial"], np.float64)
+    for time in range(4):
+        more = {"AcquisitionNumber": time + 1, "InstanceNumber": time + 1}
+        syntax = RLELossless if time % 2 else ExplicitVRLittleEndian
+        write_mosaic(tmp_path / f"{9 - time}.dcm", drawn(9, time), orientation, syntax=syntax, **more)
+    found = listed(tmp_path)
+    assert [one.volume for one in found] == [(number, 4, "acquisition number") for number in (1, 2, 3, 4)]
+    for time, one in enumerate(found):
+        scan = open_listed(tmp_path, one)
+        assert one.members == (f"{9 - time}.dcm",)
+        np.testing.assert_array_equal(scan.read()[..., 0], drawn(9, time))
+    for index in range(3):
+        dataset = image_dataset(np.full((4, 5), index, np.uint16), position=(0, 0, index))
+        dataset.private_block(0x0029, "SOMEBODY", create=True).add_new(0x10, "OB", b"x" * 100_000)
+        save(dataset, tmp_path / "b" / f"{index}.dcm")
+    (one,) = listed(tmp_path / "b")
+    assert one.problem is None and len(one.members) == 3
+
+
+@pytest.mark.parametrize(
+    "fault", [{"gap": 0.0}, {"PrivateCreator": None}, {"ImageOrientationPatient": [0, 1, 0, 1, 0, 0]}]
+)
+def test_a_mosaic_whose_header_does_not_place_its_slices_is_listed_with_the_cure(tmp_path, fault):
+    orientation = np.array(ORIENTATIONS["oblique"], np.float64)
+    write_mosaic(tmp_path / "whole.dcm", drawn(9), orientation)
+    creator = fault.pop("PrivateCreator", "")
+    write_mosaic(tmp_path / "mosaic.dcm", drawn(9), orientation, SeriesInstanceUID="1.9", **fault)
+    if creator is None:
+        data = (tmp_path / "mosaic.dcm").read_bytes()
+        (tmp_path / "mosaic.dcm").write_bytes(data.replace(b"SIEMENS CSA HEADER", b"SIEMENS XYZ HEADER"))
+    problems = {one.source: one.problem for one in listed(tmp_path)}
+    assert problems.pop("mosaic.dcm", ("", "", ""))[2].startswith("mosaic; ")
+    assert list(problems.values()) == [None]

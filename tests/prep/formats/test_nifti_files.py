@@ -1,18 +1,23 @@
-"""Is every real file read as nibabel reads it, or refused with a true reason?"""
+"""Real files of volumes are read as nibabel reads them, and every path goes to the reader of its kind."""
 
 from __future__ import annotations
 
+import gzip
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import nibabel
 import numpy as np
+import pytest
 
-from halofeed.prep.formats.volumes import VOLUME_EXTENSIONS, open_scan
+from halofeed.prep.formats.volumes import VOLUME_EXTENSIONS, open_mask, open_scan
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
+from tests.support.nifti_writer import AFFINE, MemoryFiles, open_nifti, write_nifti
 
 REFUSED = {
     "nibabel/nifti1.hdr": "the .img file with the voxels is missing",
@@ -42,7 +47,7 @@ def by_name(table: Mapping[str, Any], path: str) -> Any:
     return table.get(path.removeprefix("odd/nifti/"))
 
 
-def test_every_file_is_read_as_nibabel_reads_it_or_refused(test_data: Path) -> None:
+def test_every_file_is_read_as_nibabel_reads_it_or_refused(test_data):
     files, refused, paths = LocalFiles(test_data), {}, volumes(test_data)
     assert len(paths) > 60
     for path in paths:
@@ -56,7 +61,7 @@ def test_every_file_is_read_as_nibabel_reads_it_or_refused(test_data: Path) -> N
         assert [finding.name for finding in scan.findings] == [expected_finding] * bool(expected_finding)
         assert voxels.dtype == scan.dtype and voxels.shape == (*scan.grid.shape, scan.channels)
         assert voxels.shape == (by_name(SHAPES, path) or voxels.shape)
-        image: Any = nibabel.load(test_data / path)
+        image = nibabel.load(test_data / path)
         np.testing.assert_allclose(scan.grid.affine, image.affine[:, [2, 1, 0, 3]], atol=1e-6)
         stored = np.asanyarray(image.dataobj)
         colors = stored.dtype.names
@@ -76,7 +81,7 @@ def sample_at(scan: Scan, points_mm: Any) -> Any:
     return scan.read()[tuple(voxels.T)]
 
 
-def test_one_scan_in_six_orientations_is_the_same_in_the_patient(test_data: Path) -> None:
+def test_one_scan_in_six_orientations_is_the_same_in_the_patient(test_data):
     files = LocalFiles(test_data / "odd/nifti/niivue/nifti_space")
     scans = {path: open_scan(files, path) for path in files.sizes()}
     assert len(scans) == 6
@@ -86,3 +91,91 @@ def test_one_scan_in_six_orientations_is_the_same_in_the_patient(test_data: Path
     assert len(np.unique(expected)) > 50
     for path, scan in scans.items():
         np.testing.assert_array_equal(sample_at(scan, reference.grid.to_mm(inside)), expected, err_msg=path)
+
+
+VOLUME = write_nifti(np.ones((2, 3, 4), np.uint8))
+DICOM = bytes(128) + b"DICM" + bytes(300)
+
+
+MEMORY = MemoryFiles(
+    dict.fromkeys(("a.nii", "B.NII.GZ", "nameless"), VOLUME)
+    | dict.fromkeys(("series/1", "series/deep/2", "mask/only"), DICOM)
+    | {"a.mnc": bytes(8), "notes": b"words", "empty": b""}
+)
+
+
+@pytest.mark.parametrize("path", ["a.nii", "B.NII.GZ", "nameless"])
+def test_a_nifti_file_is_known_by_its_name_or_content(path):
+    scan = open_scan(MEMORY, path)
+    assert scan.grid.shape == (4, 3, 2) and scan.files == (path,)
+    assert open_mask(MEMORY, path, scan.grid).read().shape == (4, 3, 2)
+
+
+def test_what_is_not_read_says_what_it_is_and_a_mask_is_one_file():
+    for path, reason, detail in (
+        ("a.mnc", "not a volume format that is read", "a MINC volume; read are .nii"),
+        ("notes", "not a volume format that is read", "begins with 77 6f 72 64 73"),
+        ("empty", "not a volume format that is read", "begins with nothing"),
+        ("absent", "file cannot be read", "no such file"),
+        ("absent.nii", "file cannot be read", "no such file"),
+    ):
+        with pytest.raises(SourceError, match=detail) as caught:
+            open_scan(MEMORY, path)
+        assert (caught.value.stage, caught.value.reason) == ("read", reason)
+    grid = open_scan(MEMORY, "a.nii").grid
+    with pytest.raises(SourceError, match="file is truncated"):  # by the reader of masks
+        open_mask(MEMORY, "mask", grid)
+    with pytest.raises(SourceError, match="a mask is one file"):
+        open_mask(MEMORY, "series", grid)
+
+
+def test_the_table_loads_no_reader_before_it_is_needed():
+    heavy = {"nibabel", "pydicom", "isal"}
+    code = f"import halofeed.prep.formats.volumes, sys\nprint({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+MGH = np.arange(4 * 3 * 5).reshape(4, 3, 5)
+
+
+def write_mgh(array: np.ndarray, at: int = 0, put: bytes = b"") -> bytes:
+    """A file as nibabel writes it, with other bytes put at one place."""
+    data = bytes(nibabel.MGHImage(array, AFFINE).to_bytes())
+    return data[:at] + put + data[at + len(put) :]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32])
+@pytest.mark.parametrize("name", ["a.mgh", "a.mgz", "b.MGZ"])
+@pytest.mark.parametrize("frames", [1, 2])
+def test_voxels_and_affine_are_those_that_nibabel_reads(name, dtype, frames):
+    array = np.stack([MGH, MGH + 60][:frames], axis=3).astype(dtype)
+    data = write_mgh(array.squeeze()) + b"names of structures " * 500
+    scan = open_nifti(gzip.compress(data) if name.lower().endswith("z") else data, name)
+    assert scan.grid.shape == (5, 3, 4) and scan.channels == frames and scan.findings == ()
+    np.testing.assert_array_equal(scan.read(), array.transpose(2, 1, 0, 3))
+    np.testing.assert_allclose(scan.grid.affine, AFFINE[:, [2, 1, 0, 3]], atol=1e-4)
+
+
+def test_a_header_without_a_good_orientation_is_noted_or_refused():
+    data = write_mgh(MGH.astype(np.uint8), 28, b"\0\0")
+    scan = open_nifti(data, "a.mgh")
+    assert [finding.name for finding in scan.findings] == ["no orientation given"]
+    assert scan.grid.affine[0].tolist() == [0, 0, -1, 2]
+    assert open_nifti(data, "a.mgh", unoriented="neurological").grid.affine[0].tolist() == [0, 0, 1, -2]
+    with pytest.raises(SourceError, match="--unoriented"):
+        open_nifti(data, "a.mgh", unoriented="refuse")
+
+
+def test_a_damaged_freesurfer_file_is_refused():
+    for data, reason in (
+        (b"", "not a FreeSurfer volume"),
+        (write_mgh(MGH.astype(np.uint8))[:200], "file is truncated"),
+        (write_mgh(MGH.astype(np.uint8))[:300], "voxels are missing"),
+        (write_mgh(MGH.astype(np.uint8), 20, b"\0\0\0\6"), "voxels of this type are not supported"),
+        (write_mgh(MGH.astype(np.uint8), 8, bytes(4)), "header is damaged"),
+        (write_mgh(MGH.astype(np.uint8), 30, bytes(4)), "voxel size is zero"),
+    ):
+        with pytest.raises(SourceError) as caught:
+            open_nifti(data, "a.mgh").read()
+        assert caught.value.reason == reason

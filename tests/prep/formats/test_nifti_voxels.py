@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from halofeed.prep.formats.volume import stored_voxels
+from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
+from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
+from halofeed.prep.geometry.scan import Grid
 from halofeed.schemas.errors import SourceError
 from tests.support.allocations import traced
-from tests.support.nifti_writer import open_nifti, open_nifti_mask, write_nifti
+from tests.support.nifti_writer import MemoryFiles, open_nifti, open_nifti_mask, write_header, write_nifti
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 NAN, INF = float("nan"), float("inf")
@@ -42,7 +47,7 @@ def exact(stored: Any, slope: float, inter: float) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_every_type_order_and_rescaling_gives_the_exact_values_or_a_refusal(drawn: st.DataObject) -> None:
+def test_every_type_order_and_rescaling_gives_the_exact_values_or_a_refusal(drawn):
     stored = drawn.draw(st.sampled_from(DTYPES).flatmap(stored_values))
     slope = drawn.draw(st.sampled_from([0.0, NAN, 1.0, -1.0, 3.0, 0.5, 0.1, 2.0**20, 2.0**40, 1e30]))
     inter = drawn.draw(st.sampled_from([0.0, -1024.0, 0.25, 2.0**30, 1e30]))
@@ -71,35 +76,21 @@ def test_every_type_order_and_rescaling_gives_the_exact_values_or_a_refusal(draw
     np.testing.assert_array_equal(voxels, rounded.astype(scan.dtype))
 
 
-@pytest.mark.parametrize(
-    ("stored", "slope", "inter", "expected"),
-    [
-        ("u1", 1, 0, "uint8"),
-        ("u1", 0, 5, "uint8"),
-        ("u1", 1, -128, "int8"),
-        ("u1", 1, -1024, "int16"),
-        ("u1", 2, 0, "uint16"),
-        ("u2", 1, -1024, "int32"),
-        ("i2", 1, 0, "int16"),
-        ("i2", 1, -1024, "int32"),
-        ("i2", 0.5, 0, "float32"),
-        ("i2", 1, 0.5, "float32"),
-        ("i4", 1, 0, "int32"),
-        ("u4", 1, 0, "int32"),
-        ("i8", 1, 0, "int32"),
-        ("f4", 1, 0, "float32"),
-        ("f8", 1, -1024, "float32"),
-    ],
-)
-def test_the_type_follows_from_the_header(stored: str, slope: float, inter: float, expected: str) -> None:
-    scan = open_nifti(write_nifti(np.ones((2, 2, 2), stored), scl_slope=slope, scl_inter=inter))
-    assert scan.dtype == expected
-    noted = [finding.name for finding in scan.findings]
-    assert noted == (["rescale ignored"] if slope == 0 else [])
+def test_the_type_follows_from_the_header():
+    for stored, slope, inter, expected in (
+        *(("u1", 1, 0, "uint8"), ("u1", 0, 5, "uint8"), ("u1", 1, -128, "int8"), ("u1", 1, -1024, "int16")),
+        *(("u1", 2, 0, "uint16"), ("u2", 1, -1024, "int32"), ("i2", 1, 0, "int16"), ("i4", 1, 0, "int32")),
+        *(("i2", 1, -1024, "int32"), ("i2", 0.5, 0, "float32"), ("i2", 1, 0.5, "float32")),
+        *(("u4", 1, 0, "int32"), ("i8", 1, 0, "int32"), ("f4", 1, 0, "float32"), ("f8", 1, -1024, "float32")),
+    ):
+        scan = open_nifti(write_nifti(np.ones((2, 2, 2), stored), scl_slope=slope, scl_inter=inter))
+        assert scan.dtype == expected
+        noted = [finding.name for finding in scan.findings]
+        assert noted == (["rescale ignored"] if slope == 0 else [])
 
 
 @pytest.mark.parametrize("stored", ["i8", "u8", "u4"])
-def test_integers_beyond_32_bits_are_refused_when_they_are_met(stored: str) -> None:
+def test_integers_beyond_32_bits_are_refused_when_they_are_met(stored):
     values = np.zeros((2, 2, 2), stored)
     values[1, 1, 1] = 2**31
     scan = open_nifti(write_nifti(values))
@@ -113,9 +104,7 @@ def test_integers_beyond_32_bits_are_refused_when_they_are_met(stored: str) -> N
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("slope", [1.0, 0.5])
-def test_voxels_that_are_no_number_are_refused_or_set_to_what_is_asked_for(
-    dtype: str, order: str, bad: float, slope: float
-) -> None:
+def test_voxels_that_are_no_number_are_refused_or_set_to_what_is_asked_for(dtype, order, bad, slope):
     values = np.arange(24, dtype=dtype).reshape(2, 3, 4)
     values[1, 2, 3] = bad
     data = write_nifti(values, order, scl_slope=slope, scl_inter=0)
@@ -130,14 +119,13 @@ def test_voxels_that_are_no_number_are_refused_or_set_to_what_is_asked_for(
     assert open_nifti(clean, non_finite_value=0).findings == ()
 
 
-def test_float64_beyond_float32_is_refused_even_where_nan_is_allowed() -> None:
+def test_masks_of_scaled_floats_are_rounded_and_float64_beyond_float32_is_refused():
     data = write_nifti(np.full((2, 2, 2), 1e300))
     for value in (None, 0):
         with pytest.raises(SourceError, match="voxels do not fit in float32"):
             open_nifti(data, non_finite_value=value).read()
-
-
-# Masks
+    stored = np.array([0, 1, 7, 255], np.float32).reshape(4, 1, 1) / 255
+    assert read_mask(stored, scl_slope=255, scl_inter=0).ravel().tolist() == [0, 1, 7, 255]
 
 
 def read_mask(stored: Any, **fields: Any) -> Any:
@@ -146,7 +134,7 @@ def read_mask(stored: Any, **fields: Any) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(DTYPES), st.integers(1, 2**31 - 1), st.booleans(), st.integers(1, 30))
-def test_a_mask_of_any_type_keeps_its_classes(dtype: str, highest: int, swapped: bool, block: int) -> None:
+def test_a_mask_of_any_type_keeps_its_classes(dtype, highest, swapped, block):
     if dtype[0] != "f":
         highest = min(highest, int(np.iinfo(dtype).max))
     elif dtype == "f4":
@@ -163,11 +151,6 @@ def test_a_mask_of_any_type_keeps_its_classes(dtype: str, highest: int, swapped:
     np.testing.assert_array_equal(labels, stored.transpose(2, 1, 0).astype(np.int64))
 
 
-def test_a_scaled_mask_of_floats_is_rounded_to_its_classes() -> None:
-    stored = np.array([0, 1, 7, 255], np.float32).reshape(4, 1, 1) / 255
-    assert read_mask(stored, scl_slope=255, scl_inter=0).ravel().tolist() == [0, 1, 7, 255]
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -181,7 +164,7 @@ def test_a_scaled_mask_of_floats_is_rounded_to_its_classes() -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
-def test_values_that_are_no_class_are_refused(value: float, reason: str, dtype: str) -> None:
+def test_values_that_are_no_class_are_refused(value, reason, dtype):
     if dtype == "i8" and not (value.is_integer() and abs(value) < 2**62):
         return
     stored = np.ones((2, 3, 4), dtype)
@@ -189,9 +172,6 @@ def test_values_that_are_no_class_are_refused(value: float, reason: str, dtype: 
     with pytest.raises(SourceError) as caught:
         read_mask(stored)
     assert caught.value.reason == reason
-
-
-# Memory
 
 
 @pytest.mark.parametrize(
@@ -204,7 +184,7 @@ def test_values_that_are_no_class_are_refused(value: float, reason: str, dtype: 
         ("<f8", {}, 0.5),
     ],
 )
-def test_reading_takes_one_volume_beside_the_file(dtype: str, fields: dict[str, Any], volumes: float) -> None:
+def test_reading_takes_one_volume_beside_the_file(dtype, fields, volumes):
     """Counted in volumes as stored; 4 MiB are for blocks."""
     stored = np.zeros((128, 128, 512), np.dtype(dtype))
     data = gzip.compress(write_nifti(stored, dtype[0], **fields), 1)
@@ -217,9 +197,70 @@ def test_reading_takes_one_volume_beside_the_file(dtype: str, fields: dict[str, 
     assert voxels.nbytes == volumes * stored.nbytes and peak < voxels.nbytes + (4 << 20) + (2 << 20)
 
 
-def test_an_uncompressed_file_is_not_copied() -> None:
+def test_an_uncompressed_file_is_not_copied_and_one_that_claims_much_allocates_what_it_can_hold():
     stored = np.zeros((128, 128, 512), np.int16)
     scan = open_nifti(write_nifti(stored))
     with traced() as memory:
         voxels = scan.read()
     assert voxels.shape == (512, 128, 128, 1) and memory.peak < 1 << 20
+    data = gzip.compress(write_header((30000, 30000, 30000), np.float64))
+    assert try_to_read(data, HUGE) < 1 << 20
+    bomb = gzip.compress(write_header((4, 4, 4), np.uint8) + bytes(50_000_000))
+    assert try_to_read(bomb, HUGE) < BLOCKS_BYTES
+
+
+RANDOM = np.random.default_rng(5)
+NOISE = RANDOM.integers(-999, 999, (9, 8, 7)).astype(np.int16)
+BLOCKS_BYTES = 6 << 20
+SEEDS = [
+    write_nifti(NOISE),
+    write_nifti(NOISE, ">"),
+    write_nifti(NOISE.astype(np.float32), version=2, scl_slope=2, scl_inter=1),
+    write_nifti(NOISE.astype(np.float64), ">", sform_code=0),
+    write_nifti(NOISE, sform_code=0, qform_code=0, xyzt_units=1),
+]
+NO_GRID = Grid(shape=(1, 1, 1), affine=np.eye(4))  # which masks of these files do without
+PAIR = {"a.hdr": write_header(NOISE.shape, np.int16, kind="analyze"), "a.img": NOISE.tobytes("F")}
+
+
+def try_to_read(data: bytes, options: ScanOptions) -> int:
+    """The most bytes allocated on the way; anything but SourceError, warnings too, is raised."""
+    files = MemoryFiles({"a.nii": data})
+    with traced() as memory:
+        with contextlib.suppress(SourceError):
+            open_scan(files, "a.nii", (), options).read()
+        with contextlib.suppress(SourceError):
+            open_mask(files, "a.nii", NO_GRID, options).read()
+    return memory.peak
+
+
+HUGE = ScanOptions(max_voxels=2**200, non_finite_value=0)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(SEEDS),
+    st.lists(st.tuples(st.integers(0, 560), st.integers(0, 255)), min_size=1, max_size=4),
+    st.booleans(),
+    st.sampled_from([ScanOptions(), HUGE]),
+)
+def test_changed_header_bytes_raise_only_source_errors(seed, changes, packed, options):
+    data = bytearray(seed)
+    for at, value in changes:
+        data[at] = value
+    content = gzip.compress(bytes(data), 1) if packed else bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        peak = try_to_read(content, options)
+    # A byte may become a float32, and a mask may grow from one type to the next.
+    assert peak < 8 * MOST_PER_BYTE * len(content) + BLOCKS_BYTES
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 347), st.integers(0, 255), st.integers(0, 1100))
+def test_a_damaged_analyze_pair_raises_only_source_errors(at, value, length):
+    header = bytearray(PAIR["a.hdr"])
+    header[at] = value
+    for body in (PAIR["a.img"], PAIR["a.img"][:length]):
+        with contextlib.suppress(SourceError):
+            open_nifti({"a.hdr": bytes(header), "a.img": body}, "a.hdr").read()

@@ -33,40 +33,25 @@ from .test_pictures_samples import PIXELS, png_of_samples, tiff_of_samples
 
 OPTIONS = ReadOptions()
 
-# File: the reason it is refused for. What is not here and was read by Pillow or TensorFlow is read.
+
 REFUSED = {
-    "monkey12.jpg": "JPEG of other than 8 bits is not supported",
-    "xc1n0g08.png": "file is damaged",
-    "xc9n2c08.png": "file is damaged",
-    "xcrn0g04.png": "not an image format that is read",
-    "xcsn0g01.png": "file is damaged",  # a wrong checksum of the pixels; Pillow does not look
-    "xd0n2c08.png": "file is damaged",
-    "xd3n2c08.png": "file is damaged",
-    "xd9n2c08.png": "file is damaged",
-    "xdtn0g01.png": "file is damaged",
-    "xhdn0g08.png": "file is damaged",
-    "xlfn0g04.png": "not an image format that is read",
-    "xs1n0g01.png": "not an image format that is read",
-    "xs2n0g01.png": "not an image format that is read",
-    "xs4n0g01.png": "not an image format that is read",
-    "xs7n0g01.png": "not an image format that is read",
-    "broken.png": "file is truncated",
-    "broken_data_stream.png": "file is damaged",
-    "hopper_bad_exif.jpg": "file is damaged",  # noise in stripes; Pillow and TensorFlow take it
-    "truncated_end_chunk.png": "file is truncated",
-    "truncated_image.png": "file is truncated",
-    "truncated_jpeg.jpg": "file is truncated",
-    "ultrahdr.jpg": "file is truncated",
-    "hippopotamus.regular.truncated.png": "file is truncated",
-    "peacock.default.truncated.jpeg": "file is truncated",
-    "peacock.progressive.truncated.jpeg": "file is truncated",
-    "jpeg_lossless_sel1.jpg": "lossless JPEG is not supported",
-    "derive-huffman-codes-overflow.jpg": "file is damaged",
-    "invalid-dimensions.jpg": "image has no pixels",
-    "missing-sof.jpg": "file is truncated",
-    "missing-sos.jpg": "file is damaged",
-    "null_height.jpg": "image has no pixels",
+    "JPEG of other than 8 bits is not supported": "monkey12.jpg",
+    "lossless JPEG is not supported": "jpeg_lossless_sel1.jpg",
+    "image has no pixels": "invalid-dimensions.jpg null_height.jpg",
+    "not an image format that is read": (
+        "xcrn0g04.png xlfn0g04.png xs1n0g01.png xs2n0g01.png xs4n0g01.png xs7n0g01.png"
+    ),
+    # Of xcsn0g01 the checksum of the pixels is wrong, hopper_bad_exif has noise in stripes; Pillow takes both.
+    "file is damaged": (
+        "xc1n0g08.png xc9n2c08.png xcsn0g01.png xd0n2c08.png xd3n2c08.png xd9n2c08.png xdtn0g01.png xhdn0g08.png "
+        "broken_data_stream.png hopper_bad_exif.jpg derive-huffman-codes-overflow.jpg missing-sos.jpg"
+    ),
+    "file is truncated": (
+        "broken.png truncated_end_chunk.png truncated_image.png truncated_jpeg.jpg ultrahdr.jpg missing-sof.jpg "
+        "hippopotamus.regular.truncated.png peacock.default.truncated.jpeg peacock.progressive.truncated.jpeg"
+    ),
 }
+"""By the reason that they are refused for; what is not here and was read by Pillow or TensorFlow is read."""
 
 
 def expected_rows(folder: Path) -> dict[str, dict[str, str]]:
@@ -85,9 +70,7 @@ def pillow_rgb(data: bytes) -> NDArray[np.int64]:
         return np.asarray(image.convert("RGBA").convert("RGB")).astype(int)
 
 
-def test_every_awkward_file_is_read_as_peers_read_it_or_refused_for_its_true_reason(
-    test_data: Path,
-) -> None:
+def test_every_awkward_file_is_read_as_peers_read_it_or_refused_for_its_true_reason(test_data):
     folder = test_data / "odd/images"
     rows, refused, read = expected_rows(folder), {}, set()
     for path in image_files(folder):
@@ -103,7 +86,7 @@ def test_every_awkward_file_is_read_as_peers_read_it_or_refused_for_its_true_rea
             # Pillow's CMYK conversion truncates where ours rounds; the rest is the same library, bit for bit.
             tolerance = 2 if row["pil_mode"] == "CMYK" else 0
             assert np.abs(pixels - pillow_rgb(data)).max() <= tolerance, path
-    assert refused == REFUSED
+    assert refused == {name: reason for reason in REFUSED for name in REFUSED[reason].split()}
     succeeded = {
         name for name, row in rows.items() if row["pil"] == "ok" or row["tf_decode(ch=3)"][0].isdigit()
     }
@@ -112,7 +95,7 @@ def test_every_awkward_file_is_read_as_peers_read_it_or_refused_for_its_true_rea
 
 
 @pytest.mark.parametrize("name", ["png_decompression_dos.png", "unknown_compression_method.png"])
-def test_pngs_whose_metadata_pillow_refuses_equal_tensorflows_reading(test_data: Path, name: str) -> None:
+def test_pngs_whose_metadata_pillow_refuses_equal_tensorflows_reading(test_data, name):
     tf = pytest.importorskip("tensorflow")
     data = (test_data / "odd/images/python-pillow__Pillow" / name).read_bytes()
     np.testing.assert_array_equal(
@@ -122,36 +105,28 @@ def test_pngs_whose_metadata_pillow_refuses_equal_tensorflows_reading(test_data:
 
 def orient_slowly(stored: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """EXIF 2.32, 4.6.5.1.6: the displayed side that the stored row 0 and column 0 are, pixel by pixel."""
-    row_is, column_is = {
-        1: ("top", "left"),
-        2: ("top", "right"),
-        3: ("bottom", "right"),
-        4: ("bottom", "left"),
-        5: ("left", "top"),
-        6: ("right", "top"),
-        7: ("right", "bottom"),
-        8: ("left", "bottom"),
-    }[orientation]
+    sides = ("top left", "top right", "bottom right", "bottom left")
+    sides += ("left top", "right top", "right bottom", "left bottom")
+    row_is, column_is = sides[orientation - 1].split()
     height, width = stored.shape[:2]
     shape = (height, width) if row_is in ("top", "bottom") else (width, height)
     shown = np.zeros((*shape, stored.shape[2]), stored.dtype)
-    for row in range(height):
-        for column in range(width):
-            place = {row_is: row, column_is: column}
-            y = place["top"] if "top" in place else shape[0] - 1 - place["bottom"]
-            x = place["left"] if "left" in place else shape[1] - 1 - place["right"]
-            shown[y, x] = stored[row, column]
+    for row, column in np.ndindex(height, width):
+        place = {row_is: row, column_is: column}
+        y = place["top"] if "top" in place else shape[0] - 1 - place["bottom"]
+        x = place["left"] if "left" in place else shape[1] - 1 - place["right"]
+        shown[y, x] = stored[row, column]
     return shown
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF lzw", "WEBP", "JPEG"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_orientation_is_applied_exactly_once(kind: str, orientation: int) -> None:
+def test_the_orientation_is_applied_exactly_once(kind, orientation):
     stored = PIXELS[..., :3]
     name, *compression = kind.split()
     exif = Image.Exif()
     exif[274] = orientation
-    options: dict[str, object] = {"lossless": True} if kind == "WEBP" else {}
+    options = {"lossless": True} if kind == "WEBP" else {}
     if compression:
         options["compression"] = "tiff_lzw"
     plain = saved(Image.fromarray(stored, "RGB"), name, **options)
@@ -166,12 +141,10 @@ def test_the_orientation_is_applied_exactly_once(kind: str, orientation: int) ->
 
 
 @pytest.mark.parametrize("needed", [(1200, 1800), (601, 10), (600, 900), (299, 300), (150, 225), (1, 1)])
-def test_a_reduced_jpeg_is_as_large_as_needed_and_near_the_full(
-    test_data: Path, needed: tuple[int, int]
-) -> None:
+def test_a_reduced_jpeg_is_as_large_as_needed_and_near_the_full(test_data, needed):
     asked = []
 
-    def wish(height: int, width: int) -> tuple[int, int]:
+    def wish(height, width):
         asked.append((height, width))
         return needed
 
@@ -189,7 +162,7 @@ def test_a_reduced_jpeg_is_as_large_as_needed_and_near_the_full(
 
 
 @given(st.tuples(*[st.integers(1, 3000)] * 4))
-def test_the_reduction_is_the_largest_that_suffices(sides: tuple[int, int, int, int]) -> None:
+def test_the_reduction_is_the_largest_that_suffices(sides):
     stored, needed = sides[:2], sides[2:]
     if min(stored) < 16 or all(want >= have for want, have in zip(needed, stored, strict=True)):
         assert reduction(stored, needed) == 1
@@ -198,34 +171,30 @@ def test_the_reduction_is_the_largest_that_suffices(sides: tuple[int, int, int, 
     assert reduction(stored, needed) == max(sufficient, default=1)
 
 
-def small_files() -> dict[str, bytes]:
-    image, gray = Image.fromarray(PIXELS[..., :3], "RGB"), Image.fromarray(PIXELS[..., 0], "L")
-    exif = Image.Exif()
-    exif[274] = 6
-    samples = PIXELS.astype(np.uint16) * 251
-    return {
-        "jpeg": saved(image, "JPEG", exif=exif),
-        "progressive jpeg": saved(image, "JPEG", progressive=True),
-        "cmyk jpeg": saved(image.convert("CMYK"), "JPEG", subsampling=2),
-        "png": saved(image, "PNG", exif=exif),
-        "palette png": saved(image.convert("P"), "PNG", transparency=3),
-        "16-bit png": png_of_samples(samples),
-        "lossless webp": saved(image, "WEBP", lossless=True, exif=exif),
-        "lossy webp": saved(image, "WEBP"),
-        "animated webp": saved(image, "WEBP", save_all=True, append_images=[gray.convert("RGB")]),
-        "gif": saved(image, "GIF"),
-        "animated gif": saved(gray, "GIF", save_all=True, append_images=[gray.rotate(180)], transparency=3),
-        "bmp": saved(image, "BMP"),
-        "palette bmp": saved(image.convert("P"), "BMP"),
-        "tiff": saved(image, "TIFF", exif=exif),
-        "lzw tiff": saved(gray, "TIFF", compression="tiff_lzw"),
-        "jpeg tiff": saved(image, "TIFF", compression="jpeg"),
-        "big tiff": saved(image, "TIFF", big_tiff=True),
-        "16-bit tiff": tiff_of_samples(samples, ">", 2, compress=True),
-    }
-
-
-SMALL = small_files()
+IMAGE, GRAY = Image.fromarray(PIXELS[..., :3], "RGB"), Image.fromarray(PIXELS[..., 0], "L")
+EXIF = Image.Exif()
+EXIF[274] = 6
+SAMPLES = PIXELS.astype(np.uint16) * 251
+SMALL = {
+    "jpeg": saved(IMAGE, "JPEG", exif=EXIF),
+    "progressive jpeg": saved(IMAGE, "JPEG", progressive=True),
+    "cmyk jpeg": saved(IMAGE.convert("CMYK"), "JPEG", subsampling=2),
+    "png": saved(IMAGE, "PNG", exif=EXIF),
+    "palette png": saved(IMAGE.convert("P"), "PNG", transparency=3),
+    "16-bit png": png_of_samples(SAMPLES),
+    "lossless webp": saved(IMAGE, "WEBP", lossless=True, exif=EXIF),
+    "lossy webp": saved(IMAGE, "WEBP"),
+    "animated webp": saved(IMAGE, "WEBP", save_all=True, append_images=[GRAY.convert("RGB")]),
+    "gif": saved(IMAGE, "GIF"),
+    "animated gif": saved(GRAY, "GIF", save_all=True, append_images=[GRAY.rotate(180)], transparency=3),
+    "bmp": saved(IMAGE, "BMP"),
+    "palette bmp": saved(IMAGE.convert("P"), "BMP"),
+    "tiff": saved(IMAGE, "TIFF", exif=EXIF),
+    "lzw tiff": saved(GRAY, "TIFF", compression="tiff_lzw"),
+    "jpeg tiff": saved(IMAGE, "TIFF", compression="jpeg"),
+    "big tiff": saved(IMAGE, "TIFF", big_tiff=True),
+    "16-bit tiff": tiff_of_samples(SAMPLES, ">", 2, compress=True),
+}
 # Whose last bytes do not matter: a BMP row's filling, what follows a GIF's first frame, a TIFF's metadata.
 MAY_LACK_ITS_END = {"jpeg", *(name for name in SMALL if re.search("bmp|gif|tiff", name))}
 
@@ -245,7 +214,7 @@ def refused(data: bytes) -> SourceError:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_no_prefix_of_a_file_shows_another_picture(name: str) -> None:
+def test_no_prefix_of_a_file_shows_another_picture(name):
     data = SMALL[name]
     whole = outcome(data)
     assert whole is not None
@@ -263,18 +232,15 @@ def test_no_prefix_of_a_file_shows_another_picture(name: str) -> None:
     near_the_start=st.booleans(),
     cut=st.floats(0.01, 1.0) | st.just(1.0),
 )
-def test_damaged_files_end_as_a_picture_or_as_a_source_error(
-    name: str, changes: list[tuple[float, int]], near_the_start: bool, cut: float
-) -> None:
+def test_damaged_files_end_as_a_picture_or_as_a_source_error(name, changes, near_the_start, cut):
     data = bytearray(SMALL[name])
     for place, value in changes:
         data[int(place * (min(200, len(data)) if near_the_start else len(data)))] = value
     outcome(bytes(data[: max(1, int(cut * len(data)))]))
 
 
-@pytest.mark.parametrize(
-    ("data", "reason", "detail"),
-    [
+def test_what_is_no_image_is_named():
+    for data, reason, detail in (
         (b"", "file is empty", ""),
         (b"\0" * 100, "not an image format that is read", "00 00"),
         (b"<!DOCTYPE html><html>", "not an image format that is read", "a web page"),
@@ -285,14 +251,12 @@ def test_damaged_files_end_as_a_picture_or_as_a_source_error(
         (b"BM", "file is damaged", ""),
         (b"II*\0", "file is truncated", "TIFF header"),
         (b"RIFF\x04\0\0\0WEBP", "file is truncated", "first chunk"),
-    ],
-)
-def test_what_is_no_image_is_named(data: bytes, reason: str, detail: str) -> None:
-    assert refused(data).reason == reason and detail in refused(data).detail
+    ):
+        assert refused(data).reason == reason and detail in refused(data).detail
 
 
 @pytest.mark.parametrize("compression", ["jpeg", "tiff_lzw", "tiff_adobe_deflate", "packbits", "zstd", "raw"])
-def test_a_tiff_whose_strip_ends_early_is_refused(compression: str) -> None:
+def test_a_tiff_whose_strip_ends_early_is_refused(compression):
     image = Image.fromarray(np.kron(PIXELS[..., :3], np.ones((4, 4, 1), np.uint8)), "RGB")
     data = saved(image, "TIFF", compression=compression)
     assert outcome(data) is not None
@@ -303,7 +267,7 @@ def test_a_tiff_whose_strip_ends_early_is_refused(compression: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])
-def test_a_tiff_of_floats_or_32_bit_integers_is_refused_for_that(mode: str) -> None:
+def test_a_tiff_of_floats_or_32_bit_integers_is_refused_for_that(mode):
     data = saved(Image.fromarray(np.ones((4, 4), np.float32 if mode == "F" else np.int32), mode), "TIFF")
     assert refused(data).reason == "TIFF of other than unsigned integers is not supported"
     assert ("floating point" if mode == "F" else "signed integer") in refused(data).detail
@@ -336,7 +300,7 @@ def bomb(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", sorted(FORMATS))
-def test_a_decompression_bomb_is_refused_before_memory_is_taken(kind: str) -> None:
+def test_a_decompression_bomb_is_refused_before_memory_is_taken(kind):
     data = bomb(kind)
     assert sniff(data) == kind
     with traced() as memory, pytest.raises(SourceError, match="more pixels than allowed"):
@@ -344,13 +308,10 @@ def test_a_decompression_bomb_is_refused_before_memory_is_taken(kind: str) -> No
     assert memory.peak < 2**20
 
 
-def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
+def test_hostile_and_damaged_jpegs_are_refused_and_stray_bytes_skipped(test_data):
     data = SMALL["progressive jpeg"]
     last = data.rindex(b"\xff\xda")
     assert refused(data[:-2] + data[last:-2] * 2000 + data[-2:]).reason == "more JPEG scans than allowed"
-
-
-def test_damage_within_the_compressed_jpeg_data_is_refused() -> None:
     image = Image.fromarray(np.kron(PIXELS[..., :3], np.ones((16, 16, 1), np.uint8)), "RGB")
     data = bytearray(saved(image, "JPEG", quality=90, restart_marker_blocks=4))
     at = data.index(b"\xff\xd3")
@@ -358,9 +319,6 @@ def test_damage_within_the_compressed_jpeg_data_is_refused() -> None:
     with Image.open(io.BytesIO(bytes(data))) as lenient:
         lenient.load()
     assert refused(bytes(data)).reason == "file is damaged"
-
-
-def test_stray_bytes_between_segments_are_skipped_but_do_not_hide_damage(test_data: Path) -> None:
     data = SMALL["jpeg"]
     at = data.index(b"\xff\xdb")
     strayed = data[:at] + b"\0junk" + data[at:]
@@ -368,7 +326,7 @@ def test_stray_bytes_between_segments_are_skipped_but_do_not_hide_damage(test_da
     assert refused(strayed[:-30]).reason == "file is truncated"
 
 
-def test_threads_read_the_same_pictures_as_one_does() -> None:
+def test_threads_read_the_same_pictures_as_one_does():
     expected = {name: outcome(data) for name, data in SMALL.items()}
     names = sorted(SMALL) * 20
     with ThreadPoolExecutor(8) as pool:
@@ -378,7 +336,7 @@ def test_threads_read_the_same_pictures_as_one_does() -> None:
             np.testing.assert_array_equal(result.pixels, want.pixels)
 
 
-def test_decoders_write_nothing_to_standard_error(tmp_path: Path) -> None:
+def test_decoders_write_nothing_to_standard_error(tmp_path):
     for index, (name, data) in enumerate(SMALL.items()):
         for cut in range(1, 40):
             damaged = bytearray(data)
@@ -402,7 +360,7 @@ def test_decoders_write_nothing_to_standard_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_decoders_own_slips_are_not_told_as_reasons() -> None:
+def test_a_decoders_own_slips_are_not_told_as_reasons():
     """Their texts are those of Python: a number alone, or how a struct is unpacked."""
     tiff = io.BytesIO()
     Image.new("P", (8, 8)).save(tiff, "TIFF")
@@ -412,16 +370,19 @@ def test_a_decoders_own_slips_are_not_told_as_reasons() -> None:
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "GIF", "WEBP", "PNG", "MPO"])
-def test_the_first_picture_of_several_is_counted_as_such(tmp_path: Path, kind: str) -> None:
+def test_the_first_picture_of_several_is_counted_as_such(tmp_path, kind):
     first, second = (Image.fromarray(np.full((16, 24, 3), value, np.uint8)) for value in (90, 10))
     for name, others in (("one", []), ("two", [second])):
         (tmp_path / "in" / name).mkdir(parents=True)
         first.save(tmp_path / "in" / name / "a.jpg", kind, save_all=True, append_images=others)
+        read = read_image((tmp_path / "in" / name / "a.jpg").read_bytes(), OPTIONS)
+        assert np.abs(read.pixels.astype(int) - 90).max() <= 2
+        assert read.notes == ("first of several frames",) * len(others)
     done = run_convert(tmp_path / "in", tmp_path / "out", layout="folders")
     assert "warning: 1 input: the file holds several pictures or frames" in summary(done)
 
 
-def test_smaller_copies_and_masks_in_a_tiff_are_no_further_pictures() -> None:
+def test_smaller_copies_and_masks_in_a_tiff_are_no_further_pictures():
     for kind, noted in ((1, False), (4, False), (0, True)):
         stored, page = io.BytesIO(), Image.new("RGB", (8, 8))
         page.encoderinfo = {"tiffinfo": {254: kind}}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halofeed.prep.geometry import resize
 from halofeed.prep.geometry.boxes import (
     BoxPolicy,
     PlacedBoxes,
@@ -18,38 +19,29 @@ from halofeed.prep.geometry.boxes import (
     flip_up_down,
     place_boxes,
 )
-from halofeed.prep.geometry.resize import (
-    ResizePlan,
-    apply_to_boxes,
-    displayed_size,
-    plan_fixed_shape,
-    plan_keep_aspect,
-    plan_unchanged,
-    stored_to_file,
-)
 from halofeed.schemas.errors import SourceError, UsageError
 
-PLAN = plan_unchanged((100, 200))
+PLAN = resize.plan_unchanged((100, 200))
 
 
-def place(boxes: Any, plan: ResizePlan = PLAN, orientation: int = 1, **others: Any) -> PlacedBoxes:
+def place(boxes: Any, plan: resize.ResizePlan = PLAN, orientation: int = 1, **others: Any) -> PlacedBoxes:
     unset = {"areas": np.nan, "is_crowd": False, "difficults": False}
     columns = [others.pop(name, [value] * len(boxes)) for name, value in unset.items()]
     return place_boxes(boxes, *columns, plan, orientation, BoxPolicy(**others))
 
 
-def map_back(placed: PlacedBoxes, plan: ResizePlan, orientation: int) -> npt.NDArray[np.float64]:
+def map_back(placed: PlacedBoxes, plan: resize.ResizePlan, orientation: int) -> npt.NDArray[np.float64]:
     stored = placed.boxes.astype(np.float64) * np.array(plan.output_size * 2)
-    return apply_to_boxes(stored_to_file(plan, orientation), stored)
+    return resize.apply_to_boxes(resize.stored_to_file(plan, orientation), stored)
 
 
-def plans(size: tuple[int, int]) -> list[ResizePlan]:
+def plans(size: tuple[int, int]) -> list[resize.ResizePlan]:
     return [
-        plan_fixed_shape(size, 300, 300),
-        plan_fixed_shape(size, 17, 1024),
-        plan_keep_aspect(size, 800, 1333, pad=False),
-        plan_keep_aspect(size, 600, 1024, pad=True),
-        plan_unchanged(size),
+        resize.plan_fixed_shape(size, 300, 300),
+        resize.plan_fixed_shape(size, 17, 1024),
+        resize.plan_keep_aspect(size, 800, 1333, pad=False),
+        resize.plan_keep_aspect(size, 600, 1024, pad=True),
+        resize.plan_unchanged(size),
     ]
 
 
@@ -69,11 +61,9 @@ def size_and_boxes(draw: st.DrawFn) -> tuple[tuple[int, int], list[list[float]]]
 
 
 @given(case=size_and_boxes(), orientation=st.integers(1, 8))
-def test_placed_boxes_lead_back_to_the_annotation(
-    case: tuple[tuple[int, int], list[list[float]]], orientation: int
-) -> None:
+def test_placed_boxes_lead_back_to_the_annotation(case, orientation):
     file_size, boxes = case
-    for plan in plans(displayed_size(orientation, file_size)):
+    for plan in plans(resize.displayed_size(orientation, file_size)):
         placed = place(boxes, plan, orientation, zero_area="keep")
         assert placed.kept.tolist() == list(range(len(boxes)))
         assert placed.counts["clipped"] == 0
@@ -84,10 +74,10 @@ def test_placed_boxes_lead_back_to_the_annotation(
 
 
 @given(case=size_and_boxes(), orientation=st.integers(1, 8))
-def test_areas_follow_the_boxes(case: tuple[tuple[int, int], list[list[float]]], orientation: int) -> None:
+def test_areas_follow_the_boxes(case, orientation):
     file_size, boxes = case
     areas = [0.5 * (ymax - ymin) * (xmax - xmin) for ymin, xmin, ymax, xmax in boxes]
-    for plan in plans(displayed_size(orientation, file_size)):
+    for plan in plans(resize.displayed_size(orientation, file_size)):
         placed = place(boxes, plan, orientation, areas=areas, zero_area="keep")
         unannotated = place(boxes, plan, orientation, zero_area="keep")
         (source_height, source_width), (height, width) = plan.source_size, plan.resized_size
@@ -96,36 +86,27 @@ def test_areas_follow_the_boxes(case: tuple[tuple[int, int], list[list[float]]],
         assert np.allclose(placed.area, 0.5 * unannotated.area, rtol=1e-4, atol=1e-3)
 
 
-def test_padding_and_scale_move_the_box() -> None:
-    plan = plan_keep_aspect((100, 200), 50, 100, pad=True)
+def test_padding_and_scale_move_the_box_and_an_annotated_area_stays_when_it_is_clipped():
+    plan = resize.plan_keep_aspect((100, 200), 50, 100, pad=True)
     placed = place([[0, 0, 100, 200], [50, 100, 100, 200]], plan)
     assert placed.boxes.tolist() == [[0, 0, 0.5, 1], [0.25, 0.5, 0.5, 1]]
     assert placed.area.tolist() == [5000, 1250]
+    placed = place([[-10, 20, 30, 60]], resize.plan_fixed_shape((100, 200), 50, 100), areas=[1000.0])
+    assert placed.area.tolist() == [250]
 
 
 OUTSIDE = [[-10, 20, 30, 60], [10, 20, 30, 201], [10, 20, 30, 60], [120, 0, 130, 10], [10, 200, 20, 230]]
 
 
-def test_clip_cuts_what_overlaps_and_drops_what_does_not() -> None:
+def test_clip_cuts_what_overlaps_drop_leaves_it_out_and_fail_names_box_and_picture():
     placed = place(OUTSIDE)
     assert placed.kept.tolist() == [0, 1, 2]
     assert (placed.counts["clipped"], placed.counts["dropped outside"]) == (2, 2)
     assert np.allclose(placed.boxes[0] * [100, 200, 100, 200], [0, 20, 30, 60])
     assert placed.area.tolist() == [1200, 3600, 800]
-
-
-def test_an_annotated_area_stays_when_its_box_is_clipped() -> None:
-    placed = place([[-10, 20, 30, 60]], plan_fixed_shape((100, 200), 50, 100), areas=[1000.0])
-    assert placed.area.tolist() == [250]
-
-
-def test_drop_leaves_out_every_box_that_reaches_outside() -> None:
     placed = place(OUTSIDE, outside="drop")
     assert placed.kept.tolist() == [2]
     assert (placed.counts["clipped"], placed.counts["dropped outside"]) == (0, 4)
-
-
-def test_fail_names_the_box_and_the_picture() -> None:
     message = r"boxes: box reaches outside the picture .box 1: ymin 10, .* xmax 201; the picture is 100 high"
     with pytest.raises(SourceError, match=message):
         place([OUTSIDE[2], OUTSIDE[1]], outside="fail")
@@ -133,14 +114,14 @@ def test_fail_names_the_box_and_the_picture() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_failing_box_is_named_as_the_annotation_has_it(orientation: int) -> None:
-    plan = plan_unchanged(displayed_size(orientation, (100, 200)))
+def test_a_failing_box_is_named_as_the_annotation_has_it(orientation):
+    plan = resize.plan_unchanged(resize.displayed_size(orientation, (100, 200)))
     with pytest.raises(SourceError, match="xmax 201; the picture is 100 high and 200 wide"):
         place([OUTSIDE[1]], plan, orientation, outside="fail")
 
 
 @pytest.mark.parametrize("outside", ["clip", "drop", "fail"])
-def test_rounding_noise_at_the_edge_is_inside(outside: str) -> None:
+def test_rounding_noise_at_the_edge_is_inside(outside):
     placed = place([[-1e-7, 0, 100 + 1e-7, 200 + 9e-7]], outside=outside)
     assert placed.boxes.tolist() == [[0, 0, 1, 1]]
     dropped = (f"dropped {why}" for why in ("crowd", "difficult", "zero area", "outside"))
@@ -150,7 +131,7 @@ def test_rounding_noise_at_the_edge_is_inside(outside: str) -> None:
 ZERO = [[10, 20, 10, 60], [10, 20, 30, 20], [10, 200, 20, 200], [10, 20, 30, 60]]
 
 
-def test_boxes_without_area_are_dropped_kept_or_fail() -> None:
+def test_boxes_without_area_are_dropped_kept_clipped_or_fail():
     dropped = place(ZERO)
     assert (dropped.kept.tolist(), dropped.counts["dropped zero area"]) == ([3], 3)
     kept = place(ZERO, zero_area="keep")
@@ -158,23 +139,17 @@ def test_boxes_without_area_are_dropped_kept_or_fail() -> None:
     assert kept.area.tolist() == [0, 0, 0, 800]
     with pytest.raises(SourceError, match=r"boxes: box has zero area \(box 0: ymin 10"):
         place(ZERO, zero_area="fail")
-
-
-def test_a_kept_box_without_area_is_clipped_or_lost_like_others() -> None:
     placed = place([[-5, 20, 10, 20], [10, 230, 20, 230]], zero_area="keep")
     assert placed.kept.tolist() == [0]
     assert (placed.counts["clipped"], placed.counts["dropped outside"]) == (1, 1)
 
 
-def test_crowd_and_difficult_boxes_are_kept_unless_told() -> None:
+def test_crowd_and_difficult_boxes_are_kept_unless_told_and_fail_no_other_policy():
     boxes, crowd, difficult = [[0, 0, 9, 9]] * 4, [True, False, True, False], [False, True, True, False]
     assert len(place(boxes, is_crowd=crowd, difficults=difficult).kept) == 4
     dropped = place(boxes, is_crowd=crowd, difficults=difficult, crowd="drop", difficult="drop")
     assert dropped.kept.tolist() == [3]
     assert (dropped.counts["dropped crowd"], dropped.counts["dropped difficult"]) == (2, 1)
-
-
-def test_a_box_dropped_as_crowd_fails_no_other_policy() -> None:
     placed = place([[0, 0, 200, 300], [5, 5, 5, 5]], is_crowd=[True, True], crowd="drop", outside="fail")
     assert placed.boxes.shape == (0, 4)
 
@@ -191,20 +166,17 @@ def test_a_box_dropped_as_crowd_fails_no_other_policy() -> None:
     ],
 )
 @pytest.mark.parametrize("crowd", ["keep", "drop"])
-def test_a_broken_box_is_a_fault_of_the_annotation(box: Any, area: float, reason: str, crowd: Any) -> None:
+def test_a_broken_box_is_a_fault_of_the_annotation(box, area, reason, crowd):
     with pytest.raises(SourceError, match=f"annotation: {reason}"):
         place([[0, 0, 1, 1], box], areas=[np.nan, area], is_crowd=[True, True], crowd=crowd)
 
 
-def test_a_picture_without_boxes_has_none() -> None:
+def test_a_picture_without_boxes_has_none_and_columns_of_other_lengths_are_refused():
     placed = place([])
     assert (placed.boxes.shape, placed.area.shape, placed.kept.shape) == ((0, 4), (0,), (0,))
-
-
-def test_columns_of_other_lengths_and_unknown_policies_are_refused() -> None:
     with pytest.raises(UsageError, match="areas: expected one for each of 1 boxes, got 2"):
         place([[0, 0, 1, 1]], areas=[1.0, 2.0])
-    policy: Any = "cut"
+    policy = "cut"
     with pytest.raises(UsageError, match="outside: expected one of clip, drop, fail, got 'cut'"):
         BoxPolicy(outside=policy)
 
@@ -214,7 +186,7 @@ def random_boxes(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     return corners.reshape(*shape, 4).astype(np.float32)
 
 
-def test_flips_are_those_of_the_picture_and_undo_themselves() -> None:
+def test_flips_undo_themselves_and_a_whole_window_changes_nothing_and_impossible_ones_are_refused():
     picture = np.zeros((10, 20), np.uint8)
     picture[1:4, 5:18] = 1
     boxes = np.array([[0.1, 0.25, 0.4, 0.9]], np.float32)
@@ -224,10 +196,22 @@ def test_flips_are_those_of_the_picture_and_undo_themselves() -> None:
         assert np.allclose(flip(boxes), [frame])
         assert np.allclose(flip(flip(boxes)), boxes)
         assert flip(boxes).dtype == np.float32
+    boxes, areas = random_boxes((4,)), np.arange(4, dtype=np.float32)
+    moved, kept, new_areas = crop_boxes(boxes, areas, (0, 0, 1, 1), minimum_visible=1.0)
+    assert np.allclose(moved, boxes) and kept.all() and np.allclose(new_areas, areas)
+    assert (moved.dtype, new_areas.dtype) == (np.float32, np.float32)
+    _, kept, _ = crop_boxes(np.array([[0, 0, 0.5, 0.5]]), np.ones(1), (0.5, 0.5, 0.5, 0.5))
+    assert not kept[0]
+    boxes = np.array([[0.5, 0.5, 0.5, 0.7], [0.1, 0.1, 0.1, 0.1]])
+    _, kept, areas = crop_boxes(boxes, np.zeros(2), (0.4, 0.4, 0.5, 0.5), minimum_visible=0.5)
+    assert kept.tolist() == [True, False] and areas.tolist() == [0, 0]
+    for window, minimum in (((0, 0, 0, 1), 0.0), ((0, 0, 1, 1), 1.5), ((0, 0, 1, 1), -0.1)):
+        with pytest.raises(UsageError):
+            crop_boxes(np.zeros((1, 4)), np.zeros(1), window, minimum)
 
 
 @given(seed=st.integers(0, 10_000), minimum=st.sampled_from([0.0, 0.25, 0.5, 1.0]))
-def test_crops_of_a_batch_are_those_of_each_box_alone(seed: int, minimum: float) -> None:
+def test_crops_of_a_batch_are_those_of_each_box_alone(seed, minimum):
     random = np.random.default_rng(seed)
     boxes = np.sort(random.random((2, 3, 2, 2)), axis=-2).reshape(2, 3, 4)
     areas = random.random((2, 3)) * 1000
@@ -247,26 +231,3 @@ def test_crops_of_a_batch_are_those_of_each_box_alone(seed: int, minimum: float)
             assert np.allclose(moved[i, j], expected) and np.isclose(new_areas[i, j], areas[i, j] * visible)
         else:
             assert (moved[i, j] == 0).all() and new_areas[i, j] == 0
-
-
-def test_a_whole_window_changes_nothing_and_edges_that_touch_do_not_count() -> None:
-    boxes, areas = random_boxes((4,)), np.arange(4, dtype=np.float32)
-    moved, kept, new_areas = crop_boxes(boxes, areas, (0, 0, 1, 1), minimum_visible=1.0)
-    assert np.allclose(moved, boxes) and kept.all() and np.allclose(new_areas, areas)
-    assert (moved.dtype, new_areas.dtype) == (np.float32, np.float32)
-    _, kept, _ = crop_boxes(np.array([[0, 0, 0.5, 0.5]]), np.ones(1), (0.5, 0.5, 0.5, 0.5))
-    assert not kept[0]
-
-
-def test_a_box_without_area_stays_in_the_window_it_lies_in() -> None:
-    boxes = np.array([[0.5, 0.5, 0.5, 0.7], [0.1, 0.1, 0.1, 0.1]])
-    _, kept, areas = crop_boxes(boxes, np.zeros(2), (0.4, 0.4, 0.5, 0.5), minimum_visible=0.5)
-    assert kept.tolist() == [True, False] and areas.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("window", "minimum"), [((0, 0, 0, 1), 0.0), ((0, 0, 1, 1), 1.5), ((0, 0, 1, 1), -0.1)]
-)
-def test_impossible_crops_are_refused(window: tuple[float, ...], minimum: float) -> None:
-    with pytest.raises(UsageError):
-        crop_boxes(np.zeros((1, 4)), np.zeros(1), window, minimum)

@@ -1,20 +1,11 @@
 """Tilted volumes are made upright, masks on other grids refused or resampled, and boxes carried along."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.prep.geometry.orientation import (
-    check_same_space,
-    plan_canonical,
-    plan_onto,
-    plan_orthogonal,
-)
+from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import compose, plan_crop_or_pad, plan_resample
 from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
@@ -43,7 +34,7 @@ from tests.support.phantom import ORIENTATIONS, map_back
 
 @settings(max_examples=50, deadline=None)
 @given(tilt=st.floats(1, 40), orientation=st.sampled_from(ORIENTATIONS), turn=st.floats(0, 90))
-def test_all_of_a_tilted_volume_lies_within_the_upright(tilt: float, orientation: Any, turn: float) -> None:
+def test_all_of_a_tilted_volume_lies_within_the_upright(tilt, orientation, turn):
     grid = stored_grid(grid_around((10, 9, 8), tilt_degrees=tilt, turn_degrees=turn), orientation)
     plan = plan_orthogonal(grid)
     corners = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(grid.shape) - 1)
@@ -53,23 +44,17 @@ def test_all_of_a_tilted_volume_lies_within_the_upright(tilt: float, orientation
     assert (reached <= np.array(plan.target.shape) - 0.499).all()
 
 
-def test_each_tilted_slice_stays_in_its_plane() -> None:
+def test_each_tilted_slice_stays_in_its_plane_and_a_slight_tilt_is_left_to_the_affine():
     plan = plan_orthogonal(grid_around(tilt_degrees=17))
     assert plan.to_source[0].tolist() == [1, 0, 0, 0]
-
-
-def test_a_tilt_within_the_tolerance_is_left_to_the_affine() -> None:
     assert plan_orthogonal(grid_around(tilt_degrees=0.05, turn_degrees=30)).steps == ()
     assert plan_orthogonal(grid_around(tilt_degrees=0.5)).resamples
 
 
-def test_a_mask_in_another_order_of_axes_is_on_the_same_grid() -> None:
+def test_a_mask_in_another_order_of_axes_is_on_the_same_grid_and_on_another_refused_with_both():
     grid = grid_around(turn_degrees=8)
     for orientation in ORIENTATIONS:
         assert check_same_space(grid, stored_grid(grid, orientation)) < 1e-9
-
-
-def test_a_mask_on_another_grid_is_refused_with_both_grids() -> None:
     grid = grid_around()
     moved = grid.affine.copy()
     moved[2, 3] += 3
@@ -89,7 +74,7 @@ def test_a_mask_on_another_grid_is_refused_with_both_grids() -> None:
         check_same_space(grid, Grid(shape=(122, 102, 112), affine=grid.affine))
 
 
-def test_brought_onto_a_turned_and_shifted_grid_of_the_same_voxels_every_voxel_is_moved_whole() -> None:
+def test_brought_onto_a_turned_and_shifted_grid_of_the_same_voxels_every_voxel_is_moved_whole():
     grid = grid_around((8, 7, 6), turn_degrees=11)
     image, mask = draw(grid)
     for orientation in ORIENTATIONS[::3]:
@@ -105,7 +90,7 @@ def test_brought_onto_a_turned_and_shifted_grid_of_the_same_voxels_every_voxel_i
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS[::7])
-def test_brought_onto_another_spacing_a_volume_is_what_resampling_makes_of_it(orientation: Any) -> None:
+def test_brought_onto_another_spacing_a_volume_is_what_resampling_makes_of_it(orientation):
     grid = grid_around((8, 7, 6))
     image, mask = draw(grid)
     resampling = plan_resample(grid, (5, 4, 9), antialias=False, slice_wise="never")
@@ -116,7 +101,7 @@ def test_brought_onto_another_spacing_a_volume_is_what_resampling_makes_of_it(or
     assert np.array_equal(apply_mask(plan, stored(mask, orientation)), apply_mask(resampling, mask))
 
 
-def test_brought_onto_a_turned_grid_organs_stay_in_place_and_the_rest_is_filled() -> None:
+def test_brought_onto_a_turned_grid_organs_stay_in_place_and_onto_one_far_away_all_is_fill():
     source, target = grid_around((2, 2, 2)), grid_around((3, 2, 2), turn_degrees=25, center_mm=(9, 0, 0))
     image, mask = draw(source)
     plan = plan_onto(source, target)
@@ -127,9 +112,6 @@ def test_brought_onto_a_turned_grid_organs_stay_in_place_and_the_rest_is_filled(
     back = map_back(plan, np.argwhere(turned == -3000))
     assert len(back)
     assert ((back < -0.499) | (back > np.array(source.shape) - 0.501)).any(axis=-1).all()
-
-
-def test_a_grid_far_away_is_all_fill() -> None:
     grid = grid_around((8, 7, 6))
     image, mask = draw(grid)
     for far in (
@@ -140,16 +122,13 @@ def test_a_grid_far_away_is_all_fill() -> None:
         assert not apply_mask(plan_onto(grid, far), mask).any()
 
 
-# Foreground ---------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 999),
     share=st.sampled_from([0.0, 0.005, 0.05, 0.5]),
     orientation=st.sampled_from(ORIENTATIONS),
 )
-def test_a_box_holds_the_outermost_voxels_in_any_order(seed: int, share: float, orientation: Any) -> None:
+def test_a_box_holds_the_outermost_voxels_in_any_order(seed, share, orientation):
     random = np.random.default_rng(seed)
     mask = stored((random.random((5, 9, 14)) < share).astype(np.uint8), orientation)
     mask = view_of(
@@ -161,7 +140,7 @@ def test_a_box_holds_the_outermost_voxels_in_any_order(seed: int, share: float, 
     assert foreground_box(mask.astype(np.int16), 0.5) == expected
 
 
-def test_a_box_found_as_stored_is_carried_to_the_plans_target() -> None:
+def test_a_box_found_as_stored_is_carried_to_the_plans_target():
     grid = grid_around((3, 1.5, 1.5))
     _, mask = draw(grid)
     for orientation in ORIENTATIONS[::6]:
@@ -179,14 +158,11 @@ def test_a_box_found_as_stored_is_carried_to_the_plans_target() -> None:
     assert carry_box(cropped, Box(start=(0, 0, 0), stop=(1, 1, 1))) is None
 
 
-def test_the_mean_parts_an_mr_scan_from_its_background() -> None:
+def test_the_mean_parts_an_mr_scan_from_its_background_and_none_is_rejected():
     image = np.zeros((4, 20, 20), np.float32)
     image[1:3, 5:9, 7:12] = 900
     assert mean_of(image) == pytest.approx(image.mean())
     assert foreground_box(image, mean_of(image)) == Box(start=(1, 5, 7), stop=(3, 9, 12))
-
-
-def test_without_foreground_the_source_is_rejected() -> None:
     with pytest.raises(SourceError, match="no foreground found"):
         plan_foreground_crop(grid_around(), foreground_box(np.full((2, 3, 4), -1000, np.int16), -500))
     with pytest.raises(UsageError, match="starts below stops"):

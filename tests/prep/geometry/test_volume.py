@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,20 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halofeed.prep.geometry import volume
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.geometry.scan import Grid, Shape, Triple
-from halofeed.prep.geometry.volume import (
-    Plan,
-    Resample,
-    View,
-    compose,
-    grids_agree,
-    plan_crop_or_pad,
-    plan_nothing,
-    plan_resample,
-    plan_stretch,
-    plan_window,
-)
+from halofeed.prep.geometry.tiles import plan_tiles, tile_starts
+from halofeed.prep.voxels.apply import apply_image
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.support.phantom import ORIENTATIONS, map_back
@@ -51,23 +44,23 @@ def grids(draw: Any) -> Grid:
 
 
 @st.composite
-def next_plans(draw: Any, grid: Grid) -> Plan:
+def next_plans(draw: Any, grid: Grid) -> volume.Plan:
     kind = draw(st.sampled_from(["canonical", "resample", "stretch", "crop", "centered", "window"]))
     if kind == "canonical":
         return plan_canonical(grid)
     if kind == "resample":
-        return plan_resample(grid, draw(spacings))
+        return volume.plan_resample(grid, draw(spacings))
     shape = draw(shapes)
     if kind == "stretch":
-        return plan_stretch(grid, shape)
+        return volume.plan_stretch(grid, shape)
     if kind == "window":
-        return plan_window(grid, draw(st.tuples(*[st.integers(-20, 20)] * 3)), shape)
+        return volume.plan_window(grid, draw(st.tuples(*[st.integers(-20, 20)] * 3)), shape)
     center = draw(st.tuples(*[st.floats(-50, 50)] * 3)) if kind == "centered" else None
-    return plan_crop_or_pad(grid, shape, center)
+    return volume.plan_crop_or_pad(grid, shape, center)
 
 
 @st.composite
-def chains(draw: Any) -> list[Plan]:
+def chains(draw: Any) -> list[volume.Plan]:
     plans = [draw(next_plans(draw(grids())))]
     for _ in range(draw(st.integers(0, 4))):
         plans.append(draw(next_plans(plans[-1].target)))
@@ -79,12 +72,12 @@ points = st.lists(st.tuples(*[st.floats(-100, 100)] * 3), min_size=1, max_size=4
 
 @settings(max_examples=200, deadline=None)
 @given(chain=chains(), voxels=points)
-def test_a_voxel_lies_at_the_same_millimeters_after_every_step(chain: list[Plan], voxels: Any) -> None:
+def test_a_voxel_lies_at_the_same_millimeters_after_every_step(chain, voxels):
     for plan in chain:
         assert np.allclose(
             plan.target.to_mm(voxels), plan.source.to_mm(map_back(plan, voxels)), atol=1e-8, rtol=1e-10
         )
-    whole = compose(chain)
+    whole = volume.compose(chain)
     assert np.allclose(
         whole.target.to_mm(voxels), whole.source.to_mm(map_back(whole, voxels)), atol=1e-6, rtol=1e-9
     )
@@ -93,8 +86,8 @@ def test_a_voxel_lies_at_the_same_millimeters_after_every_step(chain: list[Plan]
 
 @settings(deadline=None)
 @given(chain=chains(), voxels=st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4))
-def test_where_nothing_is_resampled_voxels_lead_back_to_whole_voxels(chain: list[Plan], voxels: Any) -> None:
-    whole = compose(chain)
+def test_where_nothing_is_resampled_voxels_lead_back_to_whole_voxels(chain, voxels):
+    whole = volume.compose(chain)
     if not whole.resamples:
         assert len(whole.steps) <= 1, "adjacent views are one"
         back = map_back(whole, voxels)
@@ -103,7 +96,7 @@ def test_where_nothing_is_resampled_voxels_lead_back_to_whole_voxels(chain: list
 
 
 @pytest.mark.parametrize("turn", [0.0, 14.0])
-def test_all_48_orientations_become_one_canonical_grid(turn: float) -> None:
+def test_all_48_orientations_become_one_canonical_grid(turn):
     grid = grid_around(turn_degrees=turn, center_mm=(10, -20, 400))
     for orientation in ORIENTATIONS:
         plan = plan_canonical(stored_grid(grid, orientation))
@@ -112,24 +105,31 @@ def test_all_48_orientations_become_one_canonical_grid(turn: float) -> None:
         assert not plan.resamples
 
 
-def test_canonical_axes_grow_to_superior_anterior_and_right() -> None:
+def test_canonical_axes_grow_to_superior_anterior_and_right_and_grids_agree_up_to_noise():
     # A file in radiological order: voxel (i, j, k) at (-x, y, z), read as [k, j, i].
     affine = np.array([[0, 0, -2.0, 90], [0, 3.0, 0, -100], [4.0, 0, 0, 7], [0, 0, 0, 1]])
     plan = plan_canonical(Grid(shape=(5, 6, 7), affine=affine))
     assert plan.target.affine.tolist() == [[0, 0, 2, 78], [0, 3, 0, -100], [4, 0, 0, 7], [0, 0, 0, 1]]
     assert map_back(plan, (1, 2, 0)).tolist() == [1, 2, 6]
+    grid = grid_around(center_mm=(100, 100, 100))
+    rounded = Grid(shape=grid.shape, affine=grid.affine.astype(np.float32).astype(np.float64))
+    moved = grid.affine.copy()
+    moved[0, 3] += 0.1
+    assert volume.grids_agree(grid, rounded)
+    assert not volume.grids_agree(grid, Grid(shape=grid.shape, affine=moved))
+    assert not volume.grids_agree(grid, Grid(shape=(1, 2, 3), affine=grid.affine))
 
 
 @settings(deadline=None)
 @given(grid=grids())
-def test_canonical_is_done_once(grid: Grid) -> None:
+def test_canonical_is_done_once(grid):
     assert plan_canonical(plan_canonical(grid).target).steps == ()
 
 
 @settings(deadline=None)
 @given(grid=grids(), spacing_mm=spacings)
-def test_resampling_keeps_the_center_and_gives_the_spacing_asked(grid: Grid, spacing_mm: Triple) -> None:
-    plan = plan_resample(grid, spacing_mm)
+def test_resampling_keeps_the_center_and_gives_the_spacing_asked(grid, spacing_mm):
+    plan = volume.plan_resample(grid, spacing_mm)
     for new, asked, size, extent in zip(
         plan.target.spacing_mm,
         spacing_mm,
@@ -143,31 +143,28 @@ def test_resampling_keeps_the_center_and_gives_the_spacing_asked(grid: Grid, spa
     assert np.allclose(*middles, atol=1e-8)
 
 
-def test_an_axis_that_has_the_spacing_asked_but_for_the_last_digits_is_left_alone() -> None:
+def test_spacings_and_sizes_do_not_hang_on_the_last_digits_of_an_affine():
     grid = plain((40, 512, 512), (2.0, float(np.float32(0.7)), 0.7000001))
-    assert plan_resample(grid, (2.0, 0.7, 0.7)).steps == ()
-    step = plan_resample(grid, (1.0, 0.7, 0.7)).steps[0]
-    assert isinstance(step, Resample)
+    assert volume.plan_resample(grid, (2.0, 0.7, 0.7)).steps == ()
+    step = volume.plan_resample(grid, (1.0, 0.7, 0.7)).steps[0]
+    assert isinstance(step, volume.Resample)
     assert np.diag(step.matrix).tolist() == [0.5, 1, 1, 1]
-
-
-@pytest.mark.parametrize("noise", [-1e-7, 0.0, 1e-7])
-def test_the_size_does_not_hang_on_the_last_digits_of_an_affine(noise: float) -> None:
-    assert plan_resample(plain((5, 5, 5), (1 + noise,) * 3), (2.0, 2.0, 2.0)).target.shape == (3, 3, 3)
+    for noise in (-1e-7, 0.0, 1e-7):
+        plan = volume.plan_resample(plain((5, 5, 5), (1 + noise,) * 3), (2.0, 2.0, 2.0))
+        assert plan.target.shape == (3, 3, 3)
 
 
 @settings(deadline=None)
 @given(grid=grids(), shape=shapes)
-def test_stretching_keeps_the_outer_edges(grid: Grid, shape: Shape) -> None:
-    plan = plan_stretch(grid, shape)
+def test_stretching_keeps_the_outer_edges(grid, shape):
+    plan = volume.plan_stretch(grid, shape)
     assert plan.target.shape == shape
     assert np.allclose(map_back(plan, (-0.5, -0.5, -0.5)), -0.5)
     assert np.allclose(map_back(plan, np.array(shape) - 0.5), np.array(grid.shape) - 0.5)
 
 
-@pytest.mark.parametrize(
-    ("spacing_mm", "asked", "slice_wise", "low_axis"),
-    [
+def test_anisotropic_scans_take_the_nearest_slice():
+    for spacing_mm, asked, slice_wise, low_axis in (
         ((5.0, 0.7, 0.7), (1.0, 1.0, 1.0), "auto", 0),
         ((5.0, 0.7, 0.7), (1.0, 1.0, 1.0), "never", None),
         ((2.0, 0.7, 0.7), (1.0, 1.0, 1.0), "auto", None),
@@ -176,21 +173,17 @@ def test_stretching_keeps_the_outer_edges(grid: Grid, shape: Shape) -> None:
         ((0.6, 5.0, 0.6), (1.0, 1.0, 1.0), "auto", 1),
         ((0.24, 1.25, 1.25), (1.0, 1.0, 1.0), "auto", None),  # two axes are low: neither is "the" slice axis
         ((2.1, 0.7, 0.7), (1.0, 1.0, 1.0), "auto", None),  # 3 times exactly is not over 3 times
-    ],
-)
-def test_anisotropic_scans_take_the_nearest_slice(
-    spacing_mm: Triple, asked: Triple, slice_wise: Any, low_axis: int | None
-) -> None:
-    step = plan_resample(
-        plain((9, 9, 9), spacing_mm), asked, image_kernel="cubic", slice_wise=slice_wise
-    ).steps[0]
-    assert isinstance(step, Resample)
-    assert [axis for axis in range(3) if step.image_kernels[axis] == "nearest"] == (
-        [] if low_axis is None else [low_axis]
-    )
+    ):
+        step = volume.plan_resample(
+            plain((9, 9, 9), spacing_mm), asked, image_kernel="cubic", slice_wise=slice_wise
+        ).steps[0]
+        assert isinstance(step, volume.Resample)
+        assert [axis for axis in range(3) if step.image_kernels[axis] == "nearest"] == (
+            [] if low_axis is None else [low_axis]
+        )
 
 
-def window(plan: Plan, axis: int = 2) -> tuple[int, int]:
+def window(plan: volume.Plan, axis: int = 2) -> tuple[int, int]:
     """(first source voxel, number of padding voxels before it) along an axis."""
     start = int(map_back(plan, (0, 0, 0))[axis])
     return max(start, 0), max(-start, 0)
@@ -200,89 +193,110 @@ def window(plan: Plan, axis: int = 2) -> tuple[int, int]:
     ("size", "asked", "first", "before"),
     [(4, 7, 0, 2), (7, 4, 2, 0), (4, 6, 0, 1), (6, 4, 1, 0), (5, 5, 0, 0), (1, 2, 0, 1), (2, 1, 1, 0)],
 )
-def test_odd_padding_puts_the_extra_voxel_first_and_odd_cropping_takes_it_first(
-    size: int, asked: int, first: int, before: int
-) -> None:
-    assert window(plan_crop_or_pad(plain((4, 5, size)), (4, 5, asked))) == (first, before)
+def test_odd_padding_puts_the_extra_voxel_first_and_odd_cropping_takes_it_first(size, asked, first, before):
+    assert window(volume.plan_crop_or_pad(plain((4, 5, size)), (4, 5, asked))) == (first, before)
 
 
 @given(shape=shapes, more=st.tuples(*[st.integers(0, 9)] * 3))
-def test_cropping_undoes_padding(shape: Shape, more: Shape) -> None:
+def test_cropping_undoes_padding(shape, more):
     grid = plain(shape)
-    padded = plan_crop_or_pad(grid, tuple(np.add(shape, more).tolist()))
-    back = compose([padded, plan_crop_or_pad(padded.target, shape)])
+    padded = volume.plan_crop_or_pad(grid, tuple(np.add(shape, more).tolist()))
+    back = volume.compose([padded, volume.plan_crop_or_pad(padded.target, shape)])
     assert np.array_equal(back.to_source, np.eye(4))
-    assert all(not (isinstance(step, View) and step.pads) for step in back.steps)
+    assert all(not (isinstance(step, volume.View) and step.pads) for step in back.steps)
 
 
-@pytest.mark.parametrize(
-    ("size", "asked", "center", "start"),
-    [
-        (10, 4, 4.5, 3),
-        (10, 4, 5.0, 4),  # a half goes away from zero
-        (10, 4, 0.0, 0),  # not before the first voxel
-        (10, 4, 99.0, 6),  # nor past the last
-        (4, 10, 0.0, -5),
-        (4, 10, 99.0, 0),
-        (4, 10, -99.0, -6),
-    ],
-)
-def test_a_center_is_had_as_far_as_no_padding_is_added_and_nothing_is_lost(
-    size: int, asked: int, center: float, start: int
-) -> None:
-    plan = plan_crop_or_pad(plain((1, 1, size)), (1, 1, asked), (0, 0, center))
+CENTERS = [  # size, asked, center, start
+    *((10, 4, 4.5, 3), (10, 4, 5.0, 4)),  # a half goes away from zero
+    *((10, 4, 0.0, 0), (10, 4, 99.0, 6)),  # not before the first voxel nor past the last
+    *((4, 10, 0.0, -5), (4, 10, 99.0, 0), (4, 10, -99.0, -6)),
+]
+
+
+@pytest.mark.parametrize(("size", "asked", "center", "start"), CENTERS)
+def test_a_center_is_had_as_far_as_no_padding_is_added_and_nothing_is_lost(size, asked, center, start):
+    plan = volume.plan_crop_or_pad(plain((1, 1, size)), (1, 1, asked), (0, 0, center))
     assert map_back(plan, (0, 0, 0)).tolist() == [0, 0, start]
 
 
-def test_grids_agree_up_to_noise_but_not_to_a_tenth_of_a_millimeter() -> None:
-    grid = grid_around(center_mm=(100, 100, 100))
-    rounded = Grid(shape=grid.shape, affine=grid.affine.astype(np.float32).astype(np.float64))
-    moved = grid.affine.copy()
-    moved[0, 3] += 0.1
-    assert grids_agree(grid, rounded)
-    assert not grids_agree(grid, Grid(shape=grid.shape, affine=moved))
-    assert not grids_agree(grid, Grid(shape=(1, 2, 3), affine=grid.affine))
+RESAMPLED = [
+    *(((1, 1, size), {}, "three numbers above 0") for size in (0, float("nan"))),
+    ((2, 2, 2), {"image_kernel": "area"}, "choose from nearest, linear, cubic"),
+    ((2, 2, 2), {"mask_kernel": "linear"}, "choose from nearest, onehot-linear"),
+    ((2, 2, 2), {"slice_wise": "no"}, "auto, always or never"),
+]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda grid: compose([]), "at least one plan"),
-        (lambda grid: compose([plan_nothing(grid), plan_nothing(plain((1, 1, 1)))]), "follows one to 4×5×6"),
-        (lambda grid: plan_resample(grid, (1, 1, 0)), "three numbers above 0"),
-        (lambda grid: plan_resample(grid, (1, 1, float("nan"))), "three numbers above 0"),
+def test_what_cannot_be_is_a_usage_error():
+    for make, message in (
+        (lambda grid: volume.compose([]), "at least one plan"),
         (
-            lambda grid: plan_resample(grid, (2, 2, 2), image_kernel="area"),
-            "choose from nearest, linear, cubic",
+            lambda grid: volume.compose([volume.plan_nothing(grid), volume.plan_nothing(plain((1, 1, 1)))]),
+            "follows one to 4×5×6",
         ),
-        (
-            lambda grid: plan_resample(grid, (2, 2, 2), mask_kernel="linear"),
-            "choose from nearest, onehot-linear",
-        ),
-        (lambda grid: plan_resample(grid, (2, 2, 2), slice_wise="no"), "auto, always or never"),  # type: ignore
-        (lambda grid: plan_crop_or_pad(grid, (0, 1, 1)), "at least 1"),
-        (lambda grid: plan_stretch(grid, (1, 1, -1)), "at least 1"),
-        (lambda grid: plan_crop_or_pad(grid, (1, 1, 1), (0, 0, float("nan"))), "expected a voxel"),
-    ],
-)
-def test_what_cannot_be_is_a_usage_error(make: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make(plain())
+        *((partial(volume.plan_resample, spacing_mm=mm, **how), message) for mm, how, message in RESAMPLED),
+        (lambda grid: volume.plan_crop_or_pad(grid, (0, 1, 1)), "at least 1"),
+        (lambda grid: volume.plan_stretch(grid, (1, 1, -1)), "at least 1"),
+        (lambda grid: volume.plan_crop_or_pad(grid, (1, 1, 1), (0, 0, float("nan"))), "expected a voxel"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make(plain())
 
 
-def test_a_spacing_of_kilometers_rejects_the_source_and_allocates_nothing() -> None:
+def test_affines_that_are_none_and_spacings_of_kilometers_reject_the_source_and_allocate_nothing():
     with pytest.raises(SourceError, match="volume would become too large"):
-        plan_resample(plain((512, 512, 512), (1e6, 1e6, 1e6)), (1, 1, 1))
-
-
-@pytest.mark.parametrize(
-    ("affine", "reason"),
-    [
+        volume.plan_resample(plain((512, 512, 512), (1e6, 1e6, 1e6)), (1, 1, 1))
+    for affine, reason in (
         (np.full((4, 4), np.nan), "affine is not finite"),
         (np.diag([1.0, 1.0, 0.0, 1.0]), "affine is not invertible"),
         (np.array([[1.0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]), "affine is not invertible"),
-    ],
-)
-def test_an_affine_that_is_none_rejects_the_source(affine: Any, reason: str) -> None:
-    with pytest.raises(SourceError, match=reason):
-        plan_canonical(Grid(shape=(4, 5, 6), affine=affine))
+    ):
+        with pytest.raises(SourceError, match=reason):
+            plan_canonical(Grid(shape=(4, 5, 6), affine=affine))
+
+
+@given(size=st.integers(1, 300), tile=st.integers(1, 60), data=st.data())
+def test_an_axis_is_covered_by_as_few_even_tiles_as_will_do(size, tile, data):
+    overlap = data.draw(st.integers(0, tile - 1))
+    size = max(size, tile)
+    starts = tile_starts(size, tile, overlap)
+    assert starts[0] == 0 and starts[-1] == size - tile
+    gaps = np.diff(starts)
+    assert (gaps <= tile - overlap).all(), "neighbors share at least the overlap"
+    assert not len(gaps) or gaps.max() - gaps.min() <= 1, "evenly"
+    # One tile fewer could not: together they would span less than the axis.
+    assert len(starts) == 1 or tile + (len(starts) - 2) * (tile - overlap) < size
+
+
+@settings(deadline=None, max_examples=50)
+@given(shape=st.tuples(*[st.integers(1, 15)] * 3), tile=st.tuples(*[st.integers(1, 8)] * 3), data=st.data())
+def test_every_voxel_is_in_a_tile_and_every_tile_in_its_place(shape, tile, data):
+    overlap = data.draw(st.tuples(*[st.integers(0, side - 1) for side in tile]))
+    grid = Grid(shape=shape, affine=grid_around(turn_degrees=20).affine)
+    image = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    seen = set()
+    tiles = plan_tiles(grid, tile, overlap)
+    assert [each.number for each in tiles] == list(range(len(tiles)))
+    for each in tiles:
+        patch = apply_image(each.plan, image, -1)
+        assert patch.shape == tile
+        assert map_back(each.plan, (0, 0, 0)).tolist() == list(each.origin)
+        assert np.allclose(each.plan.target.to_mm(np.zeros(3)), grid.to_mm(np.array(each.origin)))
+        seen |= set(patch.ravel().tolist())
+        for value in patch.ravel()[::7].tolist():
+            if value >= 0:
+                voxel = np.argwhere(patch == value)[0]
+                assert tuple(map_back(each.plan, voxel)) == tuple(np.argwhere(image == value)[0])
+    assert seen - {-1} == set(range(image.size))
+
+
+def test_tiles_are_numbered_with_the_width_fastest_and_short_axes_padded_about_their_center():
+    tiles = plan_tiles(grid_around((30, 30, 30), (30, 120, 240)), (1, 2, 4), (0, 0, 1))
+    assert [each.origin for each in tiles] == list(product((0,), (0, 2), (0, 2, 4)))
+    tiles = plan_tiles(Grid(shape=(3, 8, 8), affine=np.eye(4)), (6, 8, 8))
+    assert [each.origin for each in tiles] == [(-2, 0, 0)]
+    (tile,) = plan_tiles(Grid(shape=(6, 8, 8), affine=np.eye(4)), (6, 8, 8), (5, 7, 7))
+    assert tile.plan.steps == (), "a volume of the tile's shape is not moved"
+    for overlap in ((6, 0, 0), (0, -1, 0)):
+        with pytest.raises(UsageError, match="expected an overlap of 0 to"):
+            plan_tiles(Grid(shape=(9, 9, 9), affine=np.eye(4)), (6, 8, 8), overlap)

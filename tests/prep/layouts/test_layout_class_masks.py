@@ -1,7 +1,8 @@
-"""Scans with one mask file per class."""
+"""Scans with one mask file per class, and tables of scans and labels."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.layouts.class_masks import label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, UsageError
-from tests.support.layout_references import by_source, make, outcome
+from tests.support.layout_references import by_source, list_references, make, outcome, write_files
 
 read = partial(by_source, "class-masks")
 
@@ -21,7 +22,7 @@ def values(files: LocalFiles, **options: Any) -> dict[int, str]:
     return dict(label_values(files, files, None, LayoutOptions(**options)))
 
 
-def test_real_masks_below_a_folder_of_another_name_take_a_pattern(test_data: Path) -> None:
+def test_real_masks_beside_their_scan_or_below_another_folder_take_a_pattern(test_data):
     files = LocalFiles(test_data / "volumes" / "totalsegmentator")
     options = {"image_pattern": "example_ct.nii.gz", "label_pattern": "one_file_per_class/{class}.nii.gz"}
     references = read(files, **options)
@@ -30,16 +31,13 @@ def test_real_masks_below_a_folder_of_another_name_take_a_pattern(test_data: Pat
     assert used.source == "example_ct.nii.gz" and used.is_labelled and used.mask is None
     assert used.class_masks == tuple((name, f"one_file_per_class/{name}.nii.gz") for name in classes)
     assert values(files, **options) == {0: "background", **dict(enumerate(classes, start=1))}
-
-
-def test_real_masks_beside_their_scan_take_a_pattern(test_data: Path) -> None:
     files = LocalFiles(test_data / "volumes" / "totalsegmentator" / "pulmonary_report")
     (found,) = read(files, image_pattern="ct_cropped.nii.gz", label_pattern="{class}.nii.gz").values()
     assert [name for name, _ in found.class_masks] == ["heart", "pulmonary_artery"]
     assert found.paths == ("ct_cropped.nii.gz", "heart.nii.gz", "pulmonary_artery.nii.gz")
 
 
-def test_the_usual_form_needs_no_pattern(tmp_path: Path) -> None:
+def test_the_usual_form_needs_no_pattern(tmp_path):
     names = ("ct", "segmentations/liver", "segmentations/aorta")
     files = make(
         tmp_path,
@@ -65,9 +63,9 @@ def test_the_usual_form_needs_no_pattern(tmp_path: Path) -> None:
     assert values(files) == {0: "background", 1: "aorta", 2: "liver"}
 
 
-def test_chosen_classes_give_the_values_in_their_order(tmp_path: Path) -> None:
+def test_chosen_classes_give_the_values_in_their_order(tmp_path):
     files = make(tmp_path, "ct/1.nii", "ct/2.nii", "ct/3.nii", "b/1.nii", "a/1.nii", "a/2.nii", "c/3.nii")
-    options: dict[str, Any] = {"image_pattern": "ct/{id}.nii", "label_pattern": "{class}/{id}.nii"}
+    options = {"image_pattern": "ct/{id}.nii", "label_pattern": "{class}/{id}.nii"}
     assert values(files, **options) == {0: "background", 1: "a", 2: "b", 3: "c"}
     options["classes"] = ("b", "a")
     assert values(files, **options) == {0: "background", 1: "b", 2: "a"}
@@ -82,7 +80,7 @@ def test_chosen_classes_give_the_values_in_their_order(tmp_path: Path) -> None:
         read(files, **{**options, "classes": ("kidney",)})
 
 
-def test_folders_of_splits_are_splits_and_scans_without_masks_may_be_kept(tmp_path: Path) -> None:
+def test_folders_of_splits_are_splits_and_what_has_no_masks_or_class_is_refused(tmp_path):
     files = make(tmp_path, "train/s1/ct.nii", "train/s1/masks/a.nii", "test/s2/ct.nii", "test/s2/masks/a.nii")
     make(tmp_path, "test/s3/ct.nii")
     references = read(files, missing_masks="prediction")
@@ -91,13 +89,127 @@ def test_folders_of_splits_are_splits_and_scans_without_masks_may_be_kept(tmp_pa
         "test/s2/ct.nii": ("test", True),
         "test/s3/ct.nii": ("test", False),
     }
-
-
-def test_what_has_no_masks_and_patterns_without_class_are_refused(tmp_path: Path) -> None:
-    files = make(tmp_path, "a/ct.nii")
+    files = make(tmp_path / "b", "a/ct.nii")
     with pytest.raises(AnnotationsError, match="no image is found by the rule"):
         read(files)
     with pytest.raises(AnnotationsError, match="no mask is found"):
         read(files, image_pattern="{id}/ct.nii", label_pattern="{id}/s/{class}.nii")
     with pytest.raises(UsageError, match="class masks need"):
         read(files, image_pattern="{id}/ct.nii", label_pattern="{id}/seg.nii")
+
+
+read_table = partial(by_source, task="segmentation")
+
+
+def write_table(root: Path, text: str, *paths: str, table: str = "pairs.csv") -> None:
+    write_files(root, {table: text, **dict.fromkeys(paths, "x")})
+
+
+def test_real_volumes_and_a_dicom_folder_with_its_nifti_mask(test_data, tmp_path):
+    text = (
+        "id,image,label,group,split\n"
+        "spleen2,volumes/spleen/sub-spleen2_ct.nii.gz,volumes/spleen/sub-spleen2_ct_seg-manual.nii.gz,p1,train\n"
+        "ts,dicom/totalsegmentator_jpeg2000,volumes/totalsegmentator/example_seg_dicom.nii.gz,,test\n"
+        "17,dicom/torchio_17/,,p3,test\n"
+    )
+    (tmp_path / "pairs.csv").write_text(text)
+    references = read_table("csv", tmp_path, "pairs.csv", images=test_data)
+    named = {one.key: one for one in references.values() if one.problem is None}
+    assert set(named) == {"spleen2", "ts", "17"}
+    series = named["ts"]
+    assert series.source == "dicom/totalsegmentator_jpeg2000" and len(series.members) == 20
+    assert series.mask == "volumes/totalsegmentator/example_seg_dicom.nii.gz" and series.split == "test"
+    assert series.paths == (*series.members, series.mask)
+    assert len(named["17"].members) == 17 and not named["17"].is_labelled and named["17"].group == "p3"
+    assert named["spleen2"].group == "p1" and named["spleen2"].split == "train"
+
+
+def test_channels_are_separated_by_semicolons_or_listed_in_json_and_the_table_names_the_split(tmp_path):
+    paths = ["a/t1.nii", "a/t2.nii", "a/seg.nii"]
+    write_table(tmp_path, "image,label\na/t1.nii; a/t2.nii,a/seg.nii\n", *paths)
+    lines = [{"image": ["a/t1.nii", "a/t2.nii"], "label": "a/seg.nii", "id": None}]
+    write_table(tmp_path, "\n".join(map(json.dumps, lines)), table="pairs.jsonl")
+    for found in (read_table("csv", tmp_path), read_table("jsonl", tmp_path)):
+        (reference,) = found.values()
+        assert reference.source == reference.key == "a/t1.nii"
+        assert (reference.channels, reference.mask) == (("a/t2.nii",), "a/seg.nii")
+    write_table(
+        tmp_path / "b", "image,label\na/1.png,a/1m.png\n", "a/1.png", "a/1m.png", "a/3.png", table="train.csv"
+    )
+    write_table(tmp_path / "b", "image,label,split\nb/2.png,,\n", "b/2.png", "c/4.png", table="test.csv")
+    both = read_table("csv", tmp_path / "b")
+    assert both["a/1.png"].split == "train" and both["b/2.png"].split == "test"
+    assert set(both) == {"a/1.png", "b/2.png", "a/3.png", "c/4.png"}
+    assert set(read_table("csv", tmp_path / "b", "train.csv")) == {"a/1.png", "a/3.png"}
+
+
+def test_every_row_and_every_scan_is_accounted_for(tmp_path):
+    text = (
+        "id;image;label\n"
+        "1;good.nii.gz;good_seg.nii.gz\n"
+        "2;test.nii.gz;\n"
+        "3;missing.nii.gz;good_seg.nii.gz\n"
+        "4;nolabel.nii.gz;nowhere/good_seg.nii.gz\n"
+        "5;;good_seg.nii.gz\n"
+        "6;twice.png;a.png\n"
+        "7;./twice.png;b.png\n"
+        "8;self.nii;self.nii\n"
+        "9;pair.img;pair_seg.hdr\n"
+        "10;half.hdr;good_seg.nii.gz\n"
+        "11;short.nii\n"
+        '12;"c1.nii;c1.nii";good_seg.nii.gz\n'
+        "13;masked.nii;masks/13\n"
+        "14;unclear.nii;masks\n"
+    )
+    paths = (
+        "good.nii.gz good_seg.nii.gz test.nii.gz nolabel.nii.gz twice.png a.png b.png self.nii pair.hdr pair.img "
+        "pair_seg.hdr pair_seg.img half.hdr short.nii c1.nii masked.nii masks/13/LICENSE masks/13/seg.nii "
+        "masks/other.nii unclear.nii extra.nii slices/1 slices/2 README.md"
+    )
+    write_table(tmp_path, text, *paths.split())
+    references = read_table("csv", tmp_path)
+    assert outcome(references) == {
+        "good.nii.gz": "good_seg.nii.gz",
+        "test.nii.gz": None,
+        "missing.nii.gz": "image file not found",
+        "nolabel.nii.gz": "label file not found",
+        "pairs.csv:6": "row names no file",
+        "twice.png": "image is in several rows",
+        "self.nii": "image and label are one file",
+        "pair.hdr": "pair_seg.hdr",
+        "half.hdr": "the .img file with the voxels is missing",
+        "short.nii": "row has the wrong number of cells",
+        "c1.nii": "channel is listed twice",
+        "masked.nii": "masks/13/seg.nii",
+        "unclear.nii": "label folder holds several files",
+        "extra.nii": "file is in no row of the table",
+        "slices": "folder is in no row of the table",
+    }
+    assert references["test.nii.gz"].key == "2"
+    assert references["pair.hdr"].paths == ("pair.hdr", "pair.img", "pair_seg.hdr", "pair_seg.img")
+    problem = references["nolabel.nii.gz"].problem
+    assert problem is not None and problem[2].startswith("pairs.csv:5: 'nowhere/good_seg.nii.gz' below")
+
+
+def test_a_table_of_other_columns_or_without_the_task_is_refused(tmp_path):
+    for text, words in (
+        ("image,outline\na,b\n", "no column label; found image, outline; expected id,image,label"),
+        ("filename,class\na,b\n", "no column image, label"),
+        ("image,label,label\n", "column label comes twice"),
+    ):
+        write_table(tmp_path, text)
+        with pytest.raises(AnnotationsError, match=words):
+            read_table("csv", tmp_path)
+    write_table(tmp_path, "image,label\na.nii,b.nii\n", "a.nii", "b.nii")
+    with pytest.raises(AnnotationsError, match="image,label need --task segmentation"):
+        by_source("csv", tmp_path)
+
+
+@pytest.mark.parametrize("column", ["patient_id", "Subject", "ParticipantID"])
+def test_a_column_of_patients_that_is_not_called_group_is_refused_for_shares(tmp_path, column):
+    write_files(tmp_path, {"t.csv": f"image,label,{column}\na.nii,,1\n", "a.nii": "x"})
+    with pytest.raises(AnnotationsError, match=f"column '{column}' is not read.*call it group"):
+        list_references("csv", tmp_path, task="segmentation", needs_groups=True)
+    assert list_references("csv", tmp_path, task="segmentation", missing_masks="prediction")
+    write_files(tmp_path, {"t.csv": f"image,label,{column},group\na.nii,,1,2\n"})
+    assert list_references("csv", tmp_path, task="segmentation", needs_groups=True)[0].group == "2"

@@ -17,7 +17,7 @@ from tests.support.allocations import traced
 from tests.support.layout_references import list_references, make
 
 read = partial(list_references, "coco")
-OWN: dict[str, Any] = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
+OWN = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
 SHAPELESS = "segmentation is neither polygons nor run lengths"
 
 
@@ -44,7 +44,7 @@ def good(root: Path) -> Reference:
     return only
 
 
-def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data: Path) -> None:
+def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data):
     root = test_data / "detection" / "coco_ccby"
     content = json.loads((root / "instances.json").read_text())
     names = {category["id"]: category["name"] for category in content["categories"]}
@@ -67,16 +67,21 @@ def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data: Pa
     assert list_labels(LocalFiles(root), None) == tuple(names[identity] for identity in sorted(names))
 
 
-def test_an_image_without_annotations_is_a_legitimate_negative(tmp_path: Path) -> None:
+def test_images_without_annotations_are_negatives_and_those_of_lvis_are_found_by_their_address(tmp_path):
     write(tmp_path, document(), "a.jpg", "b.jpg")
     first, second = read(tmp_path)
     assert (first.key, second.key) == (7, 9)
     assert first.boxes is not None and first.boxes[0].label == "coat" and first.boxes[0].ymax == 2.5
     assert second.boxes == () and second.problem is None and second.declared_size is None
+    name = "val2017/000000000007.jpg"
+    images = [{"id": 7, "coco_url": f"http://images.cocodataset.org/{name}"}]
+    write(tmp_path / "b", document(images=images), name, name="lvis_v1.json")
+    (only,) = read(tmp_path / "b")
+    assert (only.source, len(only.boxes), only.problem, only.notes) == (name, 1, None, ())
 
 
 @pytest.mark.parametrize("place", ["", "images/", "val2017/", "images/val2017/", "other/"])
-def test_images_are_found_where_coco_users_put_them(tmp_path: Path, place: str) -> None:
+def test_images_are_found_where_coco_users_put_them(tmp_path, place):
     write(tmp_path, document(), f"{place}a.jpg", f"{place}b.jpg", name="annotations/instances_val2017.json")
     write(tmp_path, {"images": []}, name="annotations/captions_val2017.json")
     references = read(tmp_path)
@@ -84,7 +89,7 @@ def test_images_are_found_where_coco_users_put_them(tmp_path: Path, place: str) 
     assert {reference.split for reference in references} == {"val2017"}
 
 
-def test_files_whose_ids_start_anew_are_keyed_by_path_and_take_their_folder_as_split(tmp_path: Path) -> None:
+def test_files_whose_ids_start_anew_are_keyed_by_path_and_take_their_folder_as_split(tmp_path):
     for split in ("train", "valid"):
         pictures = (f"{split}/a.jpg", f"{split}/b.jpg")
         write(tmp_path, document(), *pictures, name=f"{split}/_annotations.coco.json")
@@ -95,14 +100,7 @@ def test_files_whose_ids_start_anew_are_keyed_by_path_and_take_their_folder_as_s
     assert [reference.split for reference in references] == ["train", "train", "valid", "valid"]
 
 
-def test_an_image_in_two_files_is_in_two_splits_and_refused(tmp_path: Path) -> None:
-    write(tmp_path, document(), "a.jpg", "b.jpg", name="instances_train.json")
-    write(tmp_path, document(), name="instances_val.json")
-    with pytest.raises(AnnotationsError, match=r"a\.jpg: lies in two splits, train and val"):
-        read(tmp_path)
-
-
-def test_every_image_and_annotation_is_accounted_for(tmp_path: Path) -> None:
+def test_every_image_and_annotation_is_accounted_for(tmp_path):
     annotations = [
         {"id": 1, **OWN, "bbox": [1, 2, -3, 1]},
         *({"id": n, **OWN, "image_id": 8} for n in (2, 3)),
@@ -120,13 +118,6 @@ def test_every_image_and_annotation_is_accounted_for(tmp_path: Path) -> None:
     assert (problems[lost] or ("", "", ""))[2] == "2 annotations: 2, 3"
 
 
-def test_two_entries_of_one_file_are_both_problems(tmp_path: Path) -> None:
-    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "./a.jpg"}]
-    write(tmp_path, document(images=images, annotations=[]), "a.jpg")
-    reasons = [(reference.problem or ("", ""))[1] for reference in read(tmp_path)]
-    assert reasons == ["several image entries name one file"] * 2
-
-
 @pytest.mark.parametrize(
     ("annotation", "reason"),
     [
@@ -140,9 +131,7 @@ def test_two_entries_of_one_file_are_both_problems(tmp_path: Path) -> None:
         ({"area": -1, "segmentation": [[0, 0, 1, 0, 1, 1]]}, "area is negative"),
     ],
 )
-def test_a_faulty_annotation_rejects_its_image_and_names_itself(
-    tmp_path: Path, annotation: dict[str, Any], reason: str
-) -> None:
+def test_a_faulty_annotation_rejects_its_image_and_names_itself(tmp_path, annotation, reason):
     write(tmp_path, document(annotations=[{"id": 55, **OWN, **annotation}]), "a.jpg", "b.jpg")
     faulty, good = read(tmp_path, masks=True, on_bad_object="reject")
     assert good.problem is None
@@ -150,38 +139,32 @@ def test_a_faulty_annotation_rejects_its_image_and_names_itself(
     assert "annotation 55" in faulty.problem[2]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ([], ["expected COCO instances", "found list"]),
-        ({"images": [], "info": {}}, ["annotations is no list", "found images, info"]),
-        (
-            document(annotations=[{"id": 1, "image_id": 7, "caption": "a hat"}]),
-            ["no annotation has a bbox", "captions"],
-        ),
-        (document(images=[{"file_name": "a.jpg"}]), ["each image needs an id", "a.jpg"]),
-        (
-            document(
-                categories=[{"id": number, "name": "hat"} for number in (3, 90)],
-                annotations=[{"id": 1, **OWN, "category_id": number} for number in (3, 90)],
-            ),
-            ["has an id or a name of another one that is used", "'hat'"],
-        ),
-        (
-            document(annotations=[{"id": 4, **OWN, "category_id": 5}]),
-            ["annotation 4", "category_id 5", "defined: 3, 90"],
-        ),
-    ],
-)
-def test_faults_of_the_whole_file_name_it(tmp_path: Path, content: object, words: list[str]) -> None:
+TWICE = {
+    "categories": [{"id": number, "name": "hat"} for number in (3, 90)],
+    "annotations": [{"id": 1, **OWN, "category_id": number} for number in (3, 90)],
+}
+WHOLE = [
+    ([], ["expected COCO instances", "found list"]),
+    ({"images": [], "info": {}}, ["annotations is no list", "found images, info"]),
+    (document(annotations=[{"image_id": 7, "caption": "a hat"}]), ["no annotation has a bbox", "captions"]),
+    (document(images=[{"file_name": "a.jpg"}]), ["each image needs an id", "a.jpg"]),
+    (document(**TWICE), ["has an id or a name of another one that is used", "'hat'"]),
+    (
+        document(annotations=[{"id": 4, **OWN, "category_id": 5}]),
+        ["annotation 4", "category_id 5", "defined: 3, 90"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), WHOLE)
+def test_faults_of_the_whole_file_name_it(tmp_path, content, words):
     write(tmp_path, content, "a.jpg", "b.jpg")
     with pytest.raises(AnnotationsError, match=r"instances\.json") as caught:
         read(tmp_path)
-    for word in words:
-        assert word in str(caught.value)
+    assert all(word in str(caught.value) for word in words)
 
 
-def test_one_bad_entry_of_an_image_costs_that_image_alone(tmp_path: Path) -> None:
+def test_one_bad_entry_or_two_of_one_file_cost_that_image_alone_and_one_in_two_splits_is_refused(tmp_path):
     ids = {"a": 7, "b": 8, "c": 8, "d": None}
     images = [*({"id": number, "file_name": f"{name}.jpg"} for name, number in ids.items()), {"id": 9}]
     write(tmp_path, document(images=images), "a.jpg", "b.jpg", "c.jpg", "d.jpg")
@@ -191,10 +174,19 @@ def test_one_bad_entry_of_an_image_costs_that_image_alone(tmp_path: Path) -> Non
         **{f"instances.json#images[{n}]": "image entry has no id or no file_name" for n in (3, 4)},
     }
     assert good(tmp_path).source == "a.jpg" and good(tmp_path).boxes
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "./a.jpg"}]
+    write(tmp_path / "b", document(images=images, annotations=[]), "a.jpg")
+    reasons = [(reference.problem or ("", ""))[1] for reference in read(tmp_path / "b")]
+    assert reasons == ["several image entries name one file"] * 2
+    (tmp_path / "b" / "instances.json").unlink()
+    write(tmp_path / "b", document(), "a.jpg", "b.jpg", name="instances_train.json")
+    write(tmp_path / "b", document(), name="instances_val.json")
+    with pytest.raises(AnnotationsError, match=r"a\.jpg: lies in two splits, train and val"):
+        read(tmp_path / "b")
 
 
 @pytest.mark.parametrize("category", [5, None, "hat", True])
-def test_one_object_of_no_category_is_dropped_and_named(tmp_path: Path, category: object) -> None:
+def test_one_object_of_no_category_is_dropped_and_named(tmp_path, category):
     annotations = [{"id": 1, **OWN}, {"id": 2, **OWN, "category_id": category}]
     write(tmp_path, document(annotations=annotations), "a.jpg")
     found = good(tmp_path)
@@ -204,9 +196,7 @@ def test_one_object_of_no_category_is_dropped_and_named(tmp_path: Path, category
 
 
 @pytest.mark.parametrize("image_id", ["a.jpg", "007", 70, None])
-def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objects(
-    tmp_path: Path, image_id: object
-) -> None:
+def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objects(tmp_path, image_id):
     lost = [{"id": n, **OWN, "image_id": image_id} for n in range(12)]
     for listed in (lost[:1], [*lost, {"id": 20, **OWN}]):
         write(tmp_path, document(annotations=listed), "a.jpg")
@@ -217,7 +207,13 @@ def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objec
 
 
 SIZED = [{"id": 7, "file_name": "a.jpg", "width": 40, "height": 30}]
-HARMLESS: dict[str, dict[str, Any]] = {
+
+
+KINDS = [
+    *({"image_id": {"id": 7}}, {"image_id": [7]}, {"image_id": "9" * 5000}),
+    *({"bbox": [0, 0, 10**400, 4]}, {"bbox": [0, 0, float("nan"), 4]}),
+]
+HARMLESS = {
     "an image that is listed twice alike": {"images": SIZED * 2},
     "some images with the annotations of all": {
         "images": SIZED,
@@ -225,36 +221,23 @@ HARMLESS: dict[str, dict[str, Any]] = {
     },
     "a crowd flag that is null": {"annotations": [{"id": 1, **OWN, "iscrowd": None}]},
     **{
-        f"an object of values of other kinds: {name}": {
+        f"an object of values of another kind {n}": {
             "images": SIZED,
             "annotations": [{"id": 9, **OWN, **odd}, {"id": 1, **OWN}],
         }
-        for name, odd in {
-            "an object for an id": {"image_id": {"id": 7}},
-            "a list for an id": {"image_id": [7]},
-            "an endless id": {"image_id": "9" * 5000},
-            "an endless side": {"bbox": [0, 0, 10**400, 4]},
-            "a side that is no number": {"bbox": [0, 0, float("nan"), 4]},
-        }.items()
+        for n, odd in enumerate(KINDS)
     },
 }
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_what_is_odd_in_a_file_costs_itself_alone(tmp_path: Path, what: str) -> None:
+def test_what_is_odd_in_a_file_costs_itself_alone(tmp_path, what):
     write(tmp_path, document(**HARMLESS[what]), "a.jpg")
     (box,) = good(tmp_path).boxes or ()
     assert good(tmp_path).source == "a.jpg" and not box.is_crowd
 
 
-def test_bboxes_are_judged_by_their_images_however_ids_are_written(tmp_path: Path) -> None:
-    annotations = [{"id": n, **OWN, "bbox": [30, 20, 38 + n % 2, 28]} for n in range(4)]
-    write(tmp_path, document(images=[SIZED[0] | {"id": "7"}], annotations=annotations), "a.jpg")
-    with pytest.raises(AnnotationsError, match="all fit as corners"):
-        read(tmp_path)
-
-
-def test_what_is_not_json_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_is_not_json_is_refused_by_name_and_bboxes_by_their_images(tmp_path):
     (tmp_path / "instances.json").write_text("{")
     with pytest.raises(AnnotationsError, match=r"instances\.json: expected COCO instances as JSON"):
         read(tmp_path)
@@ -263,9 +246,13 @@ def test_what_is_not_json_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "instances.json").unlink()
     with pytest.raises(AnnotationsError, match=r"no \.json file"):
         read(tmp_path)
+    annotations = [{"id": n, **OWN, "bbox": [30, 20, 38 + n % 2, 28]} for n in range(4)]
+    write(tmp_path / "b", document(images=[SIZED[0] | {"id": "7"}], annotations=annotations), "a.jpg")
+    with pytest.raises(AnnotationsError, match="all fit as corners"):
+        read(tmp_path / "b")
 
 
-def test_outlines_are_held_only_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_outlines_are_held_only_where_they_are_asked_for(tmp_path):
     polygon = [[float(number) for number in range(200)]]
     objects = [{"id": number, **OWN, "area": 1.5, "segmentation": polygon} for number in range(500)]
     write(tmp_path, document(annotations=objects), "a.jpg", "b.jpg")
@@ -275,20 +262,3 @@ def test_outlines_are_held_only_where_they_are_asked_for(tmp_path: Path) -> None
         (with_masks, *_) = read(tmp_path, masks=True)
     assert len(boxes.boxes or ()) == len(with_masks.boxes or ()) == 500
     assert full.peak - plain.peak > 500 * 200 * 20
-
-
-def test_an_image_of_lvis_is_found_by_the_end_of_its_address(tmp_path: Path) -> None:
-    address = "http://images.cocodataset.org/val2017/000000000007.jpg"
-    write(
-        tmp_path,
-        document(images=[{"id": 7, "coco_url": address}]),
-        "val2017/000000000007.jpg",
-        name="lvis_v1.json",
-    )
-    (only,) = read(tmp_path)
-    assert (only.source, len(only.boxes or ()), only.problem, only.notes) == (
-        "val2017/000000000007.jpg",
-        1,
-        None,
-        (),
-    )

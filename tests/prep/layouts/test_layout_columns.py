@@ -31,66 +31,49 @@ def corners(reference: Reference) -> list[tuple[float, ...]]:
     return [(box.xmin, box.ymin, box.xmax, box.ymax) for box in reference.boxes]
 
 
+SPELLED = [
+    *("filename,class,xmin,ymin,xmax,ymax", "file_name,label,x_min,y_min,x_max,y_max"),
+    *("Image Path,Category,X1,Y1,X2,Y2", "image,label,x0,y0,x1,y1", "path,class_id,left,top,right,bottom"),
+    *("FILE,cls,xtl,ytl,xbr,ybr", "image_name,class-name,bbox_xmin,bbox_ymin,bbox_xmax,bbox_ymax"),
+    "img,category_name,Xmin,Ymin,Xmax,Ymax",
+]
+
+
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])
-@pytest.mark.parametrize(
-    "header",
-    [
-        "filename,class,xmin,ymin,xmax,ymax",
-        "file_name,label,x_min,y_min,x_max,y_max",
-        "Image Path,Category,X1,Y1,X2,Y2",
-        "image,label,x0,y0,x1,y1",
-        "path,class_id,left,top,right,bottom",
-        "FILE,cls,xtl,ytl,xbr,ybr",
-        "image_name,class-name,bbox_xmin,bbox_ymin,bbox_xmax,bbox_ymax",
-        "img,category_name,Xmin,Ymin,Xmax,Ymax",
-    ],
-)
-def test_known_spellings_of_columns_are_taken(tmp_path: Path, layout: str, header: str) -> None:
+@pytest.mark.parametrize("header", SPELLED)
+def test_known_spellings_of_columns_are_taken(tmp_path, layout, header):
     (only,) = read(tmp_path, header, "a.jpg,hat,10,20,30,50", layout=layout)
     assert corners(only) == [(10, 20, 30, 50)] and only.boxes and only.boxes[0].label == "hat"
     assert only.notes == ()
-
-
-def test_every_spelling_stands_under_one_column_alone() -> None:
     every = [spelling for ranks in SPELLINGS.values() for rank in ranks for spelling in rank]
-    assert len(every) == len(set(every))
+    assert len(every) == len(set(every)), "no spelling stands under two columns"
 
 
 @pytest.mark.parametrize("crowd", ["is_crowd", "iscrowd", "IsCrowd", "crowd"])
-def test_cocos_spelling_of_a_crowd_is_taken(tmp_path: Path, crowd: str) -> None:
+def test_cocos_spelling_of_a_crowd_is_taken(tmp_path, crowd):
     header = f"filename,class,xmin,ymin,xmax,ymax,{crowd},isDifficult,is_truncated,isOccluded"
     (only,) = read(tmp_path, header, "a.jpg,hat,10,20,30,50,1,1,1,1")
     (box,) = only.boxes or ()
     assert box.is_crowd and box.difficult and box.truncated and box.occluded
 
 
+CORNERS = "xmin,ymin,xmax,ymax"
+UNREAD = [  # columns of which those before the bar are named
+    *("class,x,y,w,h|", "class,x,y|,width,height", "class,bbox|", "class,points|", "class,polygon|"),
+    *("label,segmentation|", "class,cx,cy|", "class,x_centre,y_centre|", "class,left|,top,width,height"),
+    *("class,bbox_x,bbox_y|,width,height", f"class,rotation|,{CORNERS}", f"class,polygon|,{CORNERS}"),
+]
+
+
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])
-@pytest.mark.parametrize(
-    ("header", "named"),
-    [
-        ("filename,class,x,y,w,h", "x, y, w, h"),
-        ("filename,class,x,y,width,height", "x, y"),
-        ("filename,class,bbox", "bbox"),
-        ("filename,class,points", "points"),
-        ("filename,class,polygon", "polygon"),
-        ("filename,label,segmentation", "segmentation"),
-        ("filename,class,cx,cy", "cx, cy"),
-        ("filename,class,x_centre,y_centre", "x_centre, y_centre"),
-        ("filename,class,left,top,width,height", "left"),
-        ("filename,class,xmin,ymin,xmax,ymax,rotation", "rotation"),
-        ("filename,class,xmin,ymin,xmax,ymax,polygon", "polygon"),
-        ("filename,class,bbox_x,bbox_y,width,height", "bbox_x, bbox_y"),
-    ],
-)
-def test_columns_that_may_hold_boxes_are_refused_by_name_of_the_option(
-    tmp_path: Path, layout: str, header: str, named: str
-) -> None:
-    row = ",".join(["a.jpg", "hat", *["1"] * (header.count(",") - 1)])
+@pytest.mark.parametrize("columns", UNREAD)
+def test_columns_that_may_hold_boxes_are_refused_by_name_of_the_option(tmp_path, layout, columns):
+    row = ",".join(["a.jpg", "hat", *["1"] * columns.count(",")])
     with pytest.raises(AnnotationsError) as caught:
-        read(tmp_path, header, row, layout=layout)
+        read(tmp_path, f"filename,{columns.replace('|', '')}", row, layout=layout)
     message = str(caught.value)
     assert "--box-form" in message or "no column" in message
-    assert all(name in message for name in named.split(", "))
+    assert all(name in message for name in columns.partition("|")[0].split(",")[1:])
 
 
 FORMS = [
@@ -112,64 +95,56 @@ FORMS = [
 
 @pytest.mark.parametrize(("header", "form", "cells"), FORMS)
 def test_other_ways_to_write_a_box_are_read_when_they_are_named_or_cannot_be_misread(
-    tmp_path: Path, header: str, form: str, cells: str
-) -> None:
+    tmp_path, header, form, cells
+):
     (only,) = read(tmp_path, header, f"a.jpg,hat,{cells}", box_form=form)
     assert corners(only) == [(10, 20, 30, 50)] and only.declared_size is None
 
 
-def test_a_list_of_json_is_read_as_its_form_says(tmp_path: Path) -> None:
+def test_lists_that_hold_a_box_are_read_as_their_form_says(tmp_path):
     make(tmp_path, "a.jpg")
     row = {"file_name": "a.jpg", "label": "hat", "bbox": [10, 20, 20, 30], "width": 100, "height": 90}
     (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
     (only,) = list_references("jsonl", tmp_path, "t.jsonl", box_form="corner-size")
     assert corners(only) == [(10, 20, 30, 50)] and only.declared_size == (90, 100)
+    with pytest.raises(AnnotationsError, match=r"column bbox would not be read.*--box-form"):
+        read(tmp_path, "image,label,bbox", "a.jpg,hat,1 2 3 4")
+    (only,) = read(tmp_path, "image,label,bbox", "a.jpg,hat,1 2 3 4", box_form="corner-size")
+    assert corners(only) == [(1, 2, 4, 6)]
 
 
-@pytest.mark.parametrize("cells", ['"[1, 2, 3]"', "wide", '"[1, 2, 3, ""x""]"', '"{""x"": 1}"'])
-def test_a_list_that_holds_no_box_is_a_bad_object(tmp_path: Path, cells: str) -> None:
-    (only,) = read(tmp_path, "filename,class,bbox", f"a.jpg,hat,{cells}", box_form="corners")
-    assert only.boxes == () and [reason for reason, _ in only.bad_objects] == ["not a number"]
+def test_a_list_that_holds_no_box_is_a_bad_object(tmp_path):
+    for cells in ('"[1, 2, 3]"', "wide", '"[1, 2, 3, ""x""]"', '"{""x"": 1}"'):
+        (only,) = read(tmp_path, "filename,class,bbox", f"a.jpg,hat,{cells}", box_form="corners")
+        assert only.boxes == () and [reason for reason, _ in only.bad_objects] == ["not a number"]
 
 
-def test_columns_that_nothing_is_made_of_are_listed(tmp_path: Path) -> None:
+def test_columns_that_nothing_is_made_of_are_listed_and_can_be_left_out_by_name(tmp_path):
     header = "filename,class,xmin,ymin,xmax,ymax,color,camera"
     (only,) = read(tmp_path, header, "a.jpg,hat,1,2,3,4,red,left")
     assert only.notes == ("columns of t.csv that are not read: color, camera",)
     (scan,) = read(tmp_path, "image,label,color", "a.jpg,b.jpg,red", task="segmentation")
     assert scan.notes == ("columns of t.csv that are not read: color",)
-
-
-def test_classification_that_was_asked_for_lists_the_boxes_that_it_leaves_out(tmp_path: Path) -> None:
     (only,) = read(tmp_path, "filename,class,x,y,w,h", "a.jpg,hat,1,2,3,4", task="classification")
     assert only.label == "hat" and only.boxes is None
     assert only.notes == ("columns of t.csv that are not read: x, y, w, h",)
-
-
-def test_columns_can_be_left_out_by_name_and_a_misspelled_one_is_refused(tmp_path: Path) -> None:
     header, row = "filename,class,xmin,ymin,xmax,ymax,polygon,split", "a.jpg,hat,1,2,3,4,xx,test"
     (only,) = read(tmp_path, header, row, ignore_columns=("polygon", "Split"))
     assert corners(only) == [(1, 2, 3, 4)] and only.split == "train"
     with pytest.raises(UsageError, match="--ignore-columns poligon: no table has it; found filename"):
         read(tmp_path, header, row, ignore_columns=("polygon", "poligon"))
+    with pytest.raises(AnnotationsError, match="--box-form center-size needs columns x, y, w and h"):
+        read_columns("t.csv", ["filename", "class", "xmin", "ymin", "xmax", "ymax"], None, "center-size")
 
 
 @pytest.mark.parametrize(
     "header", ["filename,label,category,xmin,ymin,xmax,ymax", "file,path,class,xmin,ymin,xmax,ymax"]
 )
-def test_two_columns_that_can_be_one_are_refused(tmp_path: Path, header: str) -> None:
+def test_two_columns_that_can_be_one_are_refused(tmp_path, header):
     with pytest.raises(
         AnnotationsError, match=r"can both be (class|filename); rename one to .* --ignore-columns"
     ):
         read(tmp_path, header, "a.jpg,hat,cap,1,2,3,4")
-
-
-def test_the_form_that_was_said_must_be_there() -> None:
-    with pytest.raises(AnnotationsError, match="--box-form center-size needs columns x, y, w and h"):
-        read_columns("t.csv", ["filename", "class", "xmin", "ymin", "xmax", "ymax"], None, "center-size")
-
-
-# COCO ---------------------------------------------------------------------------------------------------
 
 
 def coco(root: Path, *boxes: list[float], size: int | None = 100, **more: Any) -> None:
@@ -192,12 +167,12 @@ def read_coco(root: Path, **options: Any) -> Reference:
 
 
 @pytest.mark.parametrize("key", ["iscrowd", "is_crowd", "isCrowd", "crowd"])
-def test_every_spelling_of_a_crowd_of_coco_is_taken(tmp_path: Path, key: str) -> None:
+def test_every_spelling_of_a_crowd_of_coco_is_taken(tmp_path, key):
     coco(tmp_path, [1, 2, 3, 4], **{key: 1})
     assert [box.is_crowd for box in read_coco(tmp_path).boxes or ()] == [True]
 
 
-def test_keys_of_coco_that_nothing_is_made_of_are_listed_and_outlines_refused(tmp_path: Path) -> None:
+def test_outlines_corners_and_other_modes_under_cocos_name_are_refused_by_name_of_the_option(tmp_path):
     coco(tmp_path, [1, 2, 3, 4], score=0.5, attributes={"worn": True})
     assert read_coco(tmp_path).notes == (
         "keys of annotations in instances.json that are not read: attributes, score",
@@ -208,9 +183,6 @@ def test_keys_of_coco_that_nothing_is_made_of_are_listed_and_outlines_refused(tm
     ):
         read_coco(tmp_path)
     assert corners(read_coco(tmp_path, ignore_columns=("rotation",))) == [(1, 2, 4, 6)]
-
-
-def test_corners_under_cocos_name_are_refused_by_name_of_the_option(tmp_path: Path) -> None:
     coco(tmp_path, [60, 70, 90, 95], [10, 20, 30, 50])
     with pytest.raises(AnnotationsError, match=r"1 of 2 bboxes leave their image.*--box-form corners"):
         read_coco(tmp_path)
@@ -218,19 +190,9 @@ def test_corners_under_cocos_name_are_refused_by_name_of_the_option(tmp_path: Pa
     assert corners(read_coco(tmp_path, box_form="corner-size"))[1] == (10, 20, 40, 70)
     coco(tmp_path, [60, 70, 30, 25], [10, 20, 20, 30])
     assert corners(read_coco(tmp_path)) == [(60, 70, 90, 95), (10, 20, 30, 50)]
-
-
-def test_a_bbox_mode_that_is_not_cocos_is_refused(tmp_path: Path) -> None:
     coco(tmp_path, [10, 20, 30, 50], bbox_mode=0)
     with pytest.raises(
         AnnotationsError, match="bbox_mode is 0, not COCO's x, y, width, height; say with --box-form"
     ):
         read_coco(tmp_path)
     assert corners(read_coco(tmp_path, box_form="corners")) == [(10, 20, 30, 50)]
-
-
-def test_image_is_the_file_where_a_list_holds_the_box(tmp_path: Path) -> None:
-    with pytest.raises(AnnotationsError, match=r"column bbox would not be read.*--box-form"):
-        read(tmp_path, "image,label,bbox", "a.jpg,hat,1 2 3 4")
-    (only,) = read(tmp_path, "image,label,bbox", "a.jpg,hat,1 2 3 4", box_form="corner-size")
-    assert corners(only) == [(1, 2, 4, 6)]

@@ -39,14 +39,7 @@ def save(
     dicom_writer.save(dataset, path)
 
 
-def save_series(
-    folder: Path,
-    series: str,
-    names: tuple[str, ...] = ("b", "a", "c"),
-    patient: str = SECRETS[1],
-    frame: str = "1.9.1",
-    **more: Any,
-) -> None:
+def save_series(folder, series, names=("b", "a", "c"), patient=SECRETS[1], frame="1.9.1", **more):
     volume = np.stack([np.full((2, 3), depth, np.int16) for depth in range(len(names))])
     positions = [(0, 0, 2 * depth) for depth in range(len(names))]
     more = {**PATIENT, "FrameOfReferenceUID": frame, **more}
@@ -79,22 +72,19 @@ def read(root: Path, **options: Any) -> dict[str, Reference]:
     return found
 
 
-def test_real_series_are_found_whole_and_kept_for_prediction(test_data: Path) -> None:
+def test_real_series_are_found_whole_and_one_at_the_root_is_called_by_a_dot(test_data):
     references = list_references("dicom", test_data / "dicom")
     counts = {one.source: len(one.members) for one in references if one.problem is None}
     assert counts["totalsegmentator_jpeg2000"] == 20 and counts["torchio_17"] == 17
     assert counts["ge_tilt_variable_spacing"] == 8
     assert not any(one.is_labelled for one in references)
-
-
-def test_a_real_series_at_the_root_is_called_by_a_dot(test_data: Path) -> None:
     root = test_data / "dicom" / "torchio_17"
     (found,) = [one for one in list_references("dicom", root) if one.problem is None]
     assert found.source == "." and len(found.members) == 17
     assert series_at(root, ".", LayoutOptions()).members == found.members
 
 
-def test_each_kind_of_mask_finds_its_series(tmp_path: Path) -> None:
+def test_each_kind_of_mask_finds_its_series(tmp_path):
     for number, folder in enumerate(["p1/ct", "p2/ct", "p3/ct", "p4", "p5/ct", "p6/ct"]):
         save_series(tmp_path / folder, f"1.2.{number}", frame=f"1.9.{number}")
     save_segmentation(tmp_path / "masks" / "1", "1.2.0", frame="1.9.7")
@@ -102,18 +92,13 @@ def test_each_kind_of_mask_finds_its_series(tmp_path: Path) -> None:
     touch(tmp_path, "p3/ct/any.nii.gz", "elsewhere/p4.nii.gz", "p5/mask.nii", "LICENSE")
     save_segmentation(tmp_path / "p6" / "seg", None, frame="1.9.5")
     references = read(tmp_path)
-    assert outcome(references) == {
-        "p1/ct": "masks/1",
-        "p2/ct": "masks/2.dcm",
-        "p3/ct": "p3/ct/any.nii.gz",
-        "p4": "elsewhere/p4.nii.gz",
-        "p5/ct": "p5/mask.nii",
-        "p6/ct": "p6/seg",
-    }
+    masks = {"p1/ct": "masks/1", "p2/ct": "masks/2.dcm", "p3/ct": "p3/ct/any.nii.gz"}
+    masks |= {"p4": "elsewhere/p4.nii.gz", "p5/ct": "p5/mask.nii", "p6/ct": "p6/seg"}
+    assert outcome(references) == masks
     assert references["p1/ct"].members == ("p1/ct/a", "p1/ct/b", "p1/ct/c")
 
 
-def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path: Path) -> None:
+def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path):
     save_series(tmp_path / "all", "1.2.1", ("1", "3", "5"))
     save_series(tmp_path / "all", "1.2.2", ("2", "4", "6"))
     save_segmentation(tmp_path / "seg", "1.2.2")
@@ -130,7 +115,7 @@ def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path: 
     assert series_at(tmp_path, first.source, LayoutOptions(series=SALTED)).members == first.members
 
 
-def test_patients_are_groups_by_a_salted_hash(tmp_path: Path) -> None:
+def test_patients_are_groups_by_a_salted_hash(tmp_path):
     save_series(tmp_path / "a", "1.2.1", patient="PAT-4711")
     save_series(tmp_path / "b", "1.2.2", patient=" PAT-4711 ")
     save_series(tmp_path / "c", "1.2.3", patient="other")
@@ -141,7 +126,7 @@ def test_patients_are_groups_by_a_salted_hash(tmp_path: Path) -> None:
     assert "s3cret" not in repr(LayoutOptions(series=SeriesPolicy(salt="s3cret")))
 
 
-def test_what_is_no_slice_is_named_and_a_damaged_file_stops_the_series_beside_it(tmp_path: Path) -> None:
+def test_what_is_no_slice_is_named_and_a_damaged_file_stops_the_series_beside_it(tmp_path):
     save_series(tmp_path / "p1", "1.2.1")
     save_series(tmp_path / "p2", "1.2.2")
     save_series(tmp_path / "p3", "1.2.3", ("1",), ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
@@ -163,7 +148,7 @@ def test_what_is_no_slice_is_named_and_a_damaged_file_stops_the_series_beside_it
         series_at(tmp_path, "p2", LayoutOptions())
 
 
-def test_a_series_without_mask_is_refused_where_others_have_one(tmp_path: Path) -> None:
+def test_a_series_without_mask_is_refused_where_others_have_one(tmp_path):
     save_series(tmp_path / "train" / "p1", "1.2.1")
     save_series(tmp_path / "test" / "p2", "1.2.2")
     assert outcome(read(tmp_path)) == {"test/p2": None, "train/p1": None}
@@ -176,7 +161,7 @@ def test_a_series_without_mask_is_refused_where_others_have_one(tmp_path: Path) 
     assert with_pattern["train/p1"].mask is None, "{id} is the whole folder: train/p1"
 
 
-def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path: Path) -> None:
+def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path):
     """It was taken and changed nothing, and the label was said to belong to no series below the folder."""
     save_series(tmp_path / "p1" / "ct", "1.2.1")
     save_series(tmp_path / "p2" / "ct", "1.2.2")
@@ -197,7 +182,7 @@ def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path:
         read(tmp_path, image_pattern="{id}/ct")
 
 
-def test_two_masks_for_one_series_and_no_series_at_all_are_refused(tmp_path: Path) -> None:
+def test_two_masks_for_one_series_are_refused_unless_they_are_of_two_patients(tmp_path):
     touch(tmp_path, "p1/one", "p1/a.nii")
     with pytest.raises(AnnotationsError, match="no DICOM series lies below it; found 1 x not DICOM"):
         read(tmp_path)
@@ -205,9 +190,14 @@ def test_two_masks_for_one_series_and_no_series_at_all_are_refused(tmp_path: Pat
     save_segmentation(tmp_path / "p1" / "seg", "1.2.1")
     reasons = outcome(read(tmp_path))
     assert reasons["p1"] == "several labels for one image"
+    for name, patient in (("a", "PAT-1"), ("b", "PAT-2")):
+        save_series(tmp_path / "b" / name, "1.2.1", ("x", "y", "z"), patient=patient)
+        save_segmentation(tmp_path / "b" / f"{name}_seg", "1.2.1", PatientID=patient)
+    found = read(tmp_path / "b")
+    assert {one.source: one.mask for one in found.values()} == {"a": "a_seg", "b": "b_seg"}
 
 
-def test_a_table_names_series_by_folder_or_by_folder_and_mark(tmp_path: Path) -> None:
+def test_a_table_names_series_by_folder_or_by_folder_and_mark(tmp_path):
     save_series(tmp_path / "p1", "1.2.1", ("x", "y", "z"))
     save_series(tmp_path / "p2", "1.2.2", ("1", "2", "4"))
     save_series(tmp_path / "p2", "1.2.3", ("3", "5", "6"), patient="other")
@@ -231,7 +221,7 @@ def test_a_table_names_series_by_folder_or_by_folder_and_mark(tmp_path: Path) ->
     }
 
 
-def test_a_label_that_fits_no_series_does_not_make_scans_for_prediction(tmp_path: Path) -> None:
+def test_labels_that_fit_no_series_or_several_do_not_make_scans_for_prediction(tmp_path):
     save_series(tmp_path / "p1", "1.2.1", frame="1.9.1")
     save_series(tmp_path / "p2", "1.2.2", frame="1.9.2")
     for label, write, reason in (
@@ -248,49 +238,38 @@ def test_a_label_that_fits_no_series_does_not_make_scans_for_prediction(tmp_path
     assert outcome(read(tmp_path)) == {"p1": None, "p2": None}
     with pytest.raises(AnnotationsError, match=r"--label-pattern .*: no volume file fits it; .*such as 'p1'"):
         read(tmp_path, label_pattern="{id}/mask.nii.gz")
-
-
-def test_labels_that_all_fit_several_series_do_not_make_scans_for_prediction(tmp_path: Path) -> None:
-    save_series(tmp_path / "p1", "1.2.1")
-    save_series(tmp_path / "p2", "1.2.2")
-    save_segmentation(tmp_path / "seg", None)
-    references = read(tmp_path)
+    save_series(tmp_path / "b" / "p1", "1.2.1")
+    save_series(tmp_path / "b" / "p2", "1.2.2")
+    save_segmentation(tmp_path / "b" / "seg", None)
+    references = read(tmp_path / "b")
     assert outcome(references) == {"p1": NO_LABEL, "p2": NO_LABEL, "seg": "label fits several series"}
     problem = references["seg"].problem
     assert problem is not None and "choose one by --series-description" in problem[2]
 
 
-def test_several_folders_in_a_row_are_channels_of_one_patient(tmp_path: Path) -> None:
+def test_several_folders_in_a_row_are_channels_of_one_patient(tmp_path):
     for number, name in enumerate(("t1", "t2", "other"), start=1):
         patient = "PAT-2" if name == "other" else "PAT-1"
         save_series(tmp_path / name, f"1.2.{number}", ("x", "y", "z"), patient=patient)
     make(tmp_path, "c.nii")
-    rows = [
-        "id,image,label",
-        "both,t1;t2,",
-        "two patients,t2;other,",
-        "twice,other;other,",
-        "mixed,other;c.nii,",
-    ]
-    found = {}
-    for row in rows[1:]:
-        (tmp_path / "t.csv").write_text(f"{rows[0]}\n{row}\n")
-        name = row.partition(",")[0]
+    problems = {
+        "t1;t2": None,
+        "t2;other": "channels are of different patients (PatientID)",
+        "other;other": "channel is listed twice",
+        "other;c.nii": "channels are DICOM folders and files",
+    }
+    for images, problem in problems.items():
+        (tmp_path / "t.csv").write_text(f"id,image,label\nrow,{images},\n")
         references = list_references("csv", tmp_path, "t.csv", task="segmentation")
-        (one,) = (one for one in references if one.key == name or "t.csv" in str(one.problem))
-        found[name] = one
-    both = found["both"]
-    assert both.source == "t1" and both.channels == ("t2",)
-    assert set(both.paths) == {f"{folder}/{name}" for folder in ("t1", "t2") for name in "xyz"}
-    assert reference_from_json(reference_to_json(both)) == both
-    assert [found[name].problem[1] for name in ("two patients", "twice", "mixed")] == [
-        "channels are of different patients (PatientID)",
-        "channel is listed twice",
-        "channels are DICOM folders and files",
-    ]
+        (one,) = (one for one in references if one.key == "row" or "t.csv" in str(one.problem))
+        assert (one.problem and one.problem[1]) == problem
+        if problem is None:
+            assert one.source == "t1" and one.channels == ("t2",)
+            assert set(one.paths) == {f"{folder}/{name}" for folder in ("t1", "t2") for name in "xyz"}
+            assert reference_from_json(reference_to_json(one)) == one
 
 
-def test_dicom_files_named_img_are_slices_where_no_header_lies_beside_them(tmp_path: Path) -> None:
+def test_dicom_files_named_img_are_slices_where_no_header_lies_beside_them(tmp_path):
     save_series(tmp_path, "1.2.1", ("1.img", "2.img", "3.img"))
     make(tmp_path, "pair.hdr", "pair.img")
     found = read(tmp_path)
@@ -301,15 +280,7 @@ def test_dicom_files_named_img_are_slices_where_no_header_lies_beside_them(tmp_p
         list_references("pairs", tmp_path)
 
 
-def test_masks_of_two_patients_with_one_series_uid_go_by_the_patient(tmp_path: Path) -> None:
-    for name, patient in (("a", "PAT-1"), ("b", "PAT-2")):
-        save_series(tmp_path / name, "1.2.1", ("x", "y", "z"), patient=patient)
-        save_segmentation(tmp_path / f"{name}_seg", "1.2.1", PatientID=patient)
-    found = read(tmp_path)
-    assert {one.source: one.mask for one in found.values()} == {"a": "a_seg", "b": "b_seg"}
-
-
-def test_a_dose_and_an_original_nm_are_told_a_way_that_works(tmp_path: Path) -> None:
+def test_a_dose_and_an_original_nm_are_told_a_way_that_works(tmp_path):
     save_series(tmp_path / "ct", "1.2.1")
     save(tmp_path / "dose", "1.2.840.10008.5.1.4.1.1.481.2", "1.2.5", Modality="RTDOSE")
     pixels = np.ones((2, 3), np.uint16)

@@ -1,25 +1,25 @@
 """Class folders: what is a split, what is a class, and what is no image."""
 
-from __future__ import annotations
-
+import json
+import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from halofeed.prep.annotations.images import ImageIndex, Wanted
+from halofeed.prep.annotations.recognize import other_layout
 from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.schemas.errors import AnnotationsError, HalofeedError, SourceError, UsageError
 from tests.support.annotation_writer import draw
 from tests.support.conversions import run_convert
-from tests.support.layout_references import by_source, make, write_files
+from tests.support.layout_references import by_source, list_references, make, write_files
 
 read = partial(by_source, "folders")
 
 
-def test_clothing_has_1290_images_in_10_classes_and_3_splits(test_data: Path) -> None:
+def test_every_image_of_clothing_and_every_odd_one_has_its_class(test_data):
     references = read(LocalFiles(test_data / "images" / "clothing"))
     assert len(references) == 1290
     assert all(reference.problem is None for reference in references.values())
@@ -27,9 +27,6 @@ def test_clothing_has_1290_images_in_10_classes_and_3_splits(test_data: Path) ->
     assert {reference.split for reference in references.values()} == {"train", "validation", "test"}
     for source, reference in references.items():
         assert source.split("/")[:2] == [reference.split, reference.label]
-
-
-def test_every_odd_image_has_a_class_and_no_license_is_an_image(test_data: Path) -> None:
     root = test_data / "odd" / "images"
     references = read(LocalFiles(root))
     rows = (root / "EXPECTED.tsv").read_text().splitlines()[1:]
@@ -53,9 +50,7 @@ def test_every_odd_image_has_a_class_and_no_license_is_an_image(test_data: Path)
         ("train/1.jpg car/2.jpg", {"train/1.jpg": ("train", "train"), "car/2.jpg": ("train", "car")}),
     ],
 )
-def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(
-    tmp_path: Path, paths: str, expected: dict[str, tuple[str, str]]
-) -> None:
+def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(tmp_path, paths, expected):
     references = read(make(tmp_path, *paths.split()))
     for source, (split, label) in expected.items():
         assert (references[source].split, references[source].label) == (split, label)
@@ -77,9 +72,7 @@ def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(
         ("hat/train/1.jpg coat/test/2.jpg", ["a split, test, in the folder coat", "--folders-are-classes"]),
     ],
 )
-def test_folders_that_can_be_read_in_two_ways_are_refused(
-    tmp_path: Path, paths: str, words: list[str]
-) -> None:
+def test_folders_that_can_be_read_in_two_ways_are_refused(tmp_path, paths, words):
     files = make(tmp_path, *paths.split())
     with pytest.raises(AnnotationsError) as caught:
         read(files)
@@ -87,19 +80,7 @@ def test_folders_that_can_be_read_in_two_ways_are_refused(
         assert word in str(caught.value)
 
 
-def test_the_split_folders_option_decides_what_names_leave_open(tmp_path: Path) -> None:
-    files = make(tmp_path, "a/hat/1.jpg", "b/hat/2.jpg")
-    assert read(files, split_folders=True)["b/hat/2.jpg"].split == "b"
-    assert read(files, split_folders=False)["b/hat/2.jpg"].label == "b"
-
-
-def test_whoever_insists_takes_folders_above_others_for_classes(tmp_path: Path) -> None:
-    files = make(tmp_path, "hat/train/1.jpg", "coat/test/2.jpg")
-    assert read(files, folders_are_classes=True)["coat/test/2.jpg"].label == "coat"
-    assert read(files, split_folders=False)["coat/test/2.jpg"].label == "coat"
-
-
-def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path: Path) -> None:
+def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path):
     pictures = "hat/1.jpg hat/2 hat/3.heic hat/4.AVIF 5.jxl hat/6.psd 0.jpg hat/source-1.jpg"
     files = make(tmp_path, *pictures.split(), "notes.txt", "hat/README.md", "labels.csv", "x.dat")
     problems = {source: reference.problem for source, reference in read(files).items()}
@@ -112,49 +93,68 @@ def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path: Path) -> None:
     }
 
 
-def test_unknown_layouts_and_tasks_list_the_known_ones() -> None:
+def test_unknown_layouts_list_the_known_and_options_decide_what_folders_are(tmp_path):
     with pytest.raises(UsageError, match="folders, csv, jsonl, coco, voc"):
         find_layout("yolo")
     with pytest.raises(UsageError, match="voc serves detection"):
         LAYOUTS["voc"].check(task="classification")
     assert [name for name, layout in LAYOUTS.items() if name != layout.name] == []
+    write_files(tmp_path, VOC_FILES | {"labels/a.txt": "0 .5 .5 .1 .1\n", "ImageSets/Main/train.txt": "b\n"})
+    with pytest.raises(HalofeedError, match=r"^((?!YOLO).)*$"):
+        list_references("voc", tmp_path, image_sets=("test",))
+    files = make(tmp_path / "splits", "a/hat/1.jpg", "b/hat/2.jpg")
+    assert read(files, split_folders=True)["b/hat/2.jpg"].split == "b"
+    assert read(files, split_folders=False)["b/hat/2.jpg"].label == "b"
+    files = make(tmp_path / "above", "hat/train/1.jpg", "coat/test/2.jpg")
+    for option in ({"folders_are_classes": True}, {"split_folders": False}):
+        assert read(files, **option)["coat/test/2.jpg"].label == "coat"
+    files = write_files(tmp_path / "coco", {"instances.json": COCO, "images/a.jpg": "", "others/b.jpg": ""})
+    assert [one.label for one in read(files, folders_are_classes=True).values()] == ["images", "others"]
 
 
 FILES = ["train/a.JPG", "train/b.jpg", "test/b.jpg", "test/c.png", "deep/er/d.jpg", "top.jpg"]
 FILES += ["twice/e.jpg", "twice/e.JPG"]
+NAMES = {
+    "top.jpg": "top.jpg",
+    "a.jpg train/a.jpg": "train/a.JPG",
+    r"./train//b.jpg C:\cards\train\b.jpg": "train/b.jpg",
+    "/home/me/photos/c.png": "test/c.png",
+    "er/d.jpg elsewhere/d.jpg": "deep/er/d.jpg",
+    "twice/e.JPG": "twice/e.JPG",
+    "e.jpg": "twice/e.jpg",
+    "b.jpg": "file name is ambiguous",
+    "train/c.png deep/d.jpg a.png ../../top.png E.jpg": "image file not found",
+    "": "image file not found",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("top.jpg", "top.jpg"),
-        ("a.jpg", "train/a.JPG"),
-        ("train/a.jpg", "train/a.JPG"),
-        ("./train//b.jpg", "train/b.jpg"),
-        (r"C:\cards\train\b.jpg", "train/b.jpg"),
-        ("/home/me/photos/c.png", "test/c.png"),
-        ("er/d.jpg", "deep/er/d.jpg"),
-        ("elsewhere/d.jpg", "deep/er/d.jpg"),
-        ("twice/e.JPG", "twice/e.JPG"),
-        ("e.jpg", "twice/e.jpg"),
-        ("b.jpg", "file name is ambiguous"),
-        ("train/c.png", "image file not found"),
-        ("deep/d.jpg", "image file not found"),
-        ("a.png", "image file not found"),
-        ("", "image file not found"),
-        ("../../top.png", "image file not found"),
-        ("E.jpg", "image file not found"),
-    ],
-)
-def test_a_name_finds_its_file_never_another_folders(tmp_path: Path, name: str, expected: str) -> None:
+@pytest.mark.parametrize(("names", "expected"), NAMES.items())
+def test_a_name_finds_its_file_never_another_folders(tmp_path, names, expected):
     index = ImageIndex(make(tmp_path, *FILES))
-    found = index.match({name: Wanted(name=name)})[name]
-    assert (found.reason if isinstance(found, SourceError) else found.path) == expected
+    for name in names.split() or [""]:
+        found = index.match({name: Wanted(name=name)})[name]
+        assert (found.reason if isinstance(found, SourceError) else found.path) == expected
 
 
-def test_folders_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Path) -> None:
+FILES += ["twice/e.jpg", "twice/e.JPG"]
+
+
+def test_views_of_one_thing_one_class_folders_below_classes_and_alike_names_are_noted(tmp_path):
     references = read(make(tmp_path, "hat/1.jpg", "Hat/2.jpg", "coat/3.jpg"))
     assert {name for name in references if references[name].notes} == {"hat/1.jpg", "Hat/2.jpg"}
+    views = [f"{side}/scene_{number}.jpg" for side in ("left", "right") for number in (117, 243, 311, 402)]
+    notes = {note for one in read(make(tmp_path / "views", *views)).values() for note in one.notes}
+    assert notes == {
+        "left/scene_117.jpg and right/scene_117.jpg have one name, as have 4 files of their classes: they may show one "
+        "thing"
+    }
+    (only,) = read(make(tmp_path / "one", "dog/1.jpg")).values()
+    assert only.notes == ("all images have one class, 'dog'",)
+    names = "animals/cat/1.jpg animals/dog/2.jpg vehicles/car/3.jpg vehicles/bus/4.jpg"
+    deep = make(tmp_path / "deep", *names.split())
+    assert read(deep)["vehicles/bus/4.jpg"].notes == (
+        "all images of the class 'vehicles' lie in folders below its own: bus, car",
+    )
 
 
 JPEG = b"\xff\xd8\xff"
@@ -183,9 +183,7 @@ GRAY, COLOR = (b"\x89PNG" + bytes(21) + kind + bytes(3) for kind in (b"\0", b"\2
         ("data/cat/1.jpg data/dog/2.jpg samples/1.jpg", "name the folder data with --source"),
     ],
 )
-def test_folders_that_are_no_classes_are_refused_with_a_way(
-    tmp_path: Path, contents: str, words: str
-) -> None:
+def test_folders_that_are_no_classes_are_refused_with_a_way(tmp_path, contents, words):
     kinds = {"jpg": JPEG, "gray": GRAY, "color": COLOR}
     for path in contents.split():
         stem, _, kind = path.partition(".")
@@ -206,54 +204,19 @@ def test_folders_that_are_no_classes_are_refused_with_a_way(
         "a/2020/1.jpg a/3.jpg b/1.jpg",
     ],
 )
-def test_class_folders_whose_files_share_names_by_chance_are_classes_without_a_word(
-    tmp_path: Path, paths: str
-) -> None:
+def test_class_folders_whose_files_share_names_by_chance_are_classes_without_a_word(tmp_path, paths):
     references = read(make(tmp_path, *paths.split()))
     assert all(one.label and not one.notes for one in references.values()) and len(references) == len(
         paths.split()
     )
 
 
-def test_views_of_one_thing_one_class_and_folders_below_classes_are_noted(tmp_path: Path) -> None:
-    views = [f"{side}/scene_{number}.jpg" for side in ("left", "right") for number in (117, 243, 311, 402)]
-    notes = {note for one in read(make(tmp_path / "views", *views)).values() for note in one.notes}
-    assert notes == {
-        "left/scene_117.jpg and right/scene_117.jpg have one name, as have 4 files of their classes: they may show one "
-        "thing"
-    }
-    (only,) = read(make(tmp_path / "one", "dog/1.jpg")).values()
-    assert only.notes == ("all images have one class, 'dog'",)
-    deep = make(
-        tmp_path / "deep",
-        "animals/cat/1.jpg",
-        "animals/dog/2.jpg",
-        "vehicles/car/3.jpg",
-        "vehicles/bus/4.jpg",
-    )
-    assert read(deep)["vehicles/bus/4.jpg"].notes == (
-        "all images of the class 'vehicles' lie in folders below its own: bus, car",
-    )
-
-
-def test_what_is_hidden_empty_or_left_behind_is_listed_and_no_class(tmp_path: Path) -> None:
-    files = make(
-        tmp_path,
-        "dog/1.jpg",
-        "cat/1.jpg",
-        "dog/.DS_Store",
-        "dog/@eaDir/1.jpg/SYNO_THUMB.jpg",
-        "#recycle/3.jpg",
-        "dog/._1.jpg",
-        "cow/notes.txt",
-        ".thumbnails/1.jpg",
-    )
+def test_what_is_hidden_empty_or_left_behind_is_listed_and_no_class(tmp_path):
+    names = "dog/1.jpg cat/1.jpg dog/.DS_Store dog/@eaDir/1.jpg/SYNO_THUMB.jpg #recycle/3.jpg dog/._1.jpg"
+    files = make(tmp_path, *names.split(), "cow/notes.txt", ".thumbnails/1.jpg")
     (tmp_path / "owl").mkdir()
-    assert {source: one.label for source, one in read(files).items()} == {
-        "dog/1.jpg": "dog",
-        "cat/1.jpg": "cat",
-        "cow/notes.txt": None,
-    }
+    labels = {source: one.label for source, one in read(files).items()}
+    assert labels == {"dog/1.jpg": "dog", "cat/1.jpg": "cat", "cow/notes.txt": None}
     assert read(files)["cow/notes.txt"].problem == ("selection", "class folder holds no image", "cow")
     assert files.sizes()
     hidden = [path for path, problem in files.faults().items() if problem == HIDDEN]
@@ -274,7 +237,7 @@ def test_what_is_hidden_empty_or_left_behind_is_listed_and_no_class(tmp_path: Pa
     ("row", "words"),
     [('"label": "hat"', "take --layout jsonl"), ('"objects": {"bbox": []}', "columns filename,class,xmin")],
 )
-def test_folders_of_hugging_face_name_their_metadata(tmp_path: Path, row: str, words: str) -> None:
+def test_folders_of_hugging_face_name_their_metadata(tmp_path, row, words):
     lines = f'{{"file_name": "1.jpg", {row}}}\n'
     files = write_files(tmp_path, {"train/1.jpg": "x", "train/metadata.jsonl": lines})
     with pytest.raises(
@@ -284,3 +247,116 @@ def test_folders_of_hugging_face_name_their_metadata(tmp_path: Path, row: str, w
     if "label" in row:
         (only,) = by_source("jsonl", files).values()
         assert (only.source, only.label, only.split) == ("train/1.jpg", "hat", "train")
+
+
+VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
+COCO = json.dumps({"info": {}, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": []})
+LABELME = json.dumps({"shapes": [], "imagePath": "a.jpg"})
+MSD = json.dumps({"name": "x", "modality": {"0": "CT"}, "training": []})
+BOXES = "filename,class,xmin,ymin,xmax,ymax\n"
+NNUNET = json.dumps({"channel_names": {"0": "CT"}, "labels": {}})
+DICOM = "\0" * 128 + "DICM"
+VOC_FILES = {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""}
+
+CASES = {
+    "voc": (VOC_FILES, "Annotations/a.xml is a Pascal VOC .*--layout voc"),
+    "voc beside": ({"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
+    "coco": ({"instances.json": COCO, "images/a.jpg": ""}, "instances.json is COCO's: take --layout coco"),
+    "coco below": ({"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
+    "roboflow": ({"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
+    "labelme": ({"x/a.json": LABELME, "x/a.jpg": "", "y/b.jpg": ""}, "labelme"),
+    "yolo": ({"images/a.jpg": "", "labels/a.txt": "0 0.5 0.5 0.1 0.2\n1 .5 .5 .1 1e-1\n"}, "YOLO"),
+    "yolo split": ({"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "YOLO"),
+    "msd": ({"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
+    "nnunet": ({"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
+    "dicom": ({"series/IM1": DICOM}, "series/IM1 is DICOM: take --layout dicom"),
+    "dicom named": ({"series/1.dcm": DICOM, "shots/a.jpg": ""}, "--layout dicom"),
+    "volumes": ({"ct/a.nii.gz": ""}, "ct/a.nii.gz is a volume: take --layout pairs"),
+    "masks": ({"images/a.jpg": "", "masks/a.png": ""}, "masks/a.png is the mask of images/a.jpg"),
+    "boxes": ({"t.csv": BOXES, "x/a.jpg": "", "y/b.jpg": ""}, "--layout csv"),
+    "classes": ({"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
+    "jsonl": ({"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
+    "one folder": ({"data/images/a.jpg": "", "data/images/b.jpg": ""}, "its name would be the only class"),
+    "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie straight in it"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_another_layout_is_not_taken_for_class_folders(tmp_path, case):
+    content, words = CASES[case]
+    write_files(tmp_path, content)
+    with pytest.raises(AnnotationsError, match=words):
+        list_references("folders", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"hat/a.jpg": "", "hat/a.txt": "a note", "coat/b.jpg": "", "labels.txt": "hat\ncoat\n"},
+        {"hat/a.jpg": "", "coat/b.jpg": "", "index.csv": "filename,class\nhat/a.jpg,hat\n"},
+        {"hat/a.jpg": "", "coat/b.jpg": "", "about.xml": "<about/>", "meta.json": '{"images": 3}'},
+        {"masks/a.jpg": "", "hats/b.jpg": ""},
+        {"images/a.jpg": "", "paintings/a.jpg": ""},
+        {"train/hat/1": "no", "train/hat/a.jpg": "", "LICENSE": "x"},
+    ],
+)
+def test_class_folders_with_other_papers_stay_class_folders(tmp_path, content):
+    assert other_layout(write_files(tmp_path, content)) is None
+    assert list_references("folders", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "content", "words"),
+    [
+        ("voc", {"instances.json": COCO, "images/a.jpg": ""}, "no .xml file .*instances.json is COCO's"),
+        ("coco", VOC_FILES, "found no .json file.*take --layout voc"),
+        ("csv", VOC_FILES, "no .csv .*take --layout voc"),
+        ("csv", {"hat/a.jpg": "", "coat/b.jpg": ""}, "no .csv .*for a class each, take --layout folders"),
+        ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
+    ],
+)
+def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout, content, words):
+    write_files(tmp_path, content)
+    with pytest.raises(AnnotationsError, match=words):
+        list_references(layout, tmp_path)
+
+
+FOREIGN = {
+    "yolo": "YOLO",
+    "yolo_polygons": "YOLO",
+    "labelme": "labelme",
+    "cvat": "CVAT.*COCO 1.0",
+    "via": "VIA",
+}
+FOREIGN |= {"createml": "CreateML", "hf_imagefolder": "Hugging Face", "supervisely": "Supervisely"}
+FOREIGN |= {"label_studio": "Label Studio", "kitti": "KITTI", "wider": "WIDER FACE", "automl_csv": "AutoML"}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_format_that_no_layout_reads_is_named_and_the_advised_table_is_read(test_data, case, tmp_path):
+    for layout in LAYOUTS:
+        with pytest.raises(AnnotationsError, match=f"(?s){FOREIGN[case]}.*--layout (csv|coco)"):
+            list_references(layout, test_data / "cases" / case)
+    root = shutil.copytree(test_data / "cases" / case, tmp_path / "set")
+    image = next(path for path in LocalFiles(root).sizes() if path.endswith((".jpg", ".png")))
+    row = "filename,class,xmin,ymin,xmax,ymax"
+    with pytest.raises(AnnotationsError, match=rf"columns {row}|COCO 1.0"):
+        list_references("folders", root)
+    (root / "boxes.csv").write_text(f"{row}\n{image},hat,10,8,40,30\n")
+    found = list_references("csv", root, "boxes.csv")
+    assert found[0].problem is None and found[0].boxes
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"images/a.jpg": "", "labels/a.txt": "1 2 9 2 9 8 1 8 plane 0\n"}, "DOTA"),
+        ({"images/a.jpg": "", "a.json": '[{"name": "a.jpg", "labels": [{"box2d": {"x1": 1}}]}]'}, "BDD100K"),
+        ({"images/a.jpg": "", "tracks.xml": "<annotations><track id='0'/></annotations>"}, "CVAT"),
+    ],
+)
+def test_siblings_of_these_formats_are_named_too(tmp_path, content, words):
+    write_files(tmp_path, content)
+    for layout in ("folders", "coco", "voc", "csv"):
+        with pytest.raises(AnnotationsError, match=f"(?s){words}.*which halofeed does not read"):
+            list_references(layout, tmp_path)

@@ -31,11 +31,8 @@ def annotate(root: Path, layout: str, names: Sequence[str]) -> str:
 
 def widths(references: Sequence[Reference]) -> dict[str, list[float]]:
     """The widths of the boxes of each image that is converted."""
-    return {
-        one.source: [box.xmax - box.xmin for box in one.boxes or ()]
-        for one in references
-        if one.problem is None
-    }
+    found = (one for one in references if one.problem is None)
+    return {one.source: [box.xmax - box.xmin for box in one.boxes or ()] for one in found}
 
 
 def reasons(references: Sequence[Reference]) -> list[str]:
@@ -44,65 +41,52 @@ def reasons(references: Sequence[Reference]) -> list[str]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
-def test_a_box_of_a_missing_folder_is_never_put_on_the_picture_of_another(
-    tmp_path: Path, layout: str
-) -> None:
+def test_a_box_of_a_missing_folder_is_never_put_on_the_picture_of_another(tmp_path, layout):
     make(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
     annotate(tmp_path, layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam2/0002.jpg"])
     references = list_references(layout, tmp_path)
     assert widths(references) == {"cam1/0001.jpg": [10]}
     lost = [one for one in references if one.problem and one.problem[1] == "image file not found"]
     assert len(lost) == 2 and all("cam2" in (one.problem or ("", "", ""))[2] for one in lost)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
-def test_the_folder_that_is_given_as_images_counts_as_one_of_the_path(tmp_path: Path, layout: str) -> None:
-    make(tmp_path / "set" / "cam1", "0001.jpg", "0002.jpg")
-    annotate(tmp_path / "labels", layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam2/0002.jpg"])
-    references = list_references(layout, tmp_path / "labels", images=tmp_path / "set" / "cam1")
+    make(tmp_path / "b" / "set" / "cam1", "0001.jpg", "0002.jpg")
+    annotate(tmp_path / "b" / "labels", layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam2/0002.jpg"])
+    references = list_references(layout, tmp_path / "b" / "labels", images=tmp_path / "b" / "set" / "cam1")
     assert widths(references) == {"0001.jpg": [10]}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
-def test_paths_of_another_machine_are_matched_by_their_end_unless_another_folder_is_meant(
-    tmp_path: Path, layout: str
-) -> None:
+def test_paths_are_matched_by_their_end_unless_another_folder_is_meant(tmp_path, layout):
     make(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
     annotate(tmp_path, layout, ["/content/cam1/0001.jpg", "/content/cam2/0002.jpg"])
     references = list_references(layout, tmp_path)
     assert widths(references) == {"cam1/0001.jpg": [10]}
     (found,) = [one for one in references if one.problem is None]
     assert "another folder" in found.notes[0]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
-def test_a_file_name_alone_means_no_picture_that_is_named_with_its_folder(
-    tmp_path: Path, layout: str
-) -> None:
-    make(tmp_path, "cam1/0001.jpg")
-    annotate(tmp_path, layout, ["cam1/0001.jpg", "0001.jpg"])
-    assert widths(list_references(layout, tmp_path)) == {"cam1/0001.jpg": [10]}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
-def test_two_names_that_end_alike_are_both_refused_where_neither_is_whole(
-    tmp_path: Path, layout: str
-) -> None:
-    make(tmp_path, "all/0001.jpg", "all/0002.jpg")
-    annotate(tmp_path, layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam1/0002.jpg"])
-    assert widths(list_references(layout, tmp_path)) == {"all/0002.jpg": [30]}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
-def test_a_path_that_ends_in_folders_of_the_source_is_found_silently(tmp_path: Path, layout: str) -> None:
-    make(tmp_path, "set/images/cam1/0001.jpg", "set/images/cam2/0001.jpg")
-    annotate(tmp_path, layout, ["cam2/0001.jpg", "cam1/0001.jpg"])
-    references = list_references(layout, tmp_path)
+    make(tmp_path / "b", "set/images/cam1/0001.jpg", "set/images/cam2/0001.jpg")
+    annotate(tmp_path / "b", layout, ["cam2/0001.jpg", "cam1/0001.jpg"])
+    references = list_references(layout, tmp_path / "b")
     assert widths(references) == {"set/images/cam1/0001.jpg": [20], "set/images/cam2/0001.jpg": [10]}
     assert not any(one.notes for one in references)
 
 
-def test_an_xml_in_a_folder_of_its_own_means_the_image_of_the_same_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_a_file_name_alone_means_no_picture_that_is_named_with_its_folder(tmp_path, layout):
+    """And two names that end alike are both refused where neither is whole."""
+    for folder, pictures, names, found in (
+        ("a", ["cam1/0001.jpg"], ["cam1/0001.jpg", "0001.jpg"], {"cam1/0001.jpg": [10]}),
+        (
+            "b",
+            ["all/0001.jpg", "all/0002.jpg"],
+            ["cam1/0001.jpg", "cam2/0001.jpg", "cam1/0002.jpg"],
+            {"all/0002.jpg": [30]},
+        ),
+    ):
+        make(tmp_path / folder, *pictures)
+        annotate(tmp_path / folder, layout, names)
+        assert widths(list_references(layout, tmp_path / folder)) == found
+
+
+def test_an_xml_in_a_folder_and_a_coco_split_mean_their_own_images_alone(tmp_path):
     make(tmp_path, "JPEGImages/cam1/0001.jpg", "JPEGImages/cam1/0002.jpg", "JPEGImages/cam3/0001.jpg")
     annotate(tmp_path, "voc", ["0001.jpg", "0001.jpg", "0002.jpg", "0001.jpg"])
     for number, place in enumerate(["cam1/0001", "cam2/0001", "cam2/0002", "cam3/0001"]):
@@ -110,14 +94,11 @@ def test_an_xml_in_a_folder_of_its_own_means_the_image_of_the_same_folder(tmp_pa
         (tmp_path / "Annotations" / f"x{number}.xml").rename(tmp_path / "Annotations" / f"{place}.xml")
     references = list_references("voc", tmp_path)
     assert widths(references) == {"JPEGImages/cam1/0001.jpg": [10], "JPEGImages/cam3/0001.jpg": [40]}
-
-
-def test_a_coco_split_finds_its_own_image_and_never_that_of_another_split(tmp_path: Path) -> None:
-    make(tmp_path, "train/a.jpg", "train/b.jpg", "valid/b.jpg")
+    make(tmp_path / "b", "train/a.jpg", "train/b.jpg", "valid/b.jpg")
     for split in ("train", "valid"):
-        annotate(tmp_path / split, "coco", ["a.jpg", "b.jpg"])
-        (tmp_path / split / "instances.json").rename(tmp_path / split / "_annotations.coco.json")
-    references = list_references("coco", tmp_path)
+        annotate(tmp_path / "b" / split, "coco", ["a.jpg", "b.jpg"])
+        (tmp_path / "b" / split / "instances.json").rename(tmp_path / "b" / split / "_annotations.coco.json")
+    references = list_references("coco", tmp_path / "b")
     assert {one.source: one.split for one in references if one.problem is None} == {
         "train/a.jpg": "train",
         "train/b.jpg": "train",
@@ -128,13 +109,11 @@ def test_a_coco_split_finds_its_own_image_and_never_that_of_another_split(tmp_pa
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl", "coco"])
 @pytest.mark.parametrize("under", ["images", "/"])
-def test_absolute_paths_are_read_and_nothing_else_is_listed(
-    tmp_path: Path, layout: str, under: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_absolute_paths_are_read_and_nothing_else_is_listed(tmp_path, layout, under, monkeypatch):
     make(tmp_path / "images", "cam1/0001.jpg", "cam1/extra.jpg", "cam2/0001.jpg", "other/0001.jpg")
     names = [str(tmp_path / "images" / name) for name in ("cam1/0001.jpg", "cam2/0001.jpg", "cam1/gone.jpg")]
     file = annotate(tmp_path / "labels", layout, names)
-    walked: list[object] = []
+    walked = []
     walk = os.walk
     monkeypatch.setattr(os, "walk", lambda top, **more: walked.append(top) or walk(top, **more))
     root = Path("/") if under == "/" else tmp_path / under
@@ -145,16 +124,8 @@ def test_absolute_paths_are_read_and_nothing_else_is_listed(
     assert not walked
 
 
-def test_the_root_of_a_machine_is_never_listed(tmp_path: Path) -> None:
-    file = annotate(tmp_path, "csv", ["0001.jpg"])
-    with pytest.raises(UsageError, match="/: every file of this machine would be listed; name the folder"):
-        list_references("csv", tmp_path, file, images=Path("/"))
-
-
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
-def test_a_file_outside_of_images_is_read_where_it_is_and_is_no_other_of_its_name(
-    tmp_path: Path, layout: str
-) -> None:
+def test_a_file_outside_of_images_is_read_where_it_is_and_is_no_other_of_its_name(tmp_path, layout):
     make(tmp_path, "other/cam2/0001.jpg", "images/0001.jpg")
     annotate(tmp_path / "labels", layout, [str(tmp_path / "other" / "cam2" / "0001.jpg")])
     for images in (tmp_path / "images", None):
@@ -164,7 +135,7 @@ def test_a_file_outside_of_images_is_read_where_it_is_and_is_no_other_of_its_nam
 
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl", "coco"])
-def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path: Path, layout: str) -> None:
+def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path, layout):
     make(tmp_path, "images/cam1/0001.jpg", "images/cam2/0001.jpg", "images/cam3/0001.jpg")
     (tmp_path / "link").symlink_to(tmp_path / "images")
     names = [
@@ -183,9 +154,7 @@ def scans(table: Path, images: Path | None) -> list[Reference]:
     return list_references("csv", table, "scans.csv", images=images, task="segmentation")
 
 
-def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_folder(tmp_path, monkeypatch):
     make(tmp_path, "p1/ct.nii.gz", "p1/seg.nii.gz", "p2/ct.nii.gz", "p1/x.nii.gz")
     rows = [f"{tmp_path}/{scan}/ct.nii.gz,{tmp_path}/{scan}/seg.nii.gz\n" for scan in ("p1", "p2")]
     write_files(tmp_path, {"labels/scans.csv": "image,label\n" + "".join(rows)})
@@ -198,7 +167,7 @@ def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_f
         assert reasons(references) == ["file is in no row of the table", "label file not found"]
 
 
-def test_a_segmentation_table_may_lead_upwards_and_what_lies_outside_is_named(tmp_path: Path) -> None:
+def test_a_segmentation_table_may_lead_upwards_what_lies_outside_is_named_and_the_root_never_listed(tmp_path):
     make(tmp_path, "ct/1.nii.gz", "seg/1.nii.gz")
     write_files(tmp_path, {"tables/scans.csv": "image,label\n../ct/1.nii.gz,..\\seg\\1.nii.gz\n"})
     (found,) = scans(tmp_path / "tables", tmp_path)
@@ -207,3 +176,6 @@ def test_a_segmentation_table_may_lead_upwards_and_what_lies_outside_is_named(tm
         found = scans(tmp_path / "tables", images)[0]
         assert found.problem is not None and "lies outside --images" in found.problem[1]
         assert "say --images with a folder that holds both" in found.problem[2]
+    file = annotate(tmp_path / "b", "csv", ["0001.jpg"])
+    with pytest.raises(UsageError, match="/: every file of this machine would be listed; name the folder"):
+        list_references("csv", tmp_path / "b", file, images=Path("/"))

@@ -1,4 +1,4 @@
-"""nnU-Net's raw data sets, versions 1 and 2."""
+"""The raw data sets of nnU-Net, versions 1 and 2, and of the Medical Segmentation Decathlon."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from halofeed.prep.layouts import LayoutOptions
-from halofeed.prep.layouts.nnunet import channel_names, label_values
+from halofeed.prep.layouts import LayoutOptions, msd, nnunet
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
 from tests.support.layout_references import by_source, outcome, write_files
@@ -34,7 +33,7 @@ def case(name: str, folder: str = "imagesTr", channels: int = 2) -> list[str]:
     return [f"{folder}/{name}_{number:04d}.nii.gz" for number in range(channels)]
 
 
-def test_channels_labels_and_test_cases_come_together(tmp_path: Path) -> None:
+def test_channels_labels_and_test_cases_come_together(tmp_path):
     root = tmp_path / "Dataset007_Brain"
     paths = [*case("a"), *case("a_b"), "labelsTr/a.nii.gz", "labelsTr/a_b.nii.gz", *case("c", "imagesTs")]
     files = write(root, 2, *paths)
@@ -45,13 +44,13 @@ def test_channels_labels_and_test_cases_come_together(tmp_path: Path) -> None:
         "imagesTs/c_0000.nii.gz": (("imagesTs/c_0001.nii.gz",), None, "test"),
     }
     values = {0: "background", 1: "edema", 3: "core"}
-    assert label_values(files, files, None, LayoutOptions()) == values
-    assert channel_names(files, None) == ("T1", "FLAIR")
+    assert nnunet.label_values(files, files, None, LayoutOptions()) == values
+    assert nnunet.channel_names(files, None) == ("T1", "FLAIR")
     above = LocalFiles(tmp_path)
     assert read(above)["Dataset007_Brain/imagesTr/a_0000.nii.gz"].mask == "Dataset007_Brain/labelsTr/a.nii.gz"
 
 
-def test_every_file_of_its_folders_is_accounted_for(tmp_path: Path) -> None:
+def test_every_file_of_its_folders_is_accounted_for(tmp_path):
     files = write(
         tmp_path,
         4,
@@ -81,10 +80,15 @@ def test_every_file_of_its_folders_is_accounted_for(tmp_path: Path) -> None:
     assert kept["imagesTr/alone_0000.nii.gz"].problem is None is kept["imagesTs/u_0000.nii.gz"].mask
 
 
-def test_pictures_are_read_as_cases_too(tmp_path: Path) -> None:
+def test_pictures_are_cases_too_and_labels_of_no_case_make_none_for_prediction(tmp_path):
     image, label = "imagesTr/a_0000.png", "labelsTr/a.png"
     files = write(tmp_path, 1, image, label, file_ending=".png", channel_names={"0": "rgb"})
     assert outcome(read(files)) == {image: label}
+    files = write(tmp_path / "b", 0, *case("t", "imagesTs"), "labelsTs/t.nii")
+    assert outcome(read(files)) == {
+        "imagesTs/t_0000.nii.gz": "image has no label",
+        "labelsTs/t.nii": "file is no label of a case",
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,28 +106,18 @@ def test_pictures_are_read_as_cases_too(tmp_path: Path) -> None:
         ({"dataset": {}}, "lists of files are not followed"),
     ],
 )
-def test_what_dataset_json_says_amiss_is_refused_with_the_cure(
-    tmp_path: Path, more: dict[str, Any], words: str
-) -> None:
+def test_what_dataset_json_says_amiss_is_refused_with_the_cure(tmp_path, more, words):
     with pytest.raises(AnnotationsError, match=words):
         read(write(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", **more))
 
 
-def test_test_labels_that_are_no_labels_of_a_case_do_not_make_cases_for_prediction(tmp_path: Path) -> None:
-    files = write(tmp_path, 0, *case("t", "imagesTs"), "labelsTs/t.nii")
-    assert outcome(read(files)) == {
-        "imagesTs/t_0000.nii.gz": "image has no label",
-        "labelsTs/t.nii": "file is no label of a case",
-    }
-
-
-def test_regions_are_refused_or_their_values_named_by_all_that_hold_them(tmp_path: Path) -> None:
+def test_regions_are_refused_or_their_values_named_by_all_that_hold_them(tmp_path):
     regions = {"background": 0, "whole": [1, 2, 3, 4], "core": [2, 3], "enhancing": 3, "ignore": 9}
     files = write(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", labels=regions, regions_class_order=[1, 2, 3])
     with pytest.raises(AnnotationsError, match=r"whole, core: a region is several values.*--regions combine"):
         read(files)
     assert outcome(read(files, regions="combine")) == {"imagesTr/a_0000.nii.gz": "labelsTr/a.nii.gz"}
-    assert label_values(files, files, None, LayoutOptions(regions="combine")) == {
+    values = {
         0: "background",
         1: "whole 1",
         2: "whole+core",
@@ -131,6 +125,7 @@ def test_regions_are_refused_or_their_values_named_by_all_that_hold_them(tmp_pat
         4: "whole 4",
         9: "ignore",
     }
+    assert nnunet.label_values(files, files, None, LayoutOptions(regions="combine")) == values
 
 
 VERSION_1 = {
@@ -143,7 +138,7 @@ VERSION_1 = {
 }
 
 
-def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path: Path) -> None:
+def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path):
     files = write(tmp_path / "a", 1, *case("a"), "labelsTr/a.nii.gz", *case("t", "imagesTs"), **VERSION_1)
     references = read(files)
     assert outcome(references) == {
@@ -151,8 +146,8 @@ def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path: Path)
         "imagesTs/t_0000.nii.gz": None,
     }
     assert references["imagesTr/a_0000.nii.gz"].channels == ("imagesTr/a_0001.nii.gz",)
-    assert label_values(files, files, None, LayoutOptions()) == {0: "background", 1: "edema"}
-    assert channel_names(files, None) == ("T1", "FLAIR")
+    assert nnunet.label_values(files, files, None, LayoutOptions()) == {0: "background", 1: "edema"}
+    assert nnunet.channel_names(files, None) == ("T1", "FLAIR")
     with pytest.raises(AnnotationsError, match="say --layout nnunet"):
         by_source("msd", files)
     with pytest.raises(AnnotationsError, match="take --layout nnunet"):
@@ -170,9 +165,7 @@ def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path: Path)
 
 
 @pytest.mark.parametrize("stem", ["a", "case_0001"])
-def test_a_file_of_the_one_channel_without_its_number_is_a_case_if_its_label_says_so(
-    tmp_path: Path, stem: str
-) -> None:
+def test_a_file_of_the_one_channel_without_its_number_is_a_case_if_its_label_says_so(tmp_path, stem):
     image, label, one = f"imagesTr/{stem}.nii.gz", f"labelsTr/{stem}.nii.gz", {"channel_names": {"0": "CT"}}
     files = write(tmp_path / "a", 1, image, label, "imagesTs/t.nii.gz", **one)
     assert outcome(read(files)) == {image: label, "imagesTs/t.nii.gz": None}
@@ -183,3 +176,118 @@ def test_a_file_of_the_one_channel_without_its_number_is_a_case_if_its_label_say
         tmp_path / "c", 1, "imagesTr/b_0000.nii.gz", "labelsTr/b.nii.gz", "imagesTr/a.nii.gz", **one
     )
     assert outcome(read(mixed))["imagesTr/a.nii.gz"] == "file is no channel of a case"
+
+
+read_msd = partial(by_source, "msd")
+
+
+def write_msd(root: Path, content: Any, *paths: str) -> LocalFiles:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return write_files(root, {"dataset.json": text, **dict.fromkeys(paths, "x")})
+
+
+def document(training: list[Any], test: list[Any] | None = None, **more: Any) -> dict[str, Any]:
+    labels = {"0": "background", "1": "spleen"}
+    return {"modality": {"0": "CT"}, "labels": labels, "training": training, "test": test or [], **more}
+
+
+def entry(name: str) -> dict[str, str]:
+    return {"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"}
+
+
+def files_of(*names: str) -> list[str]:
+    return [f"{folder}/{name}.nii.gz" for name in names for folder in ("imagesTr", "labelsTr")]
+
+
+def test_real_hippocampus_scans_under_a_dataset_json(test_data, tmp_path):
+    source = test_data / "volumes" / "hippocampus"
+    (tmp_path / "imagesTr").symlink_to(source / "images")
+    (tmp_path / "labelsTr").symlink_to(source / "labels")
+    names = sorted(path.name.removesuffix(".nii.gz") for path in (source / "images").iterdir())
+    files = write_msd(tmp_path, document([entry(name) for name in names]))
+    assert outcome(read_msd(files)) == {
+        f"imagesTr/{name}.nii.gz": f"labelsTr/{name}.nii.gz" for name in names
+    }
+
+
+def test_lists_of_the_decathlon_give_splits_wherever_its_dataset_json_lies(tmp_path):
+    content = document([entry("a"), entry("b")], ["./imagesTs/c.nii.gz"])
+    files = write_msd(tmp_path, content, *files_of("a", "b"), "imagesTs/c.nii.gz", "imagesTs/._c.nii.gz")
+    references = read_msd(files)
+    assert {source: (one.split, one.mask) for source, one in references.items()} == {
+        "imagesTr/a.nii.gz": ("train", "labelsTr/a.nii.gz"),
+        "imagesTr/b.nii.gz": ("train", "labelsTr/b.nii.gz"),
+        "imagesTs/c.nii.gz": ("test", None),
+    }
+    assert all(one.problem is None and one.group is None for one in references.values())
+    assert msd.label_values(files, files, None, LayoutOptions()) == {0: "background", 1: "spleen"}
+    assert msd.channel_names(files, None) == ("CT",)
+    write_msd(tmp_path / "b" / "Task09_Spleen", document([entry("a")]), *files_of("a"))
+    files = LocalFiles(tmp_path / "b")
+    one = {"Task09_Spleen/imagesTr/a.nii.gz": "Task09_Spleen/labelsTr/a.nii.gz"}
+    assert outcome(read_msd(files)) == one == outcome(read_msd(files, "Task09_Spleen/dataset.json"))
+    write_msd(tmp_path / "b" / "Task10", document([]))
+    with pytest.raises(AnnotationsError, match="name one of their folders"):
+        read_msd(LocalFiles(tmp_path / "b"))
+
+
+def test_every_entry_and_every_file_is_accounted_for(tmp_path):
+    training = [
+        *(entry(name) for name in ("good", "unlabelled", "missing", "twice", "twice", "leaked")),
+        {"image": "./imagesTr/._good.nii.gz", "label": "./labelsTr/._good.nii.gz"},
+        {"image": "imagesTr/bare.nii.gz"},
+        {"image": "imagesTr/self.nii.gz", "label": "imagesTr/self.nii.gz"},
+        {"label": "labelsTr/good.nii.gz"},
+        7,
+    ]
+    tested = {"image": "imagesTs/d.nii.gz", "label": "labelsTs/d.nii.gz"}
+    content = document(training, ["imagesTr/leaked.nii.gz", tested])
+    files = write_msd(
+        tmp_path,
+        content,
+        *files_of("good", "twice", "leaked", "extra"),
+        *(f"imagesTr/{name}.nii.gz" for name in ("unlabelled", "bare", "self")),
+        *("labelsTr/missing.nii.gz", "imagesTs/d.nii.gz", "labelsTs/d.nii.gz", "README.txt"),
+    )
+    expected = {
+        "imagesTr/good.nii.gz": "labelsTr/good.nii.gz",
+        tested["image"]: tested["label"],
+        "imagesTr/unlabelled.nii.gz": "label file not found",
+        "./imagesTr/missing.nii.gz": "image file not found",
+        **{f"imagesTr/{name}.nii.gz": "image is listed several times" for name in ("twice", "leaked")},
+        "imagesTr/bare.nii.gz": "image has no label",
+        "imagesTr/self.nii.gz": "image and label are one file",
+        **dict.fromkeys(("dataset.json#training[9]", "dataset.json#training[10]"), "entry names no image"),
+        **dict.fromkeys(files_of("extra"), "file is not in dataset.json"),
+    }
+    assert outcome(read_msd(files)) == expected
+    assert outcome(read_msd(files, missing_masks="prediction")) == {**expected, "imagesTr/bare.nii.gz": None}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "not readable as JSON"),
+        ("[]", "expected a JSON object, got list"),
+        ({"labels": {"1": "a"}}, "training: expected a list"),
+        (document({}), "training: expected a list"),
+        (document([], labels={"background": 0, "spleen": 1}), "say --layout nnunet"),
+        (document([], labels={"1": "a", "01": "b"}), "is there twice"),
+        (document([], labels={"1": "a", "2": "a"}), "is there twice"),
+        (document([], labels={"1": "a", "x": "b"}), "'x' of 'b': expected a whole number"),
+        (document([], labels={"0": "background"}), "at least one class"),
+        (document([], labels={"1": 5}), "expected a text"),
+        (document([], labels=["a"]), "labels: expected"),
+    ],
+)
+def test_a_file_that_is_not_the_decathlons_is_refused_with_the_reason(tmp_path, content, words):
+    with pytest.raises(AnnotationsError, match=words):
+        read_msd(write_msd(tmp_path, content))
+
+
+def test_a_missing_file_and_channels_with_gaps_are_refused(tmp_path):
+    with pytest.raises(AnnotationsError, match=r"expected dataset\.json in it; found none"):
+        read_msd(LocalFiles(tmp_path))
+    files = write_msd(tmp_path, document([], modality={"0": "T1", "2": "T2"}))
+    with pytest.raises(AnnotationsError, match="modality: expected"):
+        msd.channel_names(files, None)

@@ -1,4 +1,4 @@
-"""Images and labels by pattern or custom, and what scans' files are called."""
+"""Images and labels by pattern, custom or the names of LiTS, and what the files of scans are called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.annotations.pairing import NEITHER
 from halofeed.prep.annotations.patterns import compile_pair, compile_pattern
-from halofeed.prep.layouts import Reference
+from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
 from halofeed.prep.sources.expressions import Expression
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.volume_files import files_of, locate, stem_of, whole_scans
@@ -23,19 +23,13 @@ from tests.support.layout_references import by_source, make, outcome
 read = partial(by_source, "pairs")
 
 
-def test_hippocampus_pairs_13_scans_by_their_folders(test_data: Path) -> None:
+def test_real_scans_pair_by_their_folders_a_suffix_or_patterns_that_name_every_other(test_data):
     references = read(LocalFiles(test_data / "volumes" / "hippocampus"))
     assert len(references) == 13
     for source, reference in references.items():
         assert reference.mask == source.replace("images/", "labels/") and reference.split == "train"
-
-
-def test_spleen_finds_its_label_by_the_suffix(test_data: Path) -> None:
     references = read(LocalFiles(test_data / "volumes" / "spleen"))
     assert outcome(references) == {"sub-spleen2_ct.nii.gz": "sub-spleen2_ct_seg-manual.nii.gz"}
-
-
-def test_patterns_give_the_real_pairs_and_name_every_other_volume(test_data: Path) -> None:
     files = LocalFiles(test_data / "volumes")
     image, label = (f"hippocampus/{folder}/{{id}}.nii.gz" for folder in ("images", "labels"))
     references = read(files, image_pattern=image, label_pattern=label)
@@ -46,7 +40,7 @@ def test_patterns_give_the_real_pairs_and_name_every_other_volume(test_data: Pat
     assert named == set(whole_scans(files.sizes()))
 
 
-PATTERNS: list[tuple[tuple[str, str], str, dict[str, str | None]]] = [
+PATTERNS = [
     (
         ("{id}/ct.nii.gz", "{id}/seg.nii.gz"),
         "p1/ct.nii.gz p1/seg.nii.gz a/p2/ct.nii.gz a/p2/seg.nii.gz p3/ct.nii.gz p4/seg.nii.gz",
@@ -83,28 +77,27 @@ PATTERNS: list[tuple[tuple[str, str], str, dict[str, str | None]]] = [
 
 
 @pytest.mark.parametrize(("patterns", "paths", "expected"), PATTERNS)
-def test_patterns_pair_what_the_placeholders_share(
-    tmp_path: Path, patterns: tuple[str, str], paths: str, expected: dict[str, str | None]
-) -> None:
+def test_patterns_pair_what_the_placeholders_share(tmp_path, patterns, paths, expected):
     image, label = patterns
     assert outcome(read(make(tmp_path, *paths.split()), image_pattern=image, label_pattern=label)) == expected
 
 
-def test_images_without_labels_are_for_prediction_where_that_is_asked_for(tmp_path: Path) -> None:
-    patterns = {"image_pattern": "{id}.nii", "label_pattern": "l/{id}.nii"}
-    found = read(make(tmp_path, "a.nii", "l/b.nii"), missing_masks="prediction", **patterns)
-    assert outcome(found) == {"a.nii": None, "l/b.nii": "label has no image"}
-
-
-def test_two_stars_stand_for_any_folders_so_that_ids_are_names(tmp_path: Path) -> None:
+def test_bids_scans_find_their_labels_by_custom_or_by_two_stars_in_a_pattern(tmp_path):
     """As in BIDS, where images and labels lie at different depths: they were one folder, and {id} took the rest."""
     image, label = "sub-1/ses-1/anat/sub-1_T1w.nii.gz", "derivatives/x/sub-1/ses-1/anat/sub-1_dseg.nii.gz"
     root = make(tmp_path, image, label)
     options = {"image_pattern": "**/{id}_T1w.nii.gz", "label_pattern": "**/{id}_dseg.nii.gz"}
     assert outcome(read(root, **options)) == {image: label}
+    scans = [f"sub-01/ses-{n}/anat/sub-01_ses-{n}_T2w" for n in (1, 2)]
+    labels = [f"derivatives/labels/{scan}_dseg.nii.gz" for scan in scans]
+    other = ["derivatives/fmriprep/sub-01/anat/sub-01_desc-preproc_T1w.nii.gz"]
+    files = make(tmp_path / "b", *(f"{scan}.nii.gz" for scan in scans), *labels, *other)
+    found = outcome(by_source("pairs", files))
+    expected = {f"{scan}.nii.gz": label for scan, label in zip(scans, labels, strict=True)}
+    assert {source: found[source] for source in expected} == expected and found[other[0]] == NEITHER[1]
 
 
-def test_split_and_group_come_from_the_pattern(tmp_path: Path) -> None:
+def test_split_and_group_come_from_the_pattern_and_images_without_labels_may_be_for_prediction(tmp_path):
     files = make(
         tmp_path, *(f"{split}/p7/{name}_1.nii" for split in ("train", "test") for name in ("ct", "seg"))
     )
@@ -114,9 +107,16 @@ def test_split_and_group_come_from_the_pattern(tmp_path: Path) -> None:
         ("train", "p7", "train/p7/seg_1.nii"),
         ("test", "p7", "test/p7/seg_1.nii"),
     }
+    patterns = {"image_pattern": "{id}.nii", "label_pattern": "l/{id}.nii"}
+    found = read(make(tmp_path / "a", "a.nii", "l/b.nii"), missing_masks="prediction", **patterns)
+    assert outcome(found) == {"a.nii": None, "l/b.nii": "label has no image"}
+    files = make(
+        tmp_path / "b", "images/a.nii", "labels/a.nii", "LICENSE", "participants.tsv", "images/._a.nii"
+    )
+    assert set(read(files)) == {"images/a.nii"}
 
 
-CUSTOMS: list[tuple[str, dict[str, tuple[str | None, str]]]] = [
+CUSTOMS = [
     ("images/a.jpg labels/a.png", {"images/a.jpg": ("labels/a.png", "train")}),
     (
         "train/images/a.png train/masks/a.png val/images/a.png val/masks/a.png",
@@ -156,17 +156,10 @@ CUSTOMS: list[tuple[str, dict[str, tuple[str | None, str]]]] = [
 
 
 @pytest.mark.parametrize(("paths", "expected"), CUSTOMS)
-def test_customs_of_names_pair_without_patterns(
-    tmp_path: Path, paths: str, expected: dict[str, tuple[str | None, str]]
-) -> None:
+def test_customs_of_names_pair_without_patterns(tmp_path, paths, expected):
     references = read(make(tmp_path, *paths.split()))
     found = outcome(references)
     assert {source: (found[source], references[source].split) for source in references} == expected
-
-
-def test_documents_are_passed_over(tmp_path: Path) -> None:
-    files = make(tmp_path, "images/a.nii", "labels/a.nii", "LICENSE", "participants.tsv", "images/._a.nii")
-    assert set(read(files)) == {"images/a.nii"}
 
 
 @pytest.mark.parametrize(
@@ -177,16 +170,13 @@ def test_documents_are_passed_over(tmp_path: Path) -> None:
         (["a.nii"], {"image_pattern": "{id}.png", "label_pattern": "{id}_s.png"}, "picture or clip matches"),
     ],
 )
-def test_what_cannot_be_paired_at_all_is_refused_with_the_cure(
-    tmp_path: Path, paths: list[str], options: dict[str, str], words: str
-) -> None:
+def test_what_cannot_be_paired_at_all_is_refused_with_the_cure(tmp_path, paths, options, words):
     with pytest.raises(AnnotationsError, match=words):
         read(make(tmp_path, *paths), **options)
 
 
-@pytest.mark.parametrize(
-    ("image", "label", "words"),
-    [
+def test_patterns_that_cannot_be_are_refused_and_two_part_extensions_and_pairs_known():
+    for image, label, words in (
         ("{id}.nii", None, "give both"),
         ("{id}.nii", "labels/one.nii", "in both or in neither"),
         ("{id}.nii", "{id}/{split}.nii", "{split}"),
@@ -194,11 +184,18 @@ def test_what_cannot_be_paired_at_all_is_refused_with_the_cure(
         ("{id.nii", "{id}_s.nii", "'{' is not known"),
         ("/data/{id}.nii", "{id}_s.nii", "path below the folder"),
         ("{id}.nii", "{id}.nii", "expected two"),
-    ],
-)
-def test_patterns_that_cannot_be_are_refused(image: str, label: str | None, words: str) -> None:
-    with pytest.raises(UsageError, match=words.replace("{", r"\{").replace("}", r"\}")):
-        compile_pair(image, label, with_class=False)
+    ):
+        with pytest.raises(UsageError, match=words.replace("{", r"\{").replace("}", r"\}")):
+            compile_pair(image, label, with_class=False)
+    for path, stem, files in (
+        ("a/b.nii.gz", "b", ("a/b.nii.gz",)),
+        ("b.v2.NII", "b.v2", ("b.v2.NII",)),
+        ("b.hdr", "b", ("b.hdr", "b.img")),
+        ("b.IMG.GZ", "b", ("b.HDR.GZ", "b.IMG.GZ")),
+        ("CT.1.2.840.16589", "CT.1.2.840.16589", ("CT.1.2.840.16589",)),
+        (".nii", ".nii", (".nii",)),
+    ):
+        assert stem_of(path) == stem and files_of(path) == files
 
 
 _AS_EXPRESSION = {
@@ -214,7 +211,7 @@ _AS_EXPRESSION = {
     st.lists(st.sampled_from([*_AS_EXPRESSION, "a", "b", "/", "_"]), min_size=1, max_size=7),
     st.text("ab/_", max_size=12),
 )
-def test_a_pattern_matches_as_its_regular_expression_does(parts: list[str], path: str) -> None:
+def test_a_pattern_matches_as_its_regular_expression_does(parts, path):
     text = "".join(parts)
     assume(not text.startswith("/") and "***" not in text and not text.endswith("**/"))
     expression = ""
@@ -225,41 +222,25 @@ def test_a_pattern_matches_as_its_regular_expression_does(parts: list[str], path
     assert compile_pattern(text, "x", ("id", "group")).match(path) == (found and found.groupdict())
 
 
-def test_patterns_match_long_names_in_linear_time() -> None:
+def test_patterns_match_long_names_in_linear_time():
     """A regular expression takes minutes for 200 characters."""
     for text in ("{id}*{group}*{split}*y*x.nii", "**/*{id}**{group}*y*x.nii", "*a*{id}*a*a*y*x.nii"):
         pattern = compile_pattern(text, "image_pattern", ("id", "group", "split"))
         for name in ("a" * 9_000, "a/" * 5_000 + "b", "a_b" * 3_000):
             assert pattern.match(f"{name}_-x.nii") is None
             assert pattern.match(f"{name}a/aa_yx.nii") is not None
+    pattern = compile_pattern("*{id}*{id}*{group}*{group}*_*x.nii", "x", ("id", "group"))
     with pytest.raises(UsageError, match=r"'abab.*Write each placeholder once"):
-        compile_pattern("*{id}*{id}*{group}*{group}*_*x.nii", "x", ("id", "group")).match(
-            "ab" * 99 + "-x.nii"
-        )
+        pattern.match("ab" * 99 + "-x.nii")
 
 
-def test_a_search_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_takes_too_long_is_refused(monkeypatch):
     monkeypatch.setattr("halofeed.prep.sources.expressions._MOST_SECONDS", 0.05)
     with pytest.raises(UsageError, match=r"--group-pattern.*without a repetition inside a repetition"):
         Expression(option="--group-pattern", text="((a|aa)+)$").search("a" * 60 + "!")
 
 
-@pytest.mark.parametrize(
-    ("path", "stem", "files"),
-    [
-        ("a/b.nii.gz", "b", ("a/b.nii.gz",)),
-        ("b.v2.NII", "b.v2", ("b.v2.NII",)),
-        ("b.hdr", "b", ("b.hdr", "b.img")),
-        ("b.IMG.GZ", "b", ("b.HDR.GZ", "b.IMG.GZ")),
-        ("CT.1.2.840.16589", "CT.1.2.840.16589", ("CT.1.2.840.16589",)),
-        (".nii", ".nii", (".nii",)),
-    ],
-)
-def test_two_part_extensions_and_pairs_are_known(path: str, stem: str, files: tuple[str, ...]) -> None:
-    assert stem_of(path) == stem and files_of(path) == files
-
-
-def test_a_file_is_never_looked_for_elsewhere_than_it_was_said_to_be(tmp_path: Path) -> None:
+def test_a_file_is_never_looked_for_elsewhere_than_it_was_said_to_be(tmp_path):
     files = make(tmp_path, "p1/seg.nii.gz", "p1/ct.nii", "p2/ct.img", "p2/ct.hdr")
     assert locate(str(tmp_path / "p1/ct.nii"), "image", files) == "p1/ct.nii"
     assert locate("..\\p2\\ct.img", "image", files, "p1") == "p2/ct.hdr"
@@ -270,26 +251,16 @@ def test_a_file_is_never_looked_for_elsewhere_than_it_was_said_to_be(tmp_path: P
         locate("p1/ct.nii.gz", "image", files)
 
 
-def test_a_reference_without_new_fields_has_the_same_text_as_ever() -> None:
+def test_a_reference_is_written_as_ever_and_a_series_folder_once():
     text = '{"key":"a.jpg","label":"hat","source":"a.jpg","split":"train"}'
     assert reference_to_json(Reference(source="a.jpg", key="a.jpg", label="hat")) == text
     assert '"boxes":[]' in reference_to_json(Reference(source="a", key="a", boxes=()))
-
-
-def test_a_series_folder_is_written_once() -> None:
     members = tuple(f"a long folder/of a patient/{number:04d}" for number in range(500))
     text = reference_to_json(Reference(source="a long folder/of a patient", key="k", members=members))
     assert text.count("patient") == 2 and reference_from_json(text).members == members
-    for odd in (
-        ("1", "2"),
-        ("p/1",),
-        ("p/1", "pq/2"),
-        ("p//q/1", "p//q/2"),
-        ("p//q/1", "p/q/2"),
-        ("/p/1", "q/2"),
-    ):
-        text = reference_to_json(Reference(source=".", key=".", members=odd))
-        assert reference_from_json(text).members == odd
+    for odd in ("1 2", "p/1", "p/1 pq/2", "p//q/1 p//q/2", "p//q/1 p/q/2", "/p/1 q/2"):
+        one = Reference(source=".", key=".", members=tuple(odd.split()))
+        assert reference_from_json(reference_to_json(one)) == one
 
 
 BRATS = {"image_pattern": "{id}/{id}_{channel}.nii.gz", "label_pattern": "{id}/{id}_seg.nii.gz"}
@@ -299,7 +270,7 @@ def brats(root: Path, case: str, *names: str) -> None:
     make(root, *(f"{case}/{case}_{name}.nii.gz" for name in (*names, "seg")))
 
 
-def test_files_of_one_channel_each_become_the_channels_of_one_image(tmp_path: Path) -> None:
+def test_files_of_one_channel_each_become_the_channels_of_one_image(tmp_path):
     brats(tmp_path, "B_001", "t1", "flair", "t2")
     brats(tmp_path, "B_002", "t2", "flair")
     brats(tmp_path, "B_003", "flair", "t1", "t2")
@@ -324,21 +295,45 @@ def test_files_of_one_channel_each_become_the_channels_of_one_image(tmp_path: Pa
         read(files, **BRATS, channel_order=("t1ce",))
     with pytest.raises(UsageError, match="channel"):
         read(files, image_pattern="{id}_x.nii.gz", label_pattern="{id}_{channel}.nii.gz")
-
-
-def test_two_files_of_one_channel_are_refused(tmp_path: Path) -> None:
-    make(tmp_path, "i/a/t1.nii.gz", "i/a/t1.nii", "i/a/t2.nii", "l/a.nii")
+    make(tmp_path / "b", "i/a/t1.nii.gz", "i/a/t1.nii", "i/a/t2.nii", "l/a.nii")
     patterns = {"image_pattern": "i/{id}/{channel}.nii*", "label_pattern": "l/{id}.nii"}
-    assert outcome(read(tmp_path, **patterns)) == {"i/a/t1.nii": "several files of one channel"}
+    assert outcome(read(tmp_path / "b", **patterns)) == {"i/a/t1.nii": "several files of one channel"}
 
 
-def test_a_bids_scan_finds_its_label_among_the_derivatives(tmp_path: Path) -> None:
-    scans = [f"sub-01/ses-{n}/anat/sub-01_ses-{n}_T2w" for n in (1, 2)]
-    labels = [f"derivatives/labels/{scan}_dseg.nii.gz" for scan in scans]
-    other = ["derivatives/fmriprep/sub-01/anat/sub-01_desc-preproc_T1w.nii.gz"]
-    files = make(tmp_path, *(f"{scan}.nii.gz" for scan in scans), *labels, *other)
-    found = outcome(by_source("pairs", files))
-    expected: dict[str, str | None] = {
-        f"{scan}.nii.gz": label for scan, label in zip(scans, labels, strict=True)
+read_lits = partial(by_source, "lits")
+
+
+def test_lits_names_pair_by_number_wherever_they_lie(tmp_path):
+    files = make(
+        tmp_path,
+        *("pt1/volume-0.nii", "pt2/volume-1.nii.gz", "segs/segmentation-0.nii", "segs/segmentation-1.nii.gz"),
+        *("volume-2.nii", "segmentation-3.nii", "test-volume-0.nii", "liver.nii", "README.md"),
+        *("volume-4.nii", "volume-04.nii", "segmentation-4.nii"),
+    )
+    references = read_lits(files)
+    assert outcome(references) == {
+        "pt1/volume-0.nii": "segs/segmentation-0.nii",
+        "pt2/volume-1.nii.gz": "segs/segmentation-1.nii.gz",
+        "volume-2.nii": "image has no label",
+        "segmentation-3.nii": "label has no image",
+        "test-volume-0.nii": None,
+        "liver.nii": "file is neither image nor label by its name",
+        "volume-4.nii": "several images for one label",
+        "volume-04.nii": "several images for one label",
     }
-    assert {source: found[source] for source in expected} == expected and found[other[0]] == NEITHER[1]
+    assert references["test-volume-0.nii"].split == "test"
+
+
+def test_lits_numbers_may_start_anew_in_each_split(tmp_path):
+    files = make(
+        tmp_path / "a", *(f"{s}/{n}-0.nii" for s in ("train", "val") for n in ("ct", "segmentation"))
+    )
+    found = {(one.split, one.mask) for one in read_lits(files).values()}
+    assert found == {(split, f"{split}/segmentation-0.nii") for split in ("train", "val")}
+    layout = find_layout("lits")
+    assert layout.label_values is not None
+    assert layout.label_values(files, files, None, LayoutOptions())[2] == "tumour"
+    with pytest.raises(AnnotationsError, match="no volume-N"):
+        read_lits(make(tmp_path / "empty", "a.nii"))
+    lost = {"test-volume-0.nii": "image has no label", "test-segmentation-7.nii": "label has no image"}
+    assert outcome(read_lits(make(tmp_path / "test", *lost))) == lost

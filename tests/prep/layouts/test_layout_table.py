@@ -1,20 +1,26 @@
-"""CSV and JSONL tables."""
+"""CSV and JSONL tables, those that do not fit into memory too."""
 
 from __future__ import annotations
 
 import csv
 import json
+import random
 import re
 import shlex
 import subprocess
 import unicodedata
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from halofeed.schemas.errors import AnnotationsError, Problem
+from halofeed.prep.annotations import sorted_records, table_bytes
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.sorted_records import SortedRecords
+from halofeed.prep.layouts import find_layout
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError
+from tests.support.allocations import traced
 from tests.support.layout_references import list_references, outcome, write_files
 
 read = partial(list_references, "csv")
@@ -24,10 +30,10 @@ def write(root: Path, text: str | bytes, *images: str, table: str = "labels.csv"
     write_files(root, {table: text, **dict.fromkeys(images, "x")})
 
 
-def test_cards_tables_give_670_boxes_as_they_are_written(test_data: Path) -> None:
+def test_cards_tables_give_670_boxes_as_they_are_written_and_one_named_table_is_read_alone(test_data):
     root = test_data / "detection" / "cards_voc"
     references = read(root)
-    expected: dict[tuple[str, str], list[tuple[object, ...]]] = {}
+    expected = {}
     for split in ("train", "test"):
         with open(root / f"{split}_labels.csv", newline="") as lines:
             for row in csv.DictReader(lines):
@@ -41,16 +47,13 @@ def test_cards_tables_give_670_boxes_as_they_are_written(test_data: Path) -> Non
         assert [(box.label, box.xmin, box.ymin, box.xmax, box.ymax) for box in reference.boxes] == written
         assert reference.source.split("/")[0] == reference.split
         assert (root / reference.source).is_file()
-
-
-def test_one_named_table_is_the_only_one_read(test_data: Path) -> None:
     references = read(test_data / "detection" / "cards_voc", "test_labels.csv")
     assert {reference.split for reference in references} == {"test"}
     assert len(references) == 67
     assert all(reference.problem is None for reference in references)
 
 
-def test_every_odd_image_is_found_through_a_table(test_data: Path, tmp_path: Path) -> None:
+def test_every_odd_image_is_found_through_a_table(test_data, tmp_path):
     images = test_data / "odd" / "images"
     suffixes = (".jpg", ".jpeg", ".png", ".webp")
     found = (path for path in images.rglob("*") if path.suffix.lower() in suffixes)
@@ -64,9 +67,7 @@ def test_every_odd_image_is_found_through_a_table(test_data: Path, tmp_path: Pat
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_delimiters_marks_quotes_and_blank_lines_do_not_matter(
-    tmp_path: Path, delimiter: str, start: str, end: str
-) -> None:
+def test_delimiters_marks_quotes_and_blank_lines_do_not_matter(tmp_path, delimiter, start, end):
     lines = [
         ["filename", "class", "split", "group"],
         [f'"a{delimiter} b.jpg"', '"say ""hat"""', "train", "p1"],
@@ -83,7 +84,7 @@ def test_delimiters_marks_quotes_and_blank_lines_do_not_matter(
 BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax,is_crowd,difficult,truncated,area,id\n"
 
 
-def test_rows_of_an_image_need_not_be_adjacent_and_an_empty_row_has_no_boxes(tmp_path: Path) -> None:
+def test_rows_need_not_be_adjacent_and_tables_of_open_images_are_read_as_published(tmp_path):
     rows = "a.jpg,10,20,hat,1,2,3,4,1,,,5.5,17\nb.jpg,0,0,,,,,,,,,,18\na.jpg,10,20,coat,0.5,0,10,20,,true,1,,17\n"
     write(tmp_path, BOXES + rows, "a.jpg", "b.jpg")
     first, second = read(tmp_path, "labels.csv")
@@ -92,6 +93,13 @@ def test_rows_of_an_image_need_not_be_adjacent_and_an_empty_row_has_no_boxes(tmp
     assert first.boxes[0].is_crowd and first.boxes[0].area == 5.5 and not first.boxes[0].truncated
     assert first.boxes[1].difficult and first.boxes[1].truncated and first.boxes[1].xmin == 0.5
     assert second.boxes == () and second.declared_size is None and second.problem is None
+    rows = "0a1b,xclick,/m/01,1,0.1,0.5,0.2,0.75,0,1,0,0\n9f.2,xclick,/m/02,1,0,1,0,1,-1,-1,-1,-1\n"
+    write(tmp_path / "b", OPEN_IMAGES + rows, "validation/0a1b.jpg", "validation/9f.2.jpg")
+    references = {one.source: one for one in read(tmp_path / "b", "labels.csv", keep=("group_of",))}
+    (first,), (second,) = (references[f"validation/{name}.jpg"].boxes or () for name in ("0a1b", "9f.2"))
+    assert (first.xmin, first.ymin, first.xmax, first.ymax) == (0.1, 0.2, 0.5, 0.75) and first.truncated
+    assert not second.group_of and not second.truncated
+    assert references["validation/0a1b.jpg"].normalized
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_rows_of_an_image_need_not_be_adjacent_and_an_empty_row_has_no_boxes(tmp
         ("a.jpg,1,1,hat,0,0,1,1,,,,,\na.jpg,1,2,hat,0,0,1,1,,,,,", "rows disagree about the size"),
     ],
 )
-def test_a_faulty_row_is_its_images_problem_and_names_the_line(tmp_path: Path, row: str, reason: str) -> None:
+def test_a_faulty_row_is_its_images_problem_and_names_the_line(tmp_path, row, reason):
     write(tmp_path, f"{BOXES}good.jpg,1,1,hat,0,0,1,1,,,,,\n{row}\n", "a.jpg", "good.jpg")
     faulty, good = read(tmp_path, "labels.csv", on_bad_object="reject")
     assert good.problem is None
@@ -120,7 +128,7 @@ def test_a_faulty_row_is_its_images_problem_and_names_the_line(tmp_path: Path, r
     assert "labels.csv:" in faulty.problem[2] or reason == "size is not whole pixels"
 
 
-def test_every_row_and_every_image_is_accounted_for(tmp_path: Path) -> None:
+def test_every_row_and_every_image_is_accounted_for(tmp_path):
     text = "filename,class\na.jpg,hat\nmissing.jpg,hat\n,hat\ntwin.jpg,hat\nnone.jpg,\n"
     write(tmp_path, text, "a.jpg", "extra.jpg", "none.jpg", "x/twin.jpg", "y/twin.jpg")
     assert outcome(read(tmp_path)) == {
@@ -148,7 +156,7 @@ def test_every_row_and_every_image_is_accounted_for(tmp_path: Path) -> None:
         (b"filename,class\n\xff.jpg,hat\n", ["UTF-8", "byte 15", "0xff"]),
     ],
 )
-def test_faults_of_a_table_name_the_file_and_the_cure(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_faults_of_a_table_name_the_file_and_the_cure(tmp_path, text, words):
     write(tmp_path, text, "a.jpg")
     with pytest.raises(AnnotationsError) as caught:
         read(tmp_path, "labels.csv")
@@ -156,19 +164,7 @@ def test_faults_of_a_table_name_the_file_and_the_cure(tmp_path: Path, text: str,
         assert word in str(caught.value)
 
 
-def test_detection_needs_box_columns(tmp_path: Path) -> None:
-    write(tmp_path, "filename,class\na.jpg,hat\n", "a.jpg")
-    with pytest.raises(AnnotationsError, match="no columns xmin,ymin,xmax,ymax; found filename, class"):
-        read(tmp_path, "labels.csv", task="detection")
-
-
-def test_images_in_another_folder_must_be_named(tmp_path: Path) -> None:
-    write(tmp_path, "filename,class\na.jpg,hat\n")
-    with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
-        read(tmp_path, "labels.csv")
-
-
-def test_jsonl_gives_what_the_same_csv_gives(tmp_path: Path, test_data: Path) -> None:
+def test_jsonl_gives_what_the_same_csv_gives(tmp_path, test_data):
     cards = test_data / "detection" / "cards_voc"
     for split in ("train", "test"):
         with (
@@ -181,7 +177,7 @@ def test_jsonl_gives_what_the_same_csv_gives(tmp_path: Path, test_data: Path) ->
     assert list_references("jsonl", tmp_path, images=cards) == read(cards)
 
 
-def test_jsonl_null_bools_and_absent_keys(tmp_path: Path) -> None:
+def test_jsonl_null_bools_and_absent_keys(tmp_path):
     lines = [
         {"filename": "a.jpg", "class": "hat", "xmin": 0, "ymin": 0, "xmax": 4.5, "ymax": 2, "is_crowd": True},
         {"filename": "b.jpg", "class": None, "xmin": None},
@@ -207,17 +203,20 @@ def test_jsonl_null_bools_and_absent_keys(tmp_path: Path) -> None:
         ({"filename": "a.jpg", "class": "h\0at"}, "class: holds a NUL character"),
     ],
 )
-def test_cells_that_are_no_text_are_refused_by_line_and_column(tmp_path: Path, row: Any, said: str) -> None:
+def test_cells_that_are_no_text_are_refused_by_line_and_column(tmp_path, row, said):
     good = json.dumps({"filename": "a.jpg", "class": 3, "extra": ["not", {"looked": "at"}]})
     write(tmp_path, f"{good}\n{json.dumps(row)}\n", "a.jpg", table="labels.jsonl")
     with pytest.raises(AnnotationsError, match=rf"labels\.jsonl:2: {said}"):
         list_references("jsonl", tmp_path)
 
 
-def test_a_nul_character_in_a_csv_is_refused_by_line_and_column(tmp_path: Path) -> None:
-    write(tmp_path, "filename,class\na.jpg,h\0at\n", "a.jpg")
+def test_nul_characters_and_tables_in_other_folders_are_refused_by_their_place(tmp_path):
+    write(tmp_path / "a", "filename,class\na.jpg,h\0at\n", "a.jpg")
     with pytest.raises(AnnotationsError, match=r"labels\.csv:2: .*NUL"):
-        read(tmp_path)
+        read(tmp_path / "a")
+    write(tmp_path / "b", f"{CORNERS}a.jpg,hat,1,2,9,8\n", "a.jpg", table="tables/boxes.csv")
+    with pytest.raises(AnnotationsError, match=r"tables/boxes\.csv lie below it.; name the table itself"):
+        read(tmp_path / "b")
 
 
 OPEN_IMAGES = (
@@ -225,39 +224,25 @@ OPEN_IMAGES = (
 )
 
 
-def test_a_table_of_open_images_is_read_as_it_is_published(tmp_path: Path) -> None:
-    rows = "0a1b,xclick,/m/01,1,0.1,0.5,0.2,0.75,0,1,0,0\n9f.2,xclick,/m/02,1,0,1,0,1,-1,-1,-1,-1\n"
-    write(tmp_path, OPEN_IMAGES + rows, "validation/0a1b.jpg", "validation/9f.2.jpg")
-    references = {one.source: one for one in read(tmp_path, "labels.csv", keep=("group_of",))}
-    (first,), (second,) = (references[f"validation/{name}.jpg"].boxes or () for name in ("0a1b", "9f.2"))
-    assert (first.xmin, first.ymin, first.xmax, first.ymax) == (0.1, 0.2, 0.5, 0.75) and first.truncated
-    assert not second.group_of and not second.truncated
-    assert references["validation/0a1b.jpg"].normalized
+def test_an_id_that_is_the_name_of_two_pictures_is_neither(tmp_path):
+    """Nor is a picture of another extension taken."""
+    write(tmp_path / "a", "image_id,label\n7,hat\n", "a/7.jpg", "b/7.png")
+    assert outcome(read(tmp_path / "a"))["7"] == "file name is ambiguous"
+    write(tmp_path / "b", "filename,label\na.png,hat\n", "a.jpg")
+    (lost,) = [one.problem for one in read(tmp_path / "b") if one.source == "a.png"]
+    assert "a.jpg has that name and another extension" in lost[2]
 
 
-def lost(root: Path) -> Problem:
-    """What is wrong with the one row that means no picture."""
-    problems = [one.problem for one in read(root, "labels.csv") if one.problem]
-    (only,) = [problem for problem in problems if problem[0] == "annotation"]
-    return only
-
-
-def test_an_id_that_is_the_name_of_two_pictures_is_neither(tmp_path: Path) -> None:
-    write(tmp_path, "image_id,label\n7,hat\n", "a/7.jpg", "b/7.png")
-    assert lost(tmp_path)[1] == "file name is ambiguous"
-
-
-def test_a_picture_of_another_extension_is_named_and_not_taken(tmp_path: Path) -> None:
-    write(tmp_path, "filename,label\na.png,hat\n", "a.jpg")
-    assert "a.jpg has that name and another extension" in lost(tmp_path)[2]
-
-
-def test_empty_cells_beyond_the_header_are_none(tmp_path: Path) -> None:
+def test_empty_cells_beyond_the_header_are_none_and_accents_composed_or_taken_apart(tmp_path):
     write(tmp_path, "filename,label\na.jpg,hat,\nb.jpg,hat,,\nc.jpg,hat,x\n", "a.jpg", "b.jpg", "c.jpg")
     assert [one.source for one in read(tmp_path) if one.problem is None] == ["a.jpg", "b.jpg"]
+    table, file = (unicodedata.normalize(form, "größe.jpg") for form in ("NFC", "NFD"))
+    write(tmp_path / "b", f"{CORNERS}{table},hat,1,2,9,8\n", file)
+    (only,) = read(tmp_path / "b")
+    assert only.problem is None and only.source == file
 
 
-def test_a_table_without_rows_and_one_that_is_none_are_refused_with_the_cure(tmp_path: Path) -> None:
+def test_tables_without_rows_boxes_or_images_are_refused_with_the_cure(tmp_path):
     write(tmp_path, "filename,label\n", "a.jpg")
     with pytest.raises(AnnotationsError, match=r"labels\.csv: a header and no rows"):
         read(tmp_path)
@@ -266,12 +251,18 @@ def test_a_table_without_rows_and_one_that_is_none_are_refused_with_the_cure(tmp
         AnnotationsError, match=r"descriptions\.csv, labels\.csv name the one to read with --source"
     ):
         read(tmp_path)
+    write(tmp_path / "b", "filename,class\na.jpg,hat\n", "a.jpg")
+    with pytest.raises(AnnotationsError, match="no columns xmin,ymin,xmax,ymax; found filename, class"):
+        read(tmp_path / "b", "labels.csv", task="detection")
+    (tmp_path / "b" / "a.jpg").unlink()
+    with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
+        read(tmp_path / "b", "labels.csv")
 
 
 CORNERS = "filename,class,xmin,ymin,xmax,ymax\n"
 
 
-def test_tables_in_folders_of_splits_speak_of_the_images_beside_them(tmp_path: Path) -> None:
+def test_tables_in_folders_of_splits_speak_of_the_images_beside_them(tmp_path):
     for split in ("train", "valid"):
         rows = f"1.jpg,{split},1,2,9,8\nlost.jpg,{split},1,2,9,8\n"
         write(tmp_path, f"{CORNERS}{rows}", f"{split}/1.jpg", table=f"{split}/_annotations.csv")
@@ -285,58 +276,32 @@ def test_tables_in_folders_of_splits_speak_of_the_images_beside_them(tmp_path: P
     assert lost.split == "valid" and lost.problem is not None and lost.problem[1] == "image file not found"
 
 
-def test_tables_in_other_folders_are_named_and_none_is_read(tmp_path: Path) -> None:
-    write(tmp_path, f"{CORNERS}a.jpg,hat,1,2,9,8\n", "a.jpg", table="tables/boxes.csv")
-    with pytest.raises(AnnotationsError, match=r"tables/boxes\.csv lie below it.; name the table itself"):
-        read(tmp_path)
-
-
-def test_accents_may_be_composed_or_taken_apart(tmp_path: Path) -> None:
-    table, file = (unicodedata.normalize(form, "größe.jpg") for form in ("NFC", "NFD"))
-    write(tmp_path, f"{CORNERS}{table},hat,1,2,9,8\n", file)
-    (only,) = read(tmp_path)
-    assert only.problem is None and only.source == file
-
-
-def test_classes_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Path) -> None:
+def test_classes_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path):
     write(tmp_path, "filename,class\na.jpg,Red hat\nb.jpg,red  hat\nc.jpg,coat\n", "a.jpg", "b.jpg", "c.jpg")
     notes = {one.source: one.notes for one in read(tmp_path)}
     said = "classes of their own that differ in case or blanks alone: 'Red hat', 'red  hat'"
     assert notes == {"a.jpg": (said,), "b.jpg": (said,), "c.jpg": ()}
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "shown"),
-    [
-        ("caf\u00e9", "cafe\u0301", "U+00E9"),  # NFC and NFD
-        ("dog", "d\u043eg", "U+043E"),  # Cyrillic
-        ("alpha", "\u03b1lpha", "U+03B1"),  # Greek
-        ("red hat", "red\u00a0hat", "U+00A0"),
-        ("hat", "h\u200bat", "U+200B"),
-        ("hat", "\u202ahat\u202c", "U+202A U+202C"),
-        ("\uff48at", "hat", "U+FF48"),  # NFKC
-        ("T-shirt", "T\u2010shirt", "U+2010"),
-        ("left_kidney", "left kidney", "'left_kidney'"),
-        ("traffic-light", "Traffic_Light", "'traffic-light'"),
-    ],
-)
-def test_classes_that_look_alike_are_warned_of_with_what_differs(
-    tmp_path: Path, one: str, other: str, shown: str
-) -> None:
+ALIKE = [
+    *(("caf\u00e9", "cafe\u0301", "U+00E9"), ("\uff48at", "hat", "U+FF48")),  # NFC and NFD, NFKC
+    *(("dog", "d\u043eg", "U+043E"), ("alpha", "\u03b1lpha", "U+03B1")),  # Cyrillic, Greek
+    *(("red hat", "red\u00a0hat", "U+00A0"), ("hat", "h\u200bat", "U+200B")),
+    *(("hat", "\u202ahat\u202c", "U+202A U+202C"), ("T-shirt", "T\u2010shirt", "U+2010")),
+    *(("left_kidney", "left kidney", "'left_kidney'"), ("traffic-light", "Traffic_Light", "'traffic-light'")),
+    *((one, other, "") for one, other in (("-1", "1"), ("caf\u00e9", "cafe"), ("ab", "a-b"), ("0", "O"))),
+    ("\u72ac", "\u732b", ""),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "shown"), ALIKE)
+def test_classes_that_look_alike_are_warned_of_with_what_differs(tmp_path, one, other, shown):
     write(tmp_path, f"filename,class\na.jpg,{one}\nb.jpg,{other}\nc.jpg,coat\n", "a.jpg", "b.jpg", "c.jpg")
     notes = {found.source: found.notes for found in read(tmp_path)}
     assert notes["a.jpg"] == notes["b.jpg"] and not notes["c.jpg"]
-    assert "classes of their own that look alike: " in notes["a.jpg"][0] and shown in notes["a.jpg"][0]
-
-
-@pytest.mark.parametrize(
-    "names", [("-1", "1"), ("caf\u00e9", "cafe"), ("ab", "a-b"), ("\u72ac", "\u732b"), ("0", "O")]
-)
-def test_classes_that_can_be_told_from_each_other_are_not_warned_of(
-    tmp_path: Path, names: tuple[str, str]
-) -> None:
-    write(tmp_path, f"filename,class\na.jpg,{names[0]}\nb.jpg,{names[1]}\n", "a.jpg", "b.jpg")
-    assert not any(one.notes for one in read(tmp_path))
+    for note in notes["a.jpg"]:
+        assert "classes of their own that look alike: " in note and shown in note
+    assert bool(notes["a.jpg"]) == bool(shown)
 
 
 ROWS = "a.jpg,hat\nb.jpg,coat\nc.jpg,hat\n"
@@ -352,16 +317,14 @@ CLASSES = {"a.jpg": "hat", "b.jpg": "coat", "c.jpg": "hat"}
         "filename, hat, coat\na.jpg, 1, 0\nb.jpg, 0, 1\nc.jpg, 1, 0\n",  # Roboflow's _classes.csv
     ],
 )
-def test_tables_without_a_header_with_a_separator_and_with_a_column_a_class_are_read(
-    tmp_path: Path, text: str
-) -> None:
+def test_tables_without_a_header_with_a_separator_and_with_a_column_a_class_are_read(tmp_path, text):
     write(tmp_path, text, *CLASSES)
     references = read(tmp_path)
     assert {one.source: one.label for one in references} == CLASSES
     assert any("no header line" in note for one in references for note in one.notes) is (text == ROWS)
 
 
-def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_path: Path) -> None:
+def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_path):
     write(tmp_path, "filename,hat,coat\na.jpg,1,1\nb.jpg,0,0\n", "a.jpg", "b.jpg")
     with pytest.raises(AnnotationsError, match=r"two values of class: 'hat'.*--several-classes keep"):
         read(tmp_path)
@@ -383,9 +346,7 @@ def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_
         ("filename,xmin,ymin,xmax,ymax\r\na.jpg,1,2,9,8\r\n", {}, [(1, 2, 9, 8, "object")]),
     ],
 )
-def test_the_command_for_a_table_without_header_or_class_makes_it_readable(
-    tmp_path: Path, text: str, options: dict[str, str], boxes: list[tuple[object, ...]]
-) -> None:
+def test_the_command_for_a_table_without_header_or_class_makes_it_readable(tmp_path, text, options, boxes):
     write(tmp_path, text, "a.jpg", "b.jpg")
     with pytest.raises(AnnotationsError) as raised:
         read(tmp_path, **options)
@@ -394,3 +355,122 @@ def test_the_command_for_a_table_without_header_or_class_makes_it_readable(
     subprocess.run(shlex.split(command[0]), check=True)
     found = [box for one in read(tmp_path, **options) for box in one.boxes or ()]
     assert [(box.xmin, box.ymin, box.xmax, box.ymax, box.label) for box in found] == boxes
+
+
+def draw(root, layout, lines, files):
+    write_files(root, {name: "x" * (len(name) % 7) for name in files})
+    header = ("filename", "class", "split", "group")
+    if layout == "csv":
+        text = "\ufeff" + "\n".join(",".join(line) for line in (header, *lines)) + "\n"
+    else:
+        text = "".join(json.dumps(dict(zip(header, line, strict=True))) + "\n" for line in lines)
+    (root / f"table.{layout}").write_text(text)
+
+
+def listed(root, layout, table="table", **options):
+    return list_references(layout, root, f"{table}.{layout}", task="classification", **options)
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl"])
+def test_the_same_references_come_of_a_table_that_is_not_held(tmp_path, monkeypatch, layout):
+    generator = random.Random(3)
+    files = [
+        f"{folder}/{number:03d}.{end}" for number in range(60) for folder, end in (("a", "jpg"), ("b", "JPG"))
+    ]
+    files += ["c/only.jpg", "d/1.jpg"]
+    lines = [
+        [name, generator.choice(["hat", "Hat", "coat"]), "train", f"g{name[-5]}"] for name in files[:100]
+    ]
+    lines += [
+        ["b/007.jpg", "hat", "train", "g7"],
+        ["only.jpg", "coat", "train", "g"],
+        ["a/900.jpg", "hat", "train", ""],
+    ]
+    lines += [["a/900.jpg", "hat", "train", ""], ["", "hat", "train", ""], ["a/./058.jpg", "", "train", "g8"]]
+    lines += [[line[0], "boot", *line[2:]] for line in generator.sample(lines[:60], 25)]
+    generator.shuffle(lines)
+    draw(tmp_path, layout, lines, files)
+    options = {"several_classes": "keep"}
+    held = listed(tmp_path, layout, **options)
+    assert sum(one.problem is not None for one in held) > 10 and sum(bool(one.notes) for one in held) > 10
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
+    monkeypatch.setattr(sorted_records, "AT_ONCE", 7)
+    assert listed(tmp_path, layout, **options) == held
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl"])
+def test_faults_of_a_table_that_is_not_held_are_told_alike(tmp_path, monkeypatch, layout):
+    draw(tmp_path, layout, [["a.jpg", "hat", "train", ""], ["a.jpg", "coat", "train", ""]], ["a.jpg"])
+    told = []
+    for size in (1 << 20, 5):
+        monkeypatch.setattr(table_bytes, "HELD_BYTES", size)
+        with pytest.raises(AnnotationsError, match="two values of class") as caught:
+            listed(tmp_path, layout)
+        told.append(str(caught.value))
+        table = tmp_path / f"broken.{layout}"
+        table.write_bytes((tmp_path / f"table.{layout}").read_bytes() + b"b.jpg \xff")
+        with pytest.raises(AnnotationsError, match="expected UTF-8 text, byte") as caught:
+            listed(tmp_path, layout, table="broken")
+        told.append(str(caught.value))
+    assert told[:2] == told[2:]
+
+
+def fill(records, count):
+    for number in range(count):
+        records.add((f"{number * 7919 % count:08d}", number, ("hat", None)))
+    last, found = ("", -1), 0
+    for text, number, _ in records:
+        assert last < (text, number)
+        last, found = (text, number), found + 1
+    return found
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl"])
+@pytest.mark.parametrize("change", ["longer", "shorter", "other", "no text"])
+def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path, monkeypatch, layout, change):
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
+    files = [f"{number}.jpg" for number in range(30)]
+    draw(tmp_path, layout, [[name, "hat", "train", ""] for name in files], files)
+    table = tmp_path / f"table.{layout}"
+    before = table.read_bytes()
+    line = before.splitlines(keepends=True)[-1]
+    changed = {"longer": before + line, "shorter": before.removesuffix(line)}
+    changed |= {"other": before.replace(b"29", b"28"), "no text": before.replace(b"29", b"\xff\xff")}
+    passes = []
+
+    def opens(files, path, opened=LocalFiles.open):
+        passes.append(path)
+        if len(passes) == 2:
+            table.write_bytes(changed[change])
+        return opened(files, path)
+
+    monkeypatch.setattr(LocalFiles, "open", opens)
+    with pytest.raises(AnnotationsError, match="changed while it was read"):
+        listed(tmp_path, layout)
+
+
+def test_a_large_table_is_not_held_and_sorting_it_takes_a_part_of_its_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", 1 << 16)
+    monkeypatch.setattr(sorted_records, "AT_ONCE", 1_000)
+    (tmp_path / "a.jpg").touch()
+    (tmp_path / "table.csv").write_text("filename,class,note\n" + f"a.jpg,hat,{'x' * 1_000}\n" * 20_000)
+    sources = LocalFiles(tmp_path)
+    with traced() as found:
+        (only,) = find_layout("csv").list_references(sources, sources, "table.csv", LayoutOptions())
+    assert only.label == "hat" and found.peak < 12_000_000  # of 20 MB of text
+    monkeypatch.setattr(sorted_records, "AT_ONCE", 2_000)
+    with traced() as found:
+        assert fill(SortedRecords(), 80_000) == 80_000
+    assert found.peak < 80_000 * 20  # a record takes 200 bytes
+
+
+@pytest.mark.parametrize("size", [1 << 22, 5])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\xff", b"\xe2\x82"])
+def test_the_first_byte_that_is_no_text_is_named(tmp_path, monkeypatch, size, start, end):
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", size)
+    monkeypatch.setattr(table_bytes, "_PIECE_BYTES", 7)
+    text = start + "filename,class\né€.jpg,hat\n".encode()
+    (tmp_path / "table.csv").write_bytes(text + end)
+    with pytest.raises(AnnotationsError, match=f"byte {len(text)} is 0x{end[0]:02x}"):
+        listed(tmp_path, "csv")

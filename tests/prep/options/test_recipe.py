@@ -1,12 +1,10 @@
-"""Which options of a conversion would change nothing, and are they told rather than passed over?"""
-
-from __future__ import annotations
+"""Options of a conversion that are wrong, or would change nothing, are refused with what to do."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 
+from halofeed.cli import main
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import UsageError
@@ -14,7 +12,7 @@ from halofeed.schemas.errors import UsageError
 KEEP = {"resize": "keep-aspect", "encoding": "jpeg"}
 BOXES = {"max_boxes": 5, "boxes_outside": "drop", "boxes_zero_area": "keep", "boxes_crowd": "drop"}
 
-IDLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+IDLE = [
     ({"height": 5, "width": 6}, KEEP, "--resize fixed-shape"),
     ({"height": 5}, {"resize": "none", "encoding": "png"}, "--resize fixed-shape"),
     ({"min_dimension": 5, "max_dimension": 50}, {"resize": "fixed-shape"}, "--resize keep-aspect"),
@@ -30,7 +28,7 @@ IDLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (BOXES | {"boxes_difficult": "drop"}, {"layout": "csv", "task": "classification"}, "--task detection"),
     (BOXES, {"layout": "folders"}, "boxes"),
 ]
-IN_USE: list[dict[str, Any]] = [
+IN_USE = [
     {"height": 5, "width": 6, "interpolation": "tf2-area", "layout": "csv"} | BOXES,
     KEEP | {"min_dimension": 5, "max_dimension": 50, "jpeg_quality": 80, "layout": "coco"} | BOXES,
     {"resize": "keep-aspect", "pad": True, "pad_value": (1, 2, 3), "layout": "voc", "box_origin": 0},
@@ -41,17 +39,28 @@ IN_USE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("idle", "others", "needs"), IDLE)
+LABELED = {"layout": "csv", "task": "segmentation"}
+IDLE += [
+    *((given, LABELED, "--depth") for given in ({"spacing_mm": (1.0, 1.0, 1.0)}, {"window_hu": (0.0, 1.0)})),
+    *((given, LABELED, "--depth") for given in ({"fit": "tiles"}, {"crop_foreground": True})),
+    ({"mask_grid": "resample"}, LABELED, "--depth"),
+    ({"center": "label"}, {**LABELED, "depth": 4, "fit": "tiles"}, "--fit crop-or-pad"),
+    ({"tile_overlap": (0, 1, 1)}, {**LABELED, "depth": 4}, "--fit tiles"),
+    ({"alpha": "blend"}, {**LABELED, "depth": 4}, "pictures, that is without --depth"),
+    ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, dicom"),
+    ({"several_masks": "merge"}, {**LABELED, "depth": 4}, "--layout pairs or dicom"),
+    ({"image_pattern": "{id}.nii"}, {**LABELED, "depth": 4}, "--layout pairs, class-masks or dicom"),
+]
+
+
+@pytest.mark.parametrize(("idle", "others", "needs"), IDLE, ids=[str(idle) for idle, *_ in IDLE])
 def test_an_option_without_effect_is_told_with_what_it_needs(idle, others, needs):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="has no effect without") as caught:
         Recipe(**idle, **others).check_used()
     lines = str(caught.value).splitlines()
-    assert [line.split()[0] for line in lines] == [flag(name) for name in _in_order(idle)]
+    in_order = [field.name for field in dataclasses.fields(Recipe) if field.name in idle]
+    assert [line.split()[0] for line in lines] == [flag(name) for name in in_order]
     assert all(needs in line and "leave it out" in line for line in lines), lines
-
-
-def _in_order(names: dict[str, Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(Recipe) if field.name in names]
 
 
 @pytest.mark.parametrize("given", IN_USE)
@@ -59,9 +68,108 @@ def test_options_that_are_used_are_no_trouble(given):
     Recipe(**given).check_used()
 
 
-def test_every_idle_option_is_told_at_once_and_defaults_are_not():
+def test_every_wrong_or_idle_option_is_told_at_once_and_choices_of_classes_need_labels():
     with pytest.raises(UsageError) as caught:
         Recipe(layout="coco", split_seed=1, jpeg_quality=3, split_folders="no").check_used()
     assert len(str(caught.value).splitlines()) == 3
     defaults = {field.name: field.default for field in dataclasses.fields(Recipe)}
     Recipe(**defaults | KEEP | {"layout": "folders"}).check_used()
+    with pytest.raises(UsageError) as caught:
+        Recipe(**TABLE | {"spacing_mm": (1.0,), "encoding": "jpeg", "channels": -2, "window": "belly"})
+    assert len(str(caught.value).splitlines()) == 4
+    for given in ({"classes": ("a",)}, {"map_classes": ("a=b",)}, {"class_overlap": "last"}):
+        with pytest.raises(UsageError, match="has no effect without labels for segmentation"):
+            Recipe(layout="folders", **given).check_used()
+        Recipe(layout="class-masks", depth=4, **given).check_used()
+
+
+SIZE = {"depth": 4, "height": 6, "width": 8}
+TABLE = {"layout": "csv", "task": "segmentation"} | SIZE
+
+WRONG = [
+    ({"depth": 0}, "--depth 0: expected 1 or more"),
+    ({"spacing_mm": (2.0, 1.0)}, "--spacing-mm 2,1: expected three lengths: depth,height,width"),
+    ({"spacing_mm": (2.0, 0.0, 1.0)}, "--spacing-mm 2,0,1: expected three lengths"),
+    ({"fit": "tiles", "tile_overlap": (4, 0, 0)}, "--tile-overlap (4, 0, 0): expected less than (4, 6, 8)"),
+    ({"fit": "tiles", "tile_overlap": (-1, 0, 0)}, "--tile-overlap -1,0,0: expected three counts"),
+    ({"fit": "squeeze"}, "--fit 'squeeze': expected one of crop-or-pad, stretch, tiles"),
+    ({"window_hu": (240.0, -160.0)}, "--window-hu 240,-160: expected a low and a higher end"),
+    ({"window_hu": (240.0,)}, "--window-hu 240: expected a low and a higher end"),
+    ({"window_percentiles": (-1.0, 99.0)}, "--window-percentiles -1,99: expected 0 to 100"),
+    ({"window_percentiles": (1.0, 101.0)}, "--window-percentiles 1,101: expected 0 to 100"),
+    ({"window": "belly"}, "--window: window 'belly' is not known; choose from abdomen (-160 to 240 HU)"),
+    ({"window": "40/-400"}, "--window: window: expected a low below a high, got 240.0 and -160.0"),
+    ({"window": "40/wide"}, "--window: expected a name or center/width, got '40/wide'"),
+    ({"window": "lung", "window_hu": (0.0, 1.0)}, "give one of them"),
+    ({"dtype": "uint8"}, "--dtype uint8 needs a window: give --window, --window-hu or --window-percentiles"),
+    ({"dtype": "uint16"}, "--dtype uint16: of volumes expected one of int16, uint8, float32, bfloat16"),
+    ({"encoding": "png"}, "--encoding png: volumes are stored raw"),
+    ({"channels": -1}, "--channels -1: expected 1 or more"),
+    ({"pad_value": (1, 2)}, "--pad-value: expected one value of volumes, got 2"),
+    ({"task": "detection"}, "--depth goes with --task segmentation, not with detection"),
+    ({"map_classes": ("a",)}, "expected FROM=TO"),
+    ({"map_classes": ("a=",)}, "expected FROM=TO"),
+    ({"map_classes": ("a=b", "a=c")}, "a comes twice"),
+    ({"classes": ("background", "a")}, "background is always there"),
+    ({"classes": ("a", "b", "a")}, "--classes: expected different names, got a,b,a"),
+    ({"refuse_flaws": ("tilt", "salt")}, "--refuse-flaws 'salt': expected some of tilt, unequal-gaps"),
+    ({"spacing_mm": (float("nan"), 1.0, 1.0)}, "--spacing-mm nan,1,1: expected three lengths"),
+    ({"spacing_mm": (float("inf"), 1.0, 1.0)}, "--spacing-mm inf,1,1: expected three lengths"),
+    ({"fit": "tiles", "tile_overlap": (1, 1)}, "--tile-overlap 1,1: expected three counts"),
+    ({"window_hu": (float("nan"), 1.0)}, "--window-hu nan,1: expected a low and a higher end"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(options) for options, _ in WRONG])
+def test_a_wrong_option_is_refused_with_what_was_expected(options, message):
+    with pytest.raises(UsageError) as caught:
+        Recipe(**{**TABLE, **options})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "class-masks", "dicom", "csv", "jsonl"])
+def test_every_layout_takes_the_options_that_its_messages_name(layout):
+    Recipe(layout=layout, task="segmentation", depth=4, missing_classes="empty").check_used()
+    if layout not in ("csv", "jsonl"):
+        patterns = {"image_pattern": "{id}/ct", "label_pattern": "{class}/{id}.nii"}
+        Recipe(layout=layout, depth=4, **patterns).check_used()
+
+
+def test_defaults_follow_depth_and_window_also_of_a_recipe_of_an_earlier_version():
+    plain, windowed = Recipe(**TABLE), Recipe(**TABLE, window="abdomen")
+    assert (plain.dtype, plain.channels, plain.pad_value, plain.interpolation) == ("int16", 1, (), "linear")
+    assert windowed.dtype == "uint8" and windowed.fixed_window() is not None
+    assert Recipe.from_json(windowed.to_json()) == windowed
+    picture = Recipe(layout="csv", task="segmentation")
+    assert (picture.dtype, picture.channels, picture.pad_value) == ("uint8", 3, (0,))
+    assert picture.interpolation == "antialias"
+    options = {"depth": None, "store": "uint8", "kernel": "tf2-area", "interpolation": "linear"}
+    assert Recipe.from_json(options) == Recipe(interpolation="tf2-area")
+    volumes = {"depth": 4, "store": "int16", "kernel": "antialias", "interpolation": "cubic"}
+    assert Recipe.from_json(volumes) == Recipe(depth=4, interpolation="cubic")
+    with pytest.raises(UsageError, match="--interpolation linear: of clips expected one of antialias, tf1-"):
+        Recipe(frames=4, interpolation="linear")
+
+
+COMMANDS = [
+    ("--depth 4 --store uint8", "--dtype uint8 needs a window"),
+    ("--depth 4 --spacing-mm 1,x,2", "argument --spacing-mm"),
+    ("--depth 4 --window-hu -160", "--window-hu -160: expected a low and a higher end"),
+    ("--depth four", "argument --depth: invalid int value: 'four'"),
+    ("--depth 4 --interpolation spline", "argument --interpolation: invalid choice: 'spline'"),
+    ("--depth 4 --interpolation tf2-area", "tf2-area: of volumes expected one of linear, cubic"),
+    ("--kernel cubic", "--interpolation cubic: of pictures expected one of antialias, tf1-bilinear"),
+    ("--depth 4 --kernel cubic", "--source /nowhere: no such folder or file"),
+    ("--kernel tf2-area", "--source /nowhere: no such folder or file"),
+    ("--depth 4 --window-hu -160,240", "--source /nowhere: no such folder or file"),
+    ("--depth 4 --pad-value -1024", "--source /nowhere: no such folder or file"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), COMMANDS)
+def test_the_command_line_ends_with_2_and_says_what_is_wrong(words, message, capsys, tmp_path):
+    given = ["convert", "--layout", "csv", "--task", "segmentation", "--source", "/nowhere"]
+    assert main([*given, "--out", str(tmp_path), "--name", "set", *words.split()]) == 2
+    told = capsys.readouterr().err
+    assert message in told and "Traceback" not in told
+    assert not [*tmp_path.iterdir()]

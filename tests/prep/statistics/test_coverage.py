@@ -1,4 +1,4 @@
-"""Is it said how much of a scan and of each class the static shape cuts off, whatever was done on the way?"""
+"""What the static shape cuts off is said, and the voxels of every class and value are counted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.summary import summary
+from halofeed.prep.statistics import counts
+from halofeed.prep.statistics import pictures as statistics
+from halofeed.prep.statistics.counts import count_intensities
+from halofeed.prep.statistics.pictures import count_labels
+from halofeed.prep.voxels.intensity import STORES, IntensityPlan, as_numbers
+from tests.support.allocations import traced
 from tests.support.conversions import run_convert
 from tests.support.volume_support import findings, save_nifti, stored_volumes, write_table
 
@@ -98,12 +106,17 @@ def test_the_share_of_a_tilted_scan_is_that_of_its_stored_label(tmp_path, sides)
         assert 1 - share == pytest.approx(stored, abs=0.12), value
 
 
-def test_the_summary_warns_of_a_class_that_is_cut_off_and_says_the_cure(tmp_path):
+def test_the_summary_says_what_is_cut_off_what_padding_costs_and_the_cures(tmp_path):
     done = convert(tmp_path, depth=6)
     text = summary(done)
     assert "warning: train: 100.0% of 'node' (0.2 of 0.2 ml), 40.0% of 'spleen' (4.3 of 10.8 ml)" in text
     assert "--fit tiles" in text and "12x20x24" in text
     assert "warning" not in summary(done, warn_cut=1.0)
+    done = convert(tmp_path / "b", height=300, width=300)
+    text = summary(done)
+    assert "warning: train: 99.5% of the voxels are padding" in text
+    assert "largest scan has 12x20x24" in text and "--height" in text
+    assert "warning" not in summary(convert(tmp_path / "b" / "whole"))
 
 
 def unlabeled(folder: Path, affine: np.ndarray = STRAIGHT, **options: Any) -> Conversion:
@@ -115,35 +128,17 @@ def unlabeled(folder: Path, affine: np.ndarray = STRAIGHT, **options: Any) -> Co
     return run_convert(folder / "s", folder / "out", missing_masks="prediction", **(TABLE | options))
 
 
-@pytest.mark.parametrize(
-    ("sides", "affine", "of_view", "of_body", "words"),
-    [
-        ({}, STRAIGHT, 0, 0, ()),
-        (
-            {"depth": 6},
-            STRAIGHT,
-            50,
-            40,
-            ("warning: train: 50.0% of the field of view", "up to 40%", "--fit tiles"),
-        ),
-        (
-            {"height": 10, "width": 12},
-            STRAIGHT,
-            75,
-            0,
-            ("train: 75.0% of the field", "nearly all of each body"),
-        ),
-        ({"depth": 2, "height": 10, "width": 12, "fit": "stretch"}, STRAIGHT, 0, 0, ()),
-        ({"depth": 5, "height": 10, "width": 12, "fit": "tiles"}, STRAIGHT, 0, 0, ()),
-        (
-            {"depth": 6, "height": 40, "width": 40},
-            TILTED,
-            50,
-            40,
-            ("warning: train: 50.", "lost of 1 of 1 scans"),
-        ),
-    ],
-)
+SIDES = [  # of the record, the scan's affine, the shares that are cut off the view and the body, and what is said
+    ({}, STRAIGHT, 0, 0, ""),
+    ({"depth": 6}, STRAIGHT, 50, 40, "warning: train: 50.0% of the field of view|up to 40%|--fit tiles"),
+    ({"height": 10, "width": 12}, STRAIGHT, 75, 0, "train: 75.0% of the field|nearly all of each body"),
+    ({"depth": 2, "height": 10, "width": 12, "fit": "stretch"}, STRAIGHT, 0, 0, ""),
+    ({"depth": 5, "height": 10, "width": 12, "fit": "tiles"}, STRAIGHT, 0, 0, ""),
+    ({"depth": 6, "height": 40, "width": 40}, TILTED, 50, 40, "warning: train: 50.|lost of 1 of 1 scans"),
+]
+
+
+@pytest.mark.parametrize(("sides", "affine", "of_view", "of_body", "words"), SIDES)
 def test_the_share_of_an_unlabeled_scan_and_of_its_body_that_is_cut_off_is_told(
     tmp_path, sides, affine, of_view, of_body, words
 ):
@@ -152,16 +147,8 @@ def test_the_share_of_an_unlabeled_scan_and_of_its_body_that_is_cut_off_is_told(
     ((view, _),), ((body, _),) = statistics.scan_cut_percents.items(), statistics.body_cut_percents.items()
     assert (int(view), int(body)) == pytest.approx((of_view, of_body), abs=2 * (affine is TILTED))
     text = summary(done)
-    assert all(word in text for word in words) and ("field of view" in text) == bool(words)
+    assert all(word in text for word in words.split("|")) and ("field of view" in text) == bool(words)
     assert any("warning" in line and "field of view" in line for line in text.splitlines()) == bool(of_body)
-
-
-def test_the_summary_says_what_padding_costs_and_which_shape_would_do(tmp_path):
-    done = convert(tmp_path, height=300, width=300)
-    text = summary(done)
-    assert "warning: train: 99.5% of the voxels are padding" in text
-    assert "largest scan has 12x20x24" in text and "--height" in text
-    assert "warning" not in summary(convert(tmp_path / "whole"))
 
 
 @pytest.mark.parametrize("start", [-6, 10])
@@ -179,3 +166,68 @@ def test_a_mask_that_reaches_beyond_its_scan_is_noted(tmp_path, start):
     assert findings(done)["mask reaches beyond its image (noted)"] == 1
     (record,) = stored_volumes(done)
     assert 0 < record.label.sum() < 0.8 * mask.sum()
+
+
+def counted(labels: Any) -> dict[int, int]:
+    values, counts = np.unique(labels, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    dtype=st.sampled_from(["uint8", "uint16"]),
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 20), st.integers(1, 40)),
+    block=st.integers(1, 40),
+    flips=st.sets(st.integers(0, 2)),
+    seed=st.integers(0, 99),
+)
+def test_labels_are_counted_in_pieces_of_any_size_and_order(dtype, shape, block, flips, seed):
+    random = np.random.default_rng(seed)
+    values = random.integers(0, np.iinfo(dtype).max, np.prod(shape), dtype, endpoint=True)
+    labels = np.repeat(values, block)[: values.size].reshape(shape)
+    seen = np.flip(labels, tuple(flips))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_CHUNK_LABELS", 64)  # chunks end within a piece
+        for view in (seen, seen.transpose(2, 0, 1), seen[:, ::2, 1:]):
+            if view.size:
+                assert count_labels(view) == counted(view)
+
+
+def test_counting_labels_that_are_seen_reversed_copies_none():
+    labels = np.zeros((40, 512, 512), np.uint16)
+    labels[10:20, 100:300, 200:400] = 7
+    with traced() as memory:
+        found = count_labels(labels[:, ::-1, ::-1])
+    assert found == {0: labels.size - 400_000, 7: 400_000}
+    assert memory.peak < labels.nbytes / 4
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    dtype=st.sampled_from(["uint8", "int8", "uint16", "int16", "int32", "float32"]),
+    mask_dtype=st.sampled_from([None, "uint8", "uint16", "int32"]),
+    above=st.sampled_from([None, -5, 0, 2.5, 30]),
+    seed=st.integers(0, 99),
+)
+def test_what_is_counted_lies_in_the_mask_and_above_the_threshold(dtype, mask_dtype, above, seed):
+    random = np.random.default_rng(seed)
+    ends = (0, 100) if dtype.startswith("u") else (-100, 100)
+    array = random.integers(*ends, (5, 16, 7)).astype(dtype)[:, ::2, ::-1]
+    mask = (
+        None if mask_dtype is None else random.choice([0, 0, 1, 256], (5, 16, 7)).astype(mask_dtype)[:, ::2]
+    )
+    wanted = array if mask is None else array[mask != 0]
+    wanted = wanted if above is None else wanted[wanted > above]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counts, "_SLAB_VOXELS", 100)
+        patch.setattr(counts, "_MOST_COUNTED", 30)
+        found = count_intensities(array, mask, above)
+    values, numbers = np.unique(wanted, return_counts=True)
+    assert found.values.tolist() == values.tolist() and found.counts.tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_stored_numbers_are_the_values_again(store):
+    values = np.array([[[0.0, 1.0, 128.0]]])
+    if store != "uint8":
+        assert as_numbers(IntensityPlan(store=store).apply(values), store).tolist() == values.tolist()

@@ -23,18 +23,15 @@ item { id: 90 name: "tab\t\"q\" \303\251" }
 """
 
 
-def test_labels_of_the_data_are_sorted_and_detection_starts_at_one() -> None:
+def test_labels_of_the_data_are_sorted_after_a_layouts_own_order_from_0_or_1():
     assert from_data(["ten", "ace", "ten"], 1).names == {1: "ace", 2: "ten"}
     assert from_data(["ten", "ace"], 0).names == {0: "ace", 1: "ten"}
-
-
-def test_a_layouts_own_order_comes_first_and_keeps_unused_classes() -> None:
     assert from_data(["b", "z"], 1, order=["c", "b", "a"]).names == {1: "c", 2: "b", 3: "a", 4: "z"}
+    assert from_file("l.txt", b"background\nhat\n", 0).names == {0: "background", 1: "hat"}
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
+def test_files_of_each_kind_give_names_and_gaps():
+    for name, text, expected in (
         ("l.txt", "hat\r\ncoat\r\n\n", {1: "hat", 2: "coat"}),
         ("l.txt", "\ufeffhat\n coat ", {1: "hat", 2: "coat"}),
         ("l.JSON", '["hat", "coat"]', {1: "hat", 2: "coat"}),
@@ -43,15 +40,17 @@ def test_a_layouts_own_order_comes_first_and_keeps_unused_classes() -> None:
         ("l.json", '{"7": 1, "2": 3}', {1: "7", 3: "2"}),
         ("l.pbtxt", PBTXT, {1: "its", 3: "/m/01", 90: 'tab\t"q" é'}),
         ("l.pbtxt", "item{id:1 display_name:'hat'}", {1: "hat"}),
-    ],
-)
-def test_files_of_each_kind_give_names_and_gaps(name: str, text: str, expected: dict[int, str]) -> None:
-    assert from_file(name, text.encode(), 1).names == expected
+    ):
+        assert from_file(name, text.encode(), 1).names == expected
 
 
-def test_display_names_of_a_pbtxt_find_the_id_too() -> None:
+def test_ids_are_found_by_display_names_and_unknown_or_nul_names_refused():
     labels = from_file("l.pbtxt", PBTXT.encode(), 1)
     assert labels.id_of("Hat") == labels.id_of("/m/01") == 3
+    with pytest.raises(AnnotationsError, match=r"label 'cap' is not in l\.txt; known: hat, coat"):
+        from_file("l.txt", b"hat\ncoat\n", 1).id_of("cap")
+    with pytest.raises(AnnotationsError, match=r"'h\\x00at'.* NUL character; rename"):
+        from_data(["h\0at"], 0)
 
 
 @pytest.mark.parametrize(
@@ -80,20 +79,11 @@ def test_display_names_of_a_pbtxt_find_the_id_too() -> None:
         ("l.txt", b"\xff", ["UTF-8"]),
     ],
 )
-def test_a_wrong_map_names_the_file_and_the_fault(name: str, text: str | bytes, words: list[str]) -> None:
+def test_a_wrong_map_names_the_file_and_the_fault(name, text, words):
     with pytest.raises(AnnotationsError) as caught:
         from_file(name, text if isinstance(text, bytes) else text.encode(), 1)
     for word in [*words, "l."]:
         assert word in str(caught.value)
-
-
-def test_classification_may_start_at_zero_and_may_have_a_background() -> None:
-    assert from_file("l.txt", b"background\nhat\n", 0).names == {0: "background", 1: "hat"}
-
-
-def test_an_unknown_label_is_named_with_the_known_ones() -> None:
-    with pytest.raises(AnnotationsError, match=r"label 'cap' is not in l\.txt; known: hat, coat"):
-        from_file("l.txt", b"hat\ncoat\n", 1).id_of("cap")
 
 
 NAMES = st.text(min_size=1).filter(
@@ -108,7 +98,7 @@ def maps(last: int) -> st.SearchStrategy[dict[int, str]]:
 
 
 @given(maps(2**31 - 1))
-def test_a_map_survives_json_and_pickling(names: dict[int, str]) -> None:
+def test_a_map_survives_json_and_pickling(names):
     labels = LabelMap(entries=tuple(names.items()), first_id=1)
     assert LabelMap.from_json(json.loads(json.dumps(labels.to_json()))) == labels
     assert pickle.loads(pickle.dumps(labels)) == labels
@@ -116,14 +106,9 @@ def test_a_map_survives_json_and_pickling(names: dict[int, str]) -> None:
 
 
 @given(maps(999))
-def test_any_name_written_as_text_format_comes_back(names: dict[int, str]) -> None:
-    def quote(name: str) -> str:
+def test_any_name_written_as_text_format_comes_back(names):
+    def quote(name):
         return "".join(f"\\{byte:03o}" for byte in name.encode())
 
     text = "".join(f'item {{ id: {identity} name: "{quote(name)}" }}\n' for identity, name in names.items())
     assert from_file("l.pbtxt", text.encode(), 1).names == names
-
-
-def test_a_name_with_a_nul_character_is_refused() -> None:
-    with pytest.raises(AnnotationsError, match=r"'h\\x00at'.* NUL character; rename"):
-        from_data(["h\0at"], 0)

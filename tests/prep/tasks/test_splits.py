@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from posixpath import basename
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -32,15 +30,13 @@ def make(images: list[tuple[str, str | None]], split: str = "train") -> list[Ref
 
 
 def assign(references: list[Reference], **options: object) -> dict[str, Reference]:
-    assigned = list(assign_splits(references, SplitOptions(**options)))  # type: ignore[arg-type]
+    assigned = list(assign_splits(references, SplitOptions(**options)))
     assert [one.source for one in assigned] == [one.source for one in references]
     return {reference.source: reference for reference in assigned}
 
 
 @given(IMAGES, IMAGES, st.integers(0, 5))
-def test_new_images_never_move_old_ones(
-    old: list[tuple[str, str | None]], new: list[tuple[str, str | None]], seed: int
-) -> None:
+def test_new_images_never_move_old_ones(old, new, seed):
     names = {path for path, _ in old}
     more = [image for image in new if image[0] not in names]
     before, after = (assign(make(some), shares=SHARES, seed=seed) for some in (old, more + old[::-1]))
@@ -48,48 +44,48 @@ def test_new_images_never_move_old_ones(
 
 
 @given(IMAGES, st.integers(0, 5))
-def test_a_group_is_never_divided(images: list[tuple[str, str | None]], seed: int) -> None:
-    splits: dict[str, set[str]] = {}
+def test_a_group_is_never_divided(images, seed):
+    splits = {}
     for reference in assign(make(images), shares={"a": 0.5, "b": 0.5}, seed=seed).values():
         if reference.group is not None:
             splits.setdefault(reference.group, set()).add(reference.split)
     assert all(len(found) == 1 for found in splits.values())
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_shares_are_kept_within_chance(seed: int) -> None:
-    count = 20_000
-    found = Counter(split_of(f"image {number}", SHARES, seed) for number in range(count))
-    for name, share in SHARES.items():
-        assert abs(found[name] - share * count) < 5 * math.sqrt(count * share * (1 - share))
+def test_shares_are_kept_within_chance_by_seed_and_sessions_of_a_bids_subject_stay_together():
+    count, found = 20_000, []
+    for seed in (0, 1):
+        found.append([split_of(f"image {number}", SHARES, seed) for number in range(count)])
+        for name, share in SHARES.items():
+            assert abs(found[-1].count(name) - share * count) < 5 * math.sqrt(count * share * (1 - share))
+    assert found[0] != found[1]
+    names = [f"sub-{n:02d}/ses-{m}/anat/sub-{n:02d}_ses-{m}_T2w.nii.gz" for n in range(1, 9) for m in (1, 2)]
+    found = checked([(name, None) for name in names])
+    by_subject = {name: {split for one, split in found.items() if one.startswith(name[:6])} for name in names}
+    assert all(len(splits) == 1 for splits in by_subject.values()) and set(found.values()) == {"a", "b"}
 
 
-def test_another_seed_gives_another_assignment() -> None:
-    first, second = ([split_of(str(number), SHARES, seed) for number in range(200)] for seed in (0, 1))
-    assert first != second
+WRONG = [
+    ({"shares": {"a": 0.5}}, "sum of 1, got 0.5"),
+    *(({"shares": {"a": share, "b": 1 - share}}, "above 0") for share in (1.5, float("nan"), 1)),
+    ({"shares": {"a": 1}, "lists": {"a": ""}}, "give one of them"),
+    *(({"group_pattern": pattern}, "--group-pattern") for pattern in ("p", "(a)(b)", "(")),
+]
 
 
-@pytest.mark.parametrize(
-    ("shares", "word"),
-    [
-        ({"a": 0.5}, "sum of 1, got 0.5"),
-        ({"a": 1.5, "b": -0.5}, "above 0"),
-        ({"a": float("nan")}, "above 0"),
-        ({"a": 1, "b": 0}, "above 0"),
-    ],
-)
-def test_shares_must_be_positive_and_sum_to_one(shares: dict[str, float], word: str) -> None:
-    with pytest.raises(UsageError, match=word):
-        SplitOptions(shares=shares)
-
-
-def test_thirds_sum_to_one_and_shares_exclude_lists() -> None:
+@pytest.mark.parametrize(("options", "word"), WRONG)
+def test_shares_are_positive_sum_to_one_and_exclude_lists_and_patterns_have_one_group(options, word):
     SplitOptions(shares={"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
-    with pytest.raises(UsageError, match="give one of them"):
-        SplitOptions(shares={"a": 1}, lists={"a": ""})
+    with pytest.raises(UsageError, match=word):
+        SplitOptions(**options)
 
 
-def test_a_group_that_the_source_divides_is_named() -> None:
+def test_a_pattern_finds_the_group_in_the_path_and_one_that_the_source_divides_is_named():
+    references = make([("p1/a.jpg", "other"), ("p1/b.jpg", None), ("p2/c.jpg", None), ("x.jpg", None)])
+    found = assign(references, group_pattern=r"^(p\d+)/", shares=SHARES)
+    assert [reference.group for reference in found.values()] == ["p1", "p1", "p2", None]
+    assert found["x.jpg"].problem == ("selection", "group pattern does not match", "")
+    assert found["p1/a.jpg"].split == found["p1/b.jpg"].split
     references = make([("a.jpg", "p1"), ("c.jpg", None)]) + make([("b.jpg", "p1")], split="test")
     with pytest.raises(AnnotationsError, match=r"group 'p1' is divided: a.jpg is in train, b.jpg in test"):
         assign(references)
@@ -97,25 +93,8 @@ def test_a_group_that_the_source_divides_is_named() -> None:
         assign(references, lists={"x": "a.jpg\nc.jpg", "y": "b.jpg"})
     assigned = assign(references, shares=SHARES).values()
     assert len({reference.split for reference in assigned if reference.group}) == 1
-
-
-def test_without_groups_the_sources_splits_stay_as_they_are() -> None:
     references = make([("a.jpg", None)]) + make([("b.jpg", None)], split="day 2")
     assert list(assign(references).values()) == references
-
-
-def test_a_pattern_finds_the_group_in_the_path() -> None:
-    references = make([("p1/a.jpg", "other"), ("p1/b.jpg", None), ("p2/c.jpg", None), ("x.jpg", None)])
-    found = assign(references, group_pattern=r"^(p\d+)/", shares=SHARES)
-    assert [reference.group for reference in found.values()] == ["p1", "p1", "p2", None]
-    assert found["x.jpg"].problem == ("selection", "group pattern does not match", "")
-    assert found["p1/a.jpg"].split == found["p1/b.jpg"].split
-
-
-@pytest.mark.parametrize("pattern", ["p", "(a)(b)", "("])
-def test_a_group_pattern_has_exactly_one_group(pattern: str) -> None:
-    with pytest.raises(UsageError, match="--group-pattern"):
-        SplitOptions(group_pattern=pattern)
 
 
 LISTED = [
@@ -127,37 +106,31 @@ LISTED = [
 ]
 
 
-def test_list_entries_are_paths_names_stems_or_ids() -> None:
+def test_list_entries_are_paths_names_stems_or_ids_and_refused_where_they_mean_nothing_or_too_much():
     lists = {"train": "\ufeffa\r\n\r\n19\n", "test": "x/b\n./z.jpg\nc.d.png"}
     found = assign(LISTED, lists=lists)
     assert [reference.split for reference in found.values()] == ["train", "test", "train", "test", "test"]
     assert [reference.problem for reference in found.values()] == [reference.problem for reference in LISTED]
-
-
-def test_an_image_in_no_list_is_a_problem() -> None:
     found = assign(LISTED, lists={"train": "a.jpg"})
     assert found["x/b.jpg"].problem == ("selection", "in no split list", "")
     assert found["y/c.d.png"].problem == ("annotation", "box is inverted", "")
-
-
-@pytest.mark.parametrize(
-    ("lists", "word"),
-    [
+    references = [Reference(source=f"Archery/v_{number}.avi", key=number) for number in (1, 2)]
+    found = assign(references, lists={"train": "Archery/v_1.avi 3\n", "test": "Archery/v_2.avi\n"})
+    assert [one.split for one in found.values()] == ["train", "test"]
+    for lists, word in (
         ({"train": "a\nq.jpg"}, "train list, line 2: 'q.jpg' means no image"),
         ({"train": "b.jpg"}, "'b.jpg' means several images: x/b.jpg and y/b.jpg"),
         ({"train": "a", "test": "17"}, "test list, line 1: x/a.jpg is already in the train list"),
         ({"train": "a\na"}, "already in the train list"),
-    ],
-)
-def test_list_entries_that_mean_nothing_or_too_much_are_refused(lists: dict[str, str], word: str) -> None:
-    with pytest.raises(AnnotationsError, match=word):
-        assign(LISTED, lists=lists)
+    ):
+        with pytest.raises(AnnotationsError, match=word):
+            assign(LISTED, lists=lists)
 
 
 FOLDS = [{"train": ["a", "b"], "val": ["c"]}, {"train": ["b", "c"], "val": ["a"]}]
 
 
-def test_folds_of_nnunet_divide_the_training_cases_and_leave_the_others() -> None:
+def test_folds_of_nnunet_divide_the_training_cases_and_what_is_none_is_refused():
     references = [Reference(source=f"imagesTr/{name}_0000.nii.gz", key=name) for name in "abcd"]
     references.append(Reference(source="imagesTs/a_0000.nii.gz", key="t", split="test"))
     found = assign(references, cases=cases_of_fold(FOLDS, 1))
@@ -170,21 +143,15 @@ def test_folds_of_nnunet_divide_the_training_cases_and_leave_the_others() -> Non
         assign(references, cases={"train": ("a",), "val": ("a",)})
     with pytest.raises(UsageError, match="--nnunet-splits and --split-shares both assign"):
         SplitOptions(cases=cases_of_fold(FOLDS, 0), shares={"a": 1})
-
-
-@pytest.mark.parametrize(
-    ("document", "fold", "reason"),
-    [
+    for document, fold, reason in (
         (FOLDS, None, "it has 2 folds; say --nnunet-fold 0 to 1"),
         (FOLDS, 2, "--nnunet-fold 2: expected 0 to 1"),
         ({"train": ["a"]}, 0, "one for each fold"),
         ([{"train": "a"}], 0, "one for each fold"),
         ([], None, "one for each fold"),
-    ],
-)
-def test_what_is_no_fold_of_nnunet_is_refused(document: Any, fold: int | None, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        cases_of_fold(document, fold)
+    ):
+        with pytest.raises(UsageError, match=reason):
+            cases_of_fold(document, fold)
 
 
 NAMES = st.sampled_from(["a/1.jpg", "a/2.jpg", "b/1.png", "b/c/2.jpg", "3.jpg", "a/3.jpg"])
@@ -194,10 +161,10 @@ NAMES = st.sampled_from(["a/1.jpg", "a/2.jpg", "b/1.png", "b/c/2.jpg", "3.jpg", 
     st.lists(NAMES, unique=True, min_size=1),
     st.lists(NAMES | st.sampled_from(["1", "3.jpg", "c/2", "a\\2.jpg", "x"])),
 )
-def test_an_entry_means_the_one_image_that_its_best_name_has(sources: list[str], entries: list[str]) -> None:
+def test_an_entry_means_the_one_image_that_its_best_name_has(sources, entries):
     """Whether the references stay in memory or not."""
 
-    def meant(entry: str) -> list[str]:
+    def meant(entry):
         for name_of in (str, lambda one: one.rpartition(".")[0], lambda one: f"id {one}", basename, stem_of):
             if found := [one for one in sources if name_of(one) == entry.replace("\\", "/")]:
                 return found
@@ -218,7 +185,7 @@ def test_an_entry_means_the_one_image_that_its_best_name_has(sources: list[str],
 
 
 @pytest.mark.long
-def test_references_beside_lists_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_beside_lists_are_not_held(monkeypatch):
     monkeypatch.setattr(aside, "AT_ONCE", 1_000)
     names = [f"a/{number:06d}.jpg" for number in range(20_000)]
     options = SplitOptions(lists={"val": "\n".join(names)})
@@ -228,52 +195,35 @@ def test_references_beside_lists_are_not_held(monkeypatch: pytest.MonkeyPatch) -
     assert found.peak < 20_000 * 500
 
 
-def test_the_number_of_a_class_behind_a_name_in_a_list_is_no_part_of_it() -> None:
-    references = [Reference(source=f"Archery/v_{number}.avi", key=number) for number in (1, 2)]
-    found = assign(references, lists={"train": "Archery/v_1.avi 3\n", "test": "Archery/v_2.avi\n"})
-    assert [one.split for one in found.values()] == ["train", "test"]
-
-
 HALVES = {"a": 0.5, "b": 0.5}
 
 
-def checked(
-    images: list[tuple[str, str | None]], *, are_patients: bool = False, **more: Any
-) -> dict[str, str]:
+def checked(images, *, are_patients=False, **more):
     options = SplitOptions(shares=HALVES, **more)
     assigned = assign_splits(make(images), options)
     return {one.source: one.split for one in check_groups(assigned, options, are_patients=are_patients)}
 
 
-ASKED: dict[str, tuple[list[tuple[str, str | None]], str]] = {
-    "some have none": (
-        [("1.png", "p1"), ("2.png", "p2"), ("3.png", None)],
-        "1.png has a group .* 3.png has none",
-    ),
-    "a word for none": ([("1.png", "p1"), ("2.png", "p2"), ("3.png", "N/A")], "3.png has none"),
-    "all have one": ([("1.png", "p"), ("2.png", "p")], "all 2 inputs are of one group"),
-    "patients": (
-        [("a/patient001_f1.nii", None), ("a/patient001_f9.nii", None), ("b.nii", None)],
-        "one 'patient001'",
-    ),
-    "persons": (
-        [("x/person1_virus_6.jpeg", None), ("y/person1_bacteria_1.jpeg", None), ("IM-1.jpeg", None)],
-        "person1",
-    ),
-    "frames": (
-        [("Video 12/1.png", None), ("Video 12/2.png", None), ("Video 1/1.png", None)],
-        "one 'Video 12'",
-    ),
-    "folders": (
-        [("sub-01/ses-1/t1.nii", None), ("sub-01/ses-2/t1.nii", None), ("sub-02/t1.nii", None)],
-        "one 'sub-01'",
-    ),
+ASKED = {
+    "some have none": ("1.png=p1 2.png=p2 3.png", "1.png has a group .* 3.png has none"),
+    "a word for none": ("1.png=p1 2.png=p2 3.png=N/A", "3.png has none"),
+    "all have one": ("1.png=p 2.png=p", "all 2 inputs are of one group"),
+    "patients": ("a/patient001_f1.nii a/patient001_f9.nii b.nii", "one 'patient001'"),
+    "persons": ("x/person1_virus_6.jpeg y/person1_bacteria_1.jpeg IM-1.jpeg", "person1"),
+    "frames": ("Video_12/1.png Video_12/2.png Video_1/1.png", "one 'Video 12'"),
+    "folders": ("sub-01/ses-1/t1.nii sub-01/ses-2/t1.nii sub-02/t1.nii", "one 'sub-01'"),
 }
 
 
+def with_groups(text: str) -> list[tuple[str, str | None]]:
+    """Paths, and their groups after an =; for blanks within a name stand underscores after Video."""
+    found = (one.replace("Video_", "Video ").partition("=") for one in text.split())
+    return [(path, group or None) for path, _, group in found]
+
+
 @pytest.mark.parametrize("case", ASKED)
-def test_shares_that_might_divide_a_group_are_refused_and_the_advice_works(case: str) -> None:
-    images, words = ASKED[case]
+def test_shares_that_might_divide_a_group_are_refused_and_the_advice_works(case):
+    images, words = with_groups(ASKED[case][0]), ASKED[case][1]
     with pytest.raises(AnnotationsError, match=words) as caught:
         checked(images)
     assert str(caught.value).startswith("--split-shares: ")
@@ -286,21 +236,16 @@ def test_shares_that_might_divide_a_group_are_refused_and_the_advice_works(case:
         assert len(found) == len(images) - 1
 
 
-def test_images_of_which_nothing_says_that_they_belong_together_are_divided() -> None:
-    for images in (
-        [("hat/1.png", None), ("shirt/1.png", None), ("casebook/2.png", None)],
-        [("case_001.nii", None), ("case_0010.nii", None), ("case_002.nii", None)],
-        [("1.png", "p1"), ("2.png", "p2")],
-        [("1.png", "unknown"), ("2.png", "unknown")],
-        [("patient1/ct.nii", None)],
+def test_images_of_which_nothing_says_that_they_belong_together_are_divided():
+    numbered = "case_001.nii case_0010.nii case_002.nii"
+    same_word = "1.png=unknown 2.png=unknown"
+    for text in (
+        "hat/1.png shirt/1.png casebook/2.png",
+        numbered,
+        "1.png=p1 2.png=p2",
+        same_word,
+        "patient1/ct.nii",
     ):
-        assert len(checked(images)) == len(images)
+        assert len(checked(with_groups(text))) == len(text.split())
     with pytest.raises(AnnotationsError, match=r"1.dcm has no patient id"):
-        checked([("1.dcm", None), ("2.dcm", None)], are_patients=True)
-
-
-def test_the_sessions_of_a_bids_subject_come_into_one_split() -> None:
-    names = [f"sub-{n:02d}/ses-{m}/anat/sub-{n:02d}_ses-{m}_T2w.nii.gz" for n in range(1, 9) for m in (1, 2)]
-    found = checked([(name, None) for name in names])
-    by_subject = {name: {split for one, split in found.items() if one.startswith(name[:6])} for name in names}
-    assert all(len(splits) == 1 for splits in by_subject.values()) and set(found.values()) == {"a", "b"}
+        checked(with_groups("1.dcm 2.dcm"), are_patients=True)

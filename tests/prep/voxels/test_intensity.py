@@ -34,21 +34,29 @@ def store_as(values: Any, window: Window | None, store: str) -> Any:
     return IntensityPlan(store=store, window=window).apply(values)
 
 
-def test_presets_have_the_figures_that_radiologists_know() -> None:
-    assert {name: (window.low, window.high) for name, window in WINDOWS.items()} == {
-        "abdomen": (-160, 240),
-        "bone": (-500, 1300),
-        "brain": (0, 80),
-        "liver": (-45, 105),
-        "lung": (-1350, 150),
-        "mediastinum": (-125, 225),
-    }
-    with pytest.raises(UsageError, match=r"choose from abdomen \(-160 to 240 HU\), bone"):
-        named_window("belly")
+def test_presets_have_the_figures_that_radiologists_know():
+    known = {"abdomen": (-160, 240), "bone": (-500, 1300), "brain": (0, 80), "liver": (-45, 105)}
+    known |= {"lung": (-1350, 150), "mediastinum": (-125, 225)}
+    assert {name: (window.low, window.high) for name, window in WINDOWS.items()} == known
+
+
+def test_what_cannot_be_is_a_usage_error():
+    for make, message in (
+        (lambda: named_window("belly"), r"choose from abdomen \(-160 to 240 HU\), bone"),
+        (lambda: Window(low=1, high=1), "a low below a high"),
+        (lambda: Window(low=float("nan"), high=1), "a low below a high"),
+        (lambda: Window.from_center(40, -1), "a low below a high"),
+        (lambda: IntensityPlan(store="uint8"), "store uint8: expected a window"),
+        (lambda: IntensityPlan(store="int8"), "choose from int16, uint8, float32, bfloat16"),
+        (lambda: count_intensities(np.zeros((1, 2, 3)), np.zeros((1, 2, 2))), "mask: expected .1, 2, 3."),
+        (lambda: percentile(count_intensities(np.zeros((1, 2, 3))), 101), "expected 0 to 100"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make()
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
-def test_uint8_runs_from_the_windows_low_to_its_high_rounded_half_to_even(dtype: str) -> None:
+def test_uint8_runs_from_the_windows_low_to_its_high_rounded_half_to_even(dtype):
     values = np.arange(-2000, 3000, dtype=dtype).reshape(5, 10, 100)
     stored = IN_BYTES.apply(values)
     assert stored.dtype == np.uint8
@@ -58,7 +66,15 @@ def test_uint8_runs_from_the_windows_low_to_its_high_rounded_half_to_even(dtype:
     assert stored.ravel()[[2000 - 160, 2000 + 240]].tolist() == [0, 255]
 
 
-def test_stored_numbers_lead_back_to_values() -> None:
+def test_whole_and_fractional_values_become_int16_hu_and_stored_numbers_lead_back():
+    values = np.array([[[-1024.0, -0.5, 0.5, 1.5, 2.4]]])
+    assert store_as(values, None, "int16").ravel().tolist() == [-1024, 0, 0, 2, 2]
+    assert store_as(values, Window(low=-3, high=1), "int16").ravel().tolist() == [-3, 0, 0, 1, 1]
+    assert store_as(values.astype(np.float32), ABDOMEN, "float32").ravel().tolist() == pytest.approx(
+        [-160, -0.5, 0.5, 1.5, 2.4]
+    )
+    values = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    assert store_as(values, None, "int16") is values
     values = np.arange(-160, 241, dtype=np.int16).reshape(1, 1, -1)
     slope, intercept = IN_BYTES.scale
     back = slope * IN_BYTES.apply(values).astype(float) + intercept
@@ -67,23 +83,9 @@ def test_stored_numbers_lead_back_to_values() -> None:
         assert plan.scale == (1, 0)
 
 
-def test_int16_without_a_window_is_the_same_array() -> None:
-    values = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
-    assert store_as(values, None, "int16") is values
-
-
-def test_whole_and_fractional_values_become_int16_hu() -> None:
-    values = np.array([[[-1024.0, -0.5, 0.5, 1.5, 2.4]]])
-    assert store_as(values, None, "int16").ravel().tolist() == [-1024, 0, 0, 2, 2]
-    assert store_as(values, Window(low=-3, high=1), "int16").ravel().tolist() == [-3, 0, 0, 1, 1]
-    assert store_as(values.astype(np.float32), ABDOMEN, "float32").ravel().tolist() == pytest.approx(
-        [-160, -0.5, 0.5, 1.5, 2.4]
-    )
-
-
 @pytest.mark.parametrize("dtype", ["int32", "uint16", "float32", "float64"])
 @pytest.mark.parametrize("value", [40000, 32768])
-def test_a_value_beyond_int16_refuses_the_scan_unless_a_window_cuts_it(dtype: str, value: int) -> None:
+def test_a_value_beyond_int16_refuses_the_scan_unless_a_window_cuts_it(dtype, value):
     values = np.array([[[0, value]]], dtype)
     with pytest.raises(SourceError, match=rf"intensity: values do not fit int16 \(.*{value}"):
         store_as(values, None, "int16")
@@ -93,7 +95,7 @@ def test_a_value_beyond_int16_refuses_the_scan_unless_a_window_cuts_it(dtype: st
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_refuses_the_scan(store: str, value: float) -> None:
+def test_what_is_no_number_refuses_the_scan(store, value):
     values = np.zeros((3, 2, 2), np.float32)
     values[2, 1, 1] = value
     with pytest.raises(SourceError, match="voxels are not numbers"):
@@ -108,7 +110,7 @@ def test_what_is_no_number_refuses_the_scan(store: str, value: float) -> None:
         np.float32, SHAPES, elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
     )
 )
-def test_bfloat16_is_rounded_half_to_even(values: Any) -> None:
+def test_bfloat16_is_rounded_half_to_even(values):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     expected = values.astype(ml_dtypes.bfloat16).view(np.uint16)
     assert np.array_equal(to_bfloat16(values), expected)
@@ -121,7 +123,7 @@ def test_bfloat16_is_rounded_half_to_even(values: Any) -> None:
     dtype=st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "float32", "float64"]),
     seed=st.integers(0, 99),
 )
-def test_every_type_of_array_is_stored_alike(store: str, dtype: str, seed: int) -> None:
+def test_every_type_of_array_is_stored_alike(store, dtype, seed):
     values = np.random.default_rng(seed).integers(-300, 300, (3, 4, 5))
     if dtype.startswith("u"):
         values = abs(values)
@@ -134,25 +136,6 @@ def test_every_type_of_array_is_stored_alike(store: str, dtype: str, seed: int) 
     assert np.array_equal(store_as(values[::-1, :, ::2], ABDOMEN, store), expected[::-1, :, ::2])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Window(low=1, high=1), "a low below a high"),
-        (lambda: Window.from_center(40, -1), "a low below a high"),
-        (lambda: Window(low=float("nan"), high=1), "a low below a high"),
-        (lambda: IntensityPlan(store="uint8"), "store uint8: expected a window"),
-        (lambda: IntensityPlan(store="int8"), "choose from int16, uint8, float32, bfloat16"),
-        (lambda: count_intensities(np.zeros((1, 2, 3)), np.zeros((1, 2, 2))), "mask: expected .1, 2, 3."),
-        (lambda: percentile(count_intensities(np.zeros((1, 2, 3))), 101), "expected 0 to 100"),
-    ],
-)
-def test_what_cannot_be_is_a_usage_error(make: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
-# Counts -------------------------------------------------------------------------------------------------
-
 VOLUMES = st.one_of(
     arrays.arrays(np.int16, SHAPES, elements=st.integers(-4096, 4096)),
     arrays.arrays(np.int32, SHAPES, elements=st.integers(-4096, 4096)),
@@ -162,7 +145,7 @@ VOLUMES = st.one_of(
 
 @settings(deadline=None, max_examples=40)
 @given(volumes=st.lists(VOLUMES, min_size=1, max_size=4), data=st.data())
-def test_counts_of_whole_values_are_exact_and_add_up_in_any_order(volumes: list[Any], data: Any) -> None:
+def test_counts_of_whole_values_are_exact_and_add_up_in_any_order(volumes, data):
     counts = [count_intensities(volume) for volume in volumes]
     everything = np.concatenate([volume.ravel() for volume in volumes]).astype(np.float64)
     order = data.draw(st.permutations(range(len(volumes))))
@@ -183,14 +166,14 @@ def test_counts_of_whole_values_are_exact_and_add_up_in_any_order(volumes: list[
 
 @settings(deadline=None)
 @given(values=arrays.arrays(np.float32, SHAPES, elements=st.floats(-1e6, 1e6, width=32)))
-def test_fractional_values_are_counted_to_12_binary_digits(values: Any) -> None:
+def test_fractional_values_are_counted_to_12_binary_digits(values):
     counts = count_intensities(values)
     assert counts.total == values.size
     ours, exact = np.repeat(counts.values, counts.counts), np.sort(values.ravel().astype(np.float64))
     assert (np.abs(ours - exact) <= np.abs(exact) / 4096 + 1e-40).all()
 
 
-def test_foreground_is_what_the_mask_or_a_threshold_says() -> None:
+def test_foreground_is_what_the_mask_or_a_threshold_says_also_for_a_window():
     values = np.array([[[-1000, 40, 50]], [[60, 70, 3000]]], np.int16)
     mask = np.array([[[0, 1, 0]], [[2, 0, 0]]], np.uint8)
     assert count_intensities(values, mask).to_json() == {"40": 1, "60": 1}
@@ -198,9 +181,6 @@ def test_foreground_is_what_the_mask_or_a_threshold_says() -> None:
     assert mean_and_deviation(count_intensities(values, mask)) == (50, 10)
     with pytest.raises(SourceError, match="no foreground found"):
         mean_and_deviation(count_intensities(values, np.zeros_like(mask)))
-
-
-def test_an_mr_scans_window_lies_between_percentiles_of_what_is_not_background() -> None:
     values = np.zeros((10, 10, 20), np.float32)
     values[5:] = np.arange(1, 1001).reshape(5, 10, 20)
     assert percentile_window(values, 0.5, 99.5, above=0) == Window(low=5, high=995)
@@ -208,7 +188,7 @@ def test_an_mr_scans_window_lies_between_percentiles_of_what_is_not_background()
         percentile_window(values[:5], 0.5, 99.5)
 
 
-def test_storing_and_counting_hold_a_slab_at_a_time() -> None:
+def test_storing_and_counting_hold_a_slab_at_a_time():
     for dtype in ("int16", "float32"):
         values = np.zeros((96, 256, 256), dtype)
         mask = np.ones(values.shape, np.uint8)

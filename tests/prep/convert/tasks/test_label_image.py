@@ -64,9 +64,6 @@ def test_what_is_no_label_image_is_refused_with_its_reason():
         read_label_image(whole, 19)
 
 
-# Through the whole conversion -----------------------------------------------------------------------------
-
-
 def blocks(height: int, width: int, classes: int = 6) -> np.ndarray:
     small = np.random.default_rng(height).integers(0, classes, (height // 6 + 1, width // 6 + 1))
     return np.kron(small, np.ones((6, 6), int))[:height, :width].astype(np.int32)
@@ -80,9 +77,7 @@ def as_file(labels: np.ndarray, kind: str) -> bytes:
     return saved(Image.fromarray(labels.astype(np.uint16 if kind == "gray 16" else np.uint8)), "PNG")
 
 
-def write_pictures(
-    root: Path, kind: str = "gray", orientations: tuple[int, ...] = (1, 3, 6, 8)
-) -> dict[str, np.ndarray]:
+def write_pictures(root, kind="gray", orientations=(1, 3, 6, 8)):
     """Pictures whose red channel is 30 times the class, with an EXIF orientation; their labels as the file lies."""
     shown, rows = {}, []
     root.mkdir(parents=True)
