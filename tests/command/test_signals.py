@@ -107,16 +107,6 @@ def test_a_whole_group_that_is_asked_to_stop_says_it_once(source, tmp_path, numb
 
 
 @pytest.mark.long
-def test_further_signals_while_it_stops_change_nothing(source, tmp_path):
-    process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
-    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.001)
-    assert assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path / "out", "")
-
-
-@pytest.mark.long
 def test_signals_that_are_ignored_stay_ignored(source, data, tmp_path):
     """By nohup, or a shell's & in a script."""
     program = (

@@ -86,9 +86,7 @@ def convert(root: Path, out: Path, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("grid", ["stored", "displayed"])
-def test_a_declared_size_of_one_turned_picture_is_proof_for_all_of_its_file(
-    tmp_path: Path, grid: str
-) -> None:
+def test_a_declared_size_of_one_turned_picture_is_proof_for_all_of_its_file(tmp_path, grid):
     declares = {6: "own", 3: "own", 8: "none", 2: "none", 1: "own", 7: "none", 4: "own", 5: "none"}
     done = convert(coco(tmp_path / "src", [*declares.items()], grid), tmp_path / "out")
     assert misplaced(done.folder) == []

@@ -1,4 +1,4 @@
-"""Is it found out, asked or refused what the numbers of boxes count: pixels or shares, from 0 or from 1?"""
+"""It is found out, asked or refused what the numbers of boxes count, and whether the boxes are their pictures'."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from halofeed.pipelines.summary import summary
-from halofeed.schemas.errors import AnnotationsError, JobError
+from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
 from tests.support.annotation_writer import boxed, draw, write_annotations
 from tests.support.conversions import boxes_in_source, read_all, run_convert
 
@@ -21,13 +21,19 @@ PIXELS: Boxes = [(6, 4, 30, 20), (15, 10, 60, 40), (12, 8, 24, 36)]
 SHARES: Boxes = [(x1 / WIDTH, y1 / HEIGHT, x2 / WIDTH, y2 / HEIGHT) for x1, y1, x2, y2 in PIXELS]
 
 
-def write(root: Path, layout: str, boxes: Boxes, *, declare: bool = True, orientation: int = 1) -> Path:
+EXCHANGED: Boxes = [(2, 5, 20, 58), (10, 30, 25, 57), (1, 1, 9, 50)]
+"""xmin, ymin, xmax, ymax of boxes whose x and y are exchanged."""
+
+
+def write(
+    root: Path, layout: str, boxes: Boxes, *, declare: bool = True, orientation: int = 1, **keys: Any
+) -> Path:
     """A picture of 60 x 40 for each box."""
     size = {"width": WIDTH, "height": HEIGHT} if declare else {}
     rows = [boxed(f"{number}.png", box, **size) for number, box in enumerate(boxes, start=1)]
     side = (HEIGHT, WIDTH) if orientation < 5 else (WIDTH, HEIGHT)
     draw(root, *(row["filename"] for row in rows), size=side, orientation=orientation)
-    write_annotations(root, layout, rows)
+    write_annotations(root, layout, rows, **keys)
     return root
 
 
@@ -46,9 +52,7 @@ def expected(boxes: Boxes) -> dict[str, list[list[float]]]:
 
 @pytest.mark.parametrize("declare", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_file_of_shares_gives_the_boxes_that_pixels_give_and_says_so(
-    tmp_path: Path, layout: str, declare: bool
-) -> None:
+def test_a_file_of_shares_gives_the_boxes_that_pixels_give_and_says_so(tmp_path, layout, declare):
     source = write(tmp_path / "src", layout, SHARES, declare=declare)
     done = run_convert(source, tmp_path / "out", layout=layout)
     assert boxes_of(done) == expected(PIXELS)
@@ -136,9 +140,7 @@ def test_voc_with_fractions_counts_from_zero_or_has_to_be_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("origin", "shift"), [(None, 1), (0, 0)])
-def test_voc_takes_a_width_and_a_height_under_the_names_of_a_corner(
-    tmp_path: Path, origin: int | None, shift: int
-) -> None:
+def test_voc_takes_a_width_and_a_height_under_the_names_of_a_corner(tmp_path, origin, shift):
     sizes: Boxes = [(x1, y1, x2 - x1, y2 - y1) for x1, y1, x2, y2 in PIXELS]
     source = write(tmp_path / "src", "voc", sizes)
     done = run_convert(source, tmp_path / "out", layout="voc", box_form="corner-size", box_origin=origin)
@@ -158,3 +160,80 @@ def test_a_table_that_counts_pixels_from_one_can_be_told_so(tmp_path: Path) -> N
     assert boxes_of(run_convert(source, tmp_path / "out", layout="csv")) == expected(PIXELS)
     done = run_convert(source, tmp_path / "one", layout="csv", box_origin=1)
     assert boxes_of(done)["1.png"] == [[5, 3, 30, 20]]
+
+
+@pytest.mark.parametrize("declare", [True, False])
+@pytest.mark.parametrize("layout", ["csv", "coco", "voc"])
+def test_boxes_that_leave_their_pictures_are_refused_and_exchanged_sides_named(tmp_path, layout, declare):
+    source = write(tmp_path / "src", layout, EXCHANGED, declare=declare)
+    words = r"3 of 3 boxes leave .*1\.png .*with x and y exchanged all fit"
+    with pytest.raises(AnnotationsError, match=words):
+        run_convert(source, tmp_path / "out", layout=layout)
+    assert not list(tmp_path.rglob("*.tfrecord*"))
+    done = run_convert(source, tmp_path / "insisted", layout=layout, box_units="pixels")
+    assert done.manifest.splits["train"].statistics.boxes["clipped"] == 3
+
+
+def test_boxes_of_pictures_that_were_scaled_since_are_refused(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "src", "csv", [(100 * n, 80 * n, 100 * n + 90, 80 * n + 70) for n in range(1, 30)]
+    )
+    words = r"29 of 29 boxes leave .*name with --images the pictures that were"
+    with pytest.raises(AnnotationsError, match=words):
+        run_convert(source, tmp_path / "out", layout="csv")
+
+
+def test_boxes_that_reach_over_the_border_are_clipped_as_ever(tmp_path: Path) -> None:
+    boxes = [(-2, -1, 30, 41), *[(1, 1, 61, 41)] * 9, *[(2, 2, 90, 90)] * 9]
+    done = run_convert(write(tmp_path / "src", "csv", boxes), tmp_path / "out", layout="csv")
+    assert done.manifest.splits["train"].statistics.boxes["clipped"] == 19
+
+
+def test_a_width_under_the_name_of_a_corner_is_refused_although_most_boxes_look_sound(tmp_path: Path) -> None:
+    boxes = [(12, 12, 1 + n, 2 + n) for n in range(30)]
+    source = write(tmp_path / "src", "csv", boxes)
+    with pytest.raises(AnnotationsError, match=r"box is inverted.*say --box-form corner-size if"):
+        run_convert(source, tmp_path / "out", layout="csv")
+    done = run_convert(source, tmp_path / "cured", layout="csv", box_form="corner-size")
+    assert boxes_in_source(read_all(Path(done.folder), ["train"])["5.png"])[0] == pytest.approx(
+        [12, 12, 18, 17]
+    )
+
+
+def test_a_small_set_of_which_no_object_can_be_used_is_refused(tmp_path: Path) -> None:
+    rows = [f'{n}.png;hat;"1,5";2;"9,5";8' for n in range(1, 4)]
+    source = write(tmp_path / "src", "csv", [(1, 2, 9, 8)] * 3)
+    (source / "boxes.csv").write_text("\n".join(["filename;class;xmin;ymin;xmax;ymax", *rows]) + "\n")
+    words = r"3 of 3 objects cannot be used .*write a point for the comma"
+    with pytest.raises(AnnotationsError, match=words):
+        run_convert(source, tmp_path / "out", layout="csv")
+
+
+@pytest.mark.parametrize("layout", ["coco", "voc"])
+def test_a_box_that_is_turned_is_dropped_and_named_unless_that_is_to_be_ignored(tmp_path, layout):
+    boxes = [(1, 2, 9, 8), (1, 2, 9, 8)]
+    attributes = {"attributes": {"rotation": 30.0}} if layout == "coco" else {"rotation": 30.0}
+    source = write(tmp_path / "src", layout, boxes, **attributes)
+    done = run_convert(source, tmp_path / "out", layout=layout)
+    assert done.manifest.rejected == {"object: box is rotated": 2}
+    assert "--ignore-columns rotation" in Path(done.folder, "rejected.jsonl").read_text()
+    said = run_convert(source, tmp_path / "said", layout=layout, ignore_columns=("rotation",))
+    assert said.manifest.rejected == {}
+    upright = {"attributes": {"rotation": 0.0}} if layout == "coco" else {"rotation": "180"}
+    plain = run_convert(write(tmp_path / "up", layout, boxes, **upright), tmp_path / "plain", layout=layout)
+    assert plain.manifest.rejected == {}
+
+
+def test_of_voc_nothing_else_can_be_ignored(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", "voc", [(1, 2, 9, 8)])
+    with pytest.raises(UsageError, match="--ignore-columns pose: of VOC rotation alone can be ignored"):
+        run_convert(source, tmp_path / "out", layout="voc", ignore_columns=("pose",))
+
+
+def test_an_object_that_stands_there_twice_is_kept_and_warned_of(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", "csv", [(1, 2, 9, 8), (3, 2, 9, 8)])
+    table = source / "boxes.csv"
+    table.write_text(table.read_text() + "1.png,hat,1,2,9,8\n2.png,coat,3,2,9,8\n")
+    done = run_convert(source, tmp_path / "out", layout="csv")
+    assert "1 input: an object stands there twice, with one class and one box; both are kept" in summary(done)
+    assert len(boxes_in_source(read_all(Path(done.folder), ["train"])["1.png"])) == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from tests.support.clip_mask_writer import (
     write_masks,
 )
 from tests.support.clip_writer import write_folder, write_gif, write_video
-from tests.support.conversions import bytes_of, read_split, run_convert
+from tests.support.conversions import read_split, run_convert
 
 WHOLE = {"frames": 5, "height": HEIGHT, "width": WIDTH, "layout": "pairs"}
 
@@ -96,13 +94,10 @@ def test_masks_of_every_form_are_those_of_the_frames_of_each_window(source, tmp_
         {"resize": "keep-aspect", "min_dimension": 30, "max_dimension": 40, "pad": True, "pad_value": (9,)},
     ],
 )
-def test_frames_and_masks_are_resized_alike_and_masks_are_padded_with_the_background(
-    source, tmp_path, options
-):
+def test_frames_and_masks_are_resized_alike_and_padded_each_with_its_own(source, tmp_path, options):
     root, drawn = source
-    done = run_convert(
-        root, tmp_path, **{**WHOLE, "frame_stride": 2, "interpolation": "tf2-nearest", **options}
-    )
+    given = {**WHOLE, "frame_stride": 2, "interpolation": "tf2-nearest", **options}
+    done = run_convert(root, tmp_path, **given)
     height, width = (30, 50) if "height" in options else (30, 40)
     for record in read_split(Path(done.folder), "train"):
         if name_of(record).startswith("mp4"):
@@ -133,55 +128,17 @@ def test_windows_of_masks_are_those_of_the_frames_however_they_are_chosen(tmp_pa
     write_gif(tmp_path / "in/images/a.gif", frames)
     write_masks(tmp_path / "in/labels/a", masks, "folder")
     done = run_convert(tmp_path / "in", tmp_path / "out", **{**WHOLE, **options})
-    found = {
-        int(record["image/tile"][0]): arrays_of(record) for record in read_split(Path(done.folder), "train")
-    }
+    records = read_split(Path(done.folder), "train")
+    found = {int(record["image/tile"][0]): arrays_of(record) for record in records}
     assert len(found) == len(windows)
     for number, window in enumerate(windows):
         np.testing.assert_array_equal(found[number][0], np.array(frames)[window])
         np.testing.assert_array_equal(found[number][1], np.array(masks)[window])
 
 
-Spoil = Callable[[Path, list, list], None]
-
-
 def write_pair(root: Path, frames: list, masks: list, form: str = "folder", **more: Any) -> None:
-    """A folder of frames and its masks."""
     write_folder(root / "images/a", frames)
     write_masks(root / "labels/a", masks, form, **more)
-
-
-def lacks_a_mask(root: Path, frames: list, masks: list) -> None:
-    write_pair(root, frames, masks)
-    (root / "labels/a/4.png").unlink()
-
-
-def has_fewer_in_an_animation(root: Path, frames: list, masks: list) -> None:
-    write_video(root / "images/a.mp4", frames)
-    write_masks(root / "labels/a", masks[:-1], "png")
-
-
-def has_other_names(root: Path, frames: list, masks: list) -> None:
-    write_pair(root, frames, masks)
-    (root / "labels/a/0.png").rename(root / "labels/a/12.png")
-
-
-def is_of_another_size(root: Path, frames: list, masks: list) -> None:
-    write_gif(root / "images/a.gif", frames)
-    write_masks(root / "labels/a", [mask[:, :-2] for mask in masks], "folder")
-
-
-def is_jpeg(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/a", frames)
-    (root / "labels/a").mkdir(parents=True)
-    for number, mask in enumerate(masks):
-        Image.fromarray(mask).save(root / f"labels/a/{number}.jpg")
-
-
-def is_a_video(root: Path, frames: list, masks: list) -> None:
-    (root / "labels").mkdir(parents=True)
-    write_video(root / "images/a.mp4", frames)
-    write_video(root / "labels/a.mp4", [np.repeat(mask[..., None], 3, 2) for mask in masks])
 
 
 def save_animation(path: Path, pictures: list[Image.Image], **more: Any) -> None:
@@ -189,81 +146,88 @@ def save_animation(path: Path, pictures: list[Image.Image], **more: Any) -> None
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=100, **more)
 
 
-def is_lossy_webp(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/a", frames)
-    pictures = [Image.fromarray(100 * mask) for mask in masks]
-    save_animation(root / "labels/a.webp", pictures, lossless=False, quality=70)
-
-
-def is_in_color(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/a", frames)
-    save_animation(root / "labels/a.gif", [with_palette(mask).convert("RGB") for mask in masks])
-
-
-def has_an_unknown_class(root: Path, frames: list, masks: list) -> None:
-    write_pair(root, frames, [np.where(mask == 2, 7, mask).astype(np.uint8) for mask in masks])
-
-
-def is_shown_for_another_time(root: Path, frames: list, masks: list) -> None:
-    write_gif(root / "images/a.gif", frames)
-    write_masks(root / "labels/a", masks, "png", duration_ms=200)
-
-
-def is_damaged(root: Path, frames: list, masks: list) -> None:
-    write_pair(root, frames, masks)
-    damaged = bytearray((root / "labels/a/3.png").read_bytes())
-    damaged[-20] ^= 1
-    (root / "labels/a/3.png").write_bytes(damaged)
-
-
-def is_an_animation_of_its_own(root: Path, frames: list, masks: list) -> None:
-    write_pair(root, frames, masks)
-    write_masks(root / "labels/a/3", masks, "png")
-
-
-def is_turned(root: Path, frames: list, masks: list) -> None:
-    write_masks(root / "labels/a", masks, "folder")
-    (root / "images/a").mkdir(parents=True)
-    for number, frame in enumerate(frames):
-        exif = Image.Exif()
-        exif[0x0112] = 3
-        Image.fromarray(frame).save(root / f"images/a/{number}.jpg", exif=exif)
-
-
-def has_no_clip(root: Path, frames: list, masks: list) -> None:
-    write_masks(root / "labels/b", masks, "folder")
-
-
-def has_no_mask(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/b", frames)
+def spoil(root: Path, frames: list, masks: list, how: str) -> None:
+    """Write a clip and its masks, of which one thing is wrong."""
+    match how:
+        case "lacks a mask":
+            write_pair(root, frames, masks)
+            (root / "labels/a/4.png").unlink()
+        case "has fewer in an animation":
+            write_video(root / "images/a.mp4", frames)
+            write_masks(root / "labels/a", masks[:-1], "png")
+        case "has other names":
+            write_pair(root, frames, masks)
+            (root / "labels/a/0.png").rename(root / "labels/a/12.png")
+        case "is of another size":
+            write_gif(root / "images/a.gif", frames)
+            write_masks(root / "labels/a", [mask[:, :-2] for mask in masks], "folder")
+        case "is jpeg":
+            write_folder(root / "images/a", frames)
+            (root / "labels/a").mkdir(parents=True)
+            for number, mask in enumerate(masks):
+                Image.fromarray(mask).save(root / f"labels/a/{number}.jpg")
+        case "is a video":
+            (root / "labels").mkdir(parents=True)
+            write_video(root / "images/a.mp4", frames)
+            write_video(root / "labels/a.mp4", [np.repeat(mask[..., None], 3, 2) for mask in masks])
+        case "is lossy webp":
+            write_folder(root / "images/a", frames)
+            pictures = [Image.fromarray(100 * mask) for mask in masks]
+            save_animation(root / "labels/a.webp", pictures, lossless=False, quality=70)
+        case "is in color":
+            write_folder(root / "images/a", frames)
+            save_animation(root / "labels/a.gif", [with_palette(mask).convert("RGB") for mask in masks])
+        case "has an unknown class":
+            write_pair(root, frames, [np.where(mask == 2, 7, mask).astype(np.uint8) for mask in masks])
+        case "is shown for another time":
+            write_gif(root / "images/a.gif", frames)
+            write_masks(root / "labels/a", masks, "png", duration_ms=200)
+        case "is damaged":
+            write_pair(root, frames, masks)
+            damaged = bytearray((root / "labels/a/3.png").read_bytes())
+            damaged[-20] ^= 1
+            (root / "labels/a/3.png").write_bytes(damaged)
+        case "is an animation of its own":
+            write_pair(root, frames, masks)
+            write_masks(root / "labels/a/3", masks, "png")
+        case "is turned":
+            write_masks(root / "labels/a", masks, "folder")
+            (root / "images/a").mkdir(parents=True)
+            for number, frame in enumerate(frames):
+                exif = Image.Exif()
+                exif[0x0112] = 3
+                Image.fromarray(frame).save(root / f"images/a/{number}.jpg", exif=exif)
+        case "has no clip":
+            write_masks(root / "labels/b", masks, "folder")
+        case "has no mask":
+            write_folder(root / "images/b", frames)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("how", "reason"),
     [
-        (lacks_a_mask, "annotation: masks are not as many as frames"),
-        (has_fewer_in_an_animation, "annotation: masks are not as many as frames"),
-        (has_other_names, "annotation: names of masks are not those of frames"),
-        (is_of_another_size, "annotation: mask is of another size than its frame"),
-        (is_jpeg, "decode: label image is not a PNG"),
-        (is_a_video, "decode: mask of a clip is no animation without loss"),
-        (is_lossy_webp, "decode: mask is stored with loss"),
-        (is_in_color, "decode: mask is in color"),
-        (has_an_unknown_class, "annotation: mask has unknown labels"),
-        (is_shown_for_another_time, "annotation: times of masks are not those of frames"),
-        (is_damaged, "decode: file is damaged"),
-        (is_an_animation_of_its_own, "selection: an animation lies among frames"),
-        (is_turned, "annotation: frame has an EXIF orientation"),
-        (has_no_clip, "annotation: label has no image"),
-        (has_no_mask, "selection: image has no label"),
+        ("lacks a mask", "annotation: masks are not as many as frames"),
+        ("has fewer in an animation", "annotation: masks are not as many as frames"),
+        ("has other names", "annotation: names of masks are not those of frames"),
+        ("is of another size", "annotation: mask is of another size than its frame"),
+        ("is jpeg", "decode: label image is not a PNG"),
+        ("is a video", "decode: mask of a clip is no animation without loss"),
+        ("is lossy webp", "decode: mask is stored with loss"),
+        ("is in color", "decode: mask is in color"),
+        ("has an unknown class", "annotation: mask has unknown labels"),
+        ("is shown for another time", "annotation: times of masks are not those of frames"),
+        ("is damaged", "decode: file is damaged"),
+        ("is an animation of its own", "selection: an animation lies among frames"),
+        ("is turned", "annotation: frame has an EXIF orientation"),
+        ("has no clip", "annotation: label has no image"),
+        ("has no mask", "selection: image has no label"),
     ],
 )
-def test_what_cannot_be_a_mask_of_its_clip_is_rejected_with_its_reason(tmp_path, spoil: Spoil, reason):
+def test_what_cannot_be_a_mask_of_its_clip_is_rejected_with_its_reason(tmp_path, how, reason):
     root = tmp_path / "in"
-    generator = np.random.default_rng(1)
-    frames, masks = draw_masked(generator)
+    frames, masks = draw_masked(np.random.default_rng(1))
     (root / "images").mkdir(parents=True)
-    spoil(root, frames, masks)
+    spoil(root, frames, masks, how)
     write_folder(root / "images/sound", frames)
     write_masks(root / "labels/sound", masks, "folder")
     done = run_convert(root, tmp_path / "out", classes=("1", "2"), **WHOLE)
@@ -279,7 +243,7 @@ def test_what_cannot_be_a_mask_of_its_clip_is_rejected_with_its_reason(tmp_path,
 def test_clips_without_masks_are_kept_for_prediction_where_that_is_asked_for(tmp_path):
     frames, masks = draw_masked(np.random.default_rng(1))
     write_pair(tmp_path / "in", frames, masks)
-    has_no_mask(tmp_path / "in", frames, masks)
+    spoil(tmp_path / "in", frames, masks, "has no mask")
     done = run_convert(tmp_path / "in", tmp_path / "out", missing_masks="prediction", **WHOLE)
     assert done.manifest.splits["train"].statistics.labelled == 2
     found = {name_of(record): record for record in read_split(Path(done.folder), "train")}
@@ -297,9 +261,8 @@ def test_a_table_patterns_and_names_of_frames_with_more_behind_them_give_the_sam
     (root / "clips.csv").write_text("image,label\nJPEGImages/480p/bear,Annotations/480p/bear\n")
     patterns = {"image_pattern": "JPEGImages/480p/{id}", "label_pattern": "Annotations/480p/{id}"}
     by_pattern = run_convert(root, tmp_path / "pattern", **{**WHOLE, **patterns})
-    by_table = run_convert(
-        root / "clips.csv", tmp_path / "table", **{**WHOLE, "layout": "csv", "task": "segmentation"}
-    )
+    table = {**WHOLE, "layout": "csv", "task": "segmentation"}
+    by_table = run_convert(root / "clips.csv", tmp_path / "table", **table)
     assert by_pattern.manifest.rejected == by_table.manifest.rejected == {}
     for done in (by_pattern, by_table):
         records = list(read_split(Path(done.folder), "train"))
@@ -322,20 +285,6 @@ def test_a_mask_for_each_class_is_one_class_of_the_clip(tmp_path):
     check_labels(done, np.array([0, 2, 1], np.uint8)[np.array(masks)])
 
 
-@pytest.mark.long
-def test_the_bytes_do_not_depend_on_workers_and_one_pixel_of_one_mask_changes_them(source, tmp_path):
-    root = tmp_path / "in"
-    shutil.copytree(source[0], root)
-    first = bytes_of(root, tmp_path / "a", **WHOLE)
-    assert bytes_of(root, tmp_path / "b", workers=2, **WHOLE) == first
-    mask = root / "labels/folder0/folder/2.png"
-    changed = np.array(Image.open(mask))
-    changed[0, 0] = 2
-    with_palette(changed).save(mask)
-    other = bytes_of(root, tmp_path / "c", **WHOLE)
-    assert [name for name in first if ".tfrecord-" in name and other[name] != first[name]]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_flips_crops_and_windows_in_time_are_alike_in_image_and_label(tmp_path, form):
     frames, masks = draw_masked(np.random.default_rng(8))
@@ -344,12 +293,8 @@ def test_flips_crops_and_windows_in_time_are_alike_in_image_and_label(tmp_path, 
     colors = {0: (40, 40, 40), 1: (220, 120, 60), 2: (40, 90, 230)}
     shown = np.array([colors[value] for value in range(3)], np.uint8)
     seen = set()
-    for augment in (
-        [],
-        [FlipLeftRight(1.0)],
-        [FlipLeftRight(), RandomCrop(4, 24, 32)],
-        [RandomCrop(3, 16, 16, foreground=1.0)],
-    ):
+    crops = RandomCrop(4, 24, 32), RandomCrop(3, 16, 16, foreground=1.0)
+    for augment in ([], [FlipLeftRight(1.0)], [FlipLeftRight(), crops[0]], [crops[1]]):
         loader = Loader(done.folder, batch_size=1, augment=augment, include=["transform"])
         for step in range(6):
             batch = loader.batch(step)
@@ -360,19 +305,16 @@ def test_flips_crops_and_windows_in_time_are_alike_in_image_and_label(tmp_path, 
     np.testing.assert_array_equal(flipped[0], np.array(masks)[:, :, ::-1])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_do_not_go_with_masks_of_clips_are_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    for options, message in (
         ({"layout": "folders", "task": "segmentation"}, "serves classification"),
         ({"layout": "pairs", "task": "classification"}, "serves segmentation"),
         ({"layout": "pairs", "class_overlap": "channels"}, "clips take last or first"),
-        ({"layout": "msd"}, "layout msd holds none; leave it out, or take one of folders, csv, jsonl, pairs"),
-    ],
-)
-def test_options_that_do_not_go_with_masks_of_clips_are_refused(tmp_path, options, message):
-    (tmp_path / "in").mkdir()
-    with pytest.raises(UsageError, match=message):
-        run_convert(tmp_path / "in", tmp_path / "out", frames=5, **options)
+        ({"layout": "msd"}, "msd holds none; leave it out, or take one of folders, csv, jsonl, pairs"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run_convert(tmp_path / "in", tmp_path / "out", frames=5, **options)
     assert Recipe(layout="csv", frames=5).settled_task() == "classification"
 
 
@@ -392,7 +334,7 @@ def test_a_video_and_its_masks_find_each_other_by_folders_and_suffixes(tmp_path,
 
 def test_masks_drawn_on_frames_as_displayed_are_taken_where_that_is_said(tmp_path):
     frames, masks = draw_masked(np.random.default_rng(3))
-    is_turned(tmp_path / "in", frames, masks)
+    spoil(tmp_path / "in", frames, masks, "is turned")
     done = run_convert(tmp_path / "in", tmp_path / "out", annotation_grid="displayed", **WHOLE)
     check_labels(done, masks)
     for record in read_split(Path(done.folder), "train"):

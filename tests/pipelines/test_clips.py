@@ -145,9 +145,8 @@ def test_still_pictures_and_animations_in_one_folder_are_told_apart_or_refused(
         assert done.manifest.rejected == {"selection: clip is shorter than a window": len(stills)}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_do_not_go_together_are_refused():
+    for options, message in (
         ({"frames": 0}, "--frames 0: expected 1 or more"),
         ({"depth": 8}, "--frames is for clips and --depth for volumes"),
         ({"task": "detection"}, "--frames goes with --task classification"),
@@ -157,16 +156,10 @@ def test_still_pictures_and_animations_in_one_folder_are_told_apart_or_refused(
         ({"frame_stride": 2, "frame_rate": 5.0}, "only one of them"),
         ({"clips_per_source": "0"}, "--clips-per-source 0: expected all, or how many"),
         ({"channels": 4}, "--channels 4: clips have 3"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        Recipe(**{"layout": "folders", "frames": 8, **options})
-
-
-def test_options_of_clips_without_frames_have_no_effect_and_are_refused():
-    with pytest.raises(UsageError, match="--frame-stride has no effect without --frames"):
-        Recipe(layout="folders", frame_stride=2).check_used()
+        ({"frames": None, "frame_stride": 2}, "--frame-stride has no effect without --frames"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Recipe(**{"layout": "folders", "frames": 8, **options}).check_used()
 
 
 def test_flips_crops_and_windows_in_time_are_alike_in_all_frames(source, tmp_path):

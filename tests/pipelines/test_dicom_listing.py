@@ -45,7 +45,6 @@ PYDICOM = Path(pydicom.data.__file__).parent / "test_files"
 
 
 def with_table(source: Path) -> Path:
-    """The source with a table of its folders."""
     rows = [f"{folder.name},\n" for folder in sorted(source.iterdir())]
     (source / "rows.csv").write_text("".join(["image,label\n", *rows]))
     return source
@@ -194,8 +193,7 @@ def test_a_file_that_has_changed_since_it_was_listed_is_not_read(tmp_path):
     files = LocalFiles(source)
     scan = open_series(files, files.sizes())
     path = next(source.rglob("*.dcm"))
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b"1.2.1", b"1.2.9"))
+    path.write_bytes(path.read_bytes().replace(b"1.2.1", b"1.2.9"))
     with pytest.raises(SourceError, match=r"file has changed since it was listed \(.*dcm"):
         scan.read()
 

@@ -28,17 +28,10 @@ BREAKS = {common_urns.primitives.GROUP_BY_KEY.urn, common_urns.composites.RESHUF
 
 
 def planned(source, out, written) -> ShardJob:
-    """A job whose references lie there."""
     options = JobOptions(source=str(source), out=str(out), name="set")
     plan = make_plan(options, RECIPE, open_sources(options), written)
-    return shard_job(
-        RECIPE,
-        plan,
-        source,
-        out,
-        inputs=plan.inputs,
-        references_folder=str(out) if isinstance(written, FileByShard) else None,
-    )
+    folder = str(out) if isinstance(written, FileByShard) else None
+    return shard_job(RECIPE, plan, source, out, inputs=plan.inputs, references_folder=folder)
 
 
 @pytest.fixture
@@ -124,12 +117,8 @@ def test_work_that_takes_long_stands_behind_a_break_of_fusion(job):
 
 def test_what_crosses_a_shuffle_is_not_pickled_and_keys_are_deterministic(job):
     proto, context = beam_graph(job, 9)
-    grouped = [
-        one
-        for one in proto.components.transforms.values()
-        if one.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn
-    ]
-    ours = [one for one in grouped if "Reshuffle" not in one.unique_name]
+    transforms, key = proto.components.transforms.values(), common_urns.primitives.GROUP_BY_KEY.urn
+    ours = [one for one in transforms if one.spec.urn == key and "Reshuffle" not in one.unique_name]
     assert {one.unique_name for one in ours} == {"group by shard", "some shards", "all shards"}
     for transform in ours:
         (collection,) = transform.inputs.values()

@@ -1,10 +1,11 @@
-"""Does an input that takes too much memory, or is too large otherwise, cost its own record and nothing else?"""
+"""An input that takes too much memory costs its own record alone, and many inputs take no more than few."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,11 @@ from halofeed.pipelines import options
 from halofeed.prep.convert import picture
 from halofeed.prep.sources.memory import MEBIBYTE, TOO_MUCH
 from tests.support.conversions import (
+    CLASSES,
     bytes_of,
     convert_words,
     draw_folders,
+    peak_bytes,
     read_all,
     rejected_entries,
     run_convert,
@@ -96,13 +99,6 @@ def test_bombs_are_rejected_below_the_bound_and_the_rest_is_converted(tmp_path: 
     assert peak < (96 + 256 + 64) * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"
 
 
-def test_bombs_are_converted_where_the_bound_allows_them(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "src", 2)
-    (tmp_path / "src/hat/large.webp").write_bytes(BOMBS["lossless.webp"]())
-    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", threads=2)
-    assert len(read_all(Path(done.folder), ["train"])) == 3
-
-
 def draw_coco(folder: Path, segmentation: Any) -> None:
     """Two pictures, the first of which has one object with this mask."""
     folder.mkdir()
@@ -163,9 +159,7 @@ def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path
     ids=repr,
 )
 @pytest.mark.parametrize("threads", [1, 3])
-def test_whatever_a_reader_raises_costs_one_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, reason: str, threads: int
-) -> None:
+def test_whatever_a_reader_raises_costs_one_input(tmp_path, monkeypatch, error, reason, threads):
     draw_folders(tmp_path / "src", 6)
     (tmp_path / "src/hat/odd.png").write_bytes(even_png(33, 77, 8, 2))
     resize = picture.resize_image
@@ -211,9 +205,7 @@ def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> Non
     assert run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_memory=300).was_there
 
 
-def test_what_a_machine_has_too_little_memory_for_another_run_converts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_machine_has_too_little_memory_for_another_run_converts(tmp_path, monkeypatch):
     draw_folders(tmp_path / "src", 4)
     (tmp_path / "src/hat/large.png").write_bytes(even_png(6000, 6000, 8, 6))
     given: dict[str, Any] = {"layout": "folders", "workers": 1, "threads": 2, "shards": 1}
@@ -238,3 +230,36 @@ def test_a_picture_too_long_to_encode_costs_its_own_record(tmp_path: Path, encod
     (entry,) = rejected_entries(done.folder)
     assert (entry["source"], entry["stage"]) == ("hat/long.png", "encode")
     assert f"1 x {width} pixels" in entry["detail"] and "--encoding raw" in entry["detail"]
+
+
+def peaks(folder: Path, **options: int) -> list[int]:
+    """What a worker takes for few pictures, and for many."""
+    given = [(folder / name, folder / f"out {name}") for name in ("few", "many")]
+    return [peak_bytes(convert_words(*places, workers=1, **options)) for places in given]
+
+
+@pytest.mark.long
+def test_eight_times_the_pictures_take_no_more_memory(tmp_path):
+    draw_folders(tmp_path / "few", 100, side=64)
+    shutil.copytree(tmp_path / "few", tmp_path / "many")
+    for label in CLASSES:
+        for copy in range(1, 8):
+            for path in sorted((tmp_path / "few" / label).iterdir()):
+                shutil.copy(path, tmp_path / "many" / label / f"{copy}-{path.name}")
+    # 200 pictures are 118 MB of records: what is not written away at once shows.
+    few, many = peaks(tmp_path, threads=2, height=448, width=448)
+    shutil.rmtree(tmp_path / "out many")
+    assert abs(many - few) < 25e6, f"{few / 1e6:.0f} MB for 100 pictures, {many / 1e6:.0f} MB for 800"
+
+
+@pytest.mark.exhaustive
+def test_twenty_thousand_references_take_their_own_size_only(tmp_path):
+    """Kilobytes cross the shuffle: references, a few hundred bytes each."""
+    draw_folders(tmp_path / "few", 10, side=24)
+    for label in CLASSES:
+        (tmp_path / "many" / label).mkdir(parents=True)
+        paths = sorted((tmp_path / "few" / label).iterdir())
+        for number in range(10_000):
+            (tmp_path / "many" / label / f"{number}.jpg").hardlink_to(paths[number % len(paths)])
+    few, many = peaks(tmp_path, height=8, width=8)
+    assert many - few < 20_000 * 8_000, f"{(many - few) / 20_000:.0f} bytes a reference"

@@ -17,25 +17,18 @@ from tests.support.text_volume_writer import write_nrrd
 from tests.support.volume_support import by_name, findings, rejected, save_nifti, write_table
 
 Names = dict[int, str]
-IN_RAS = {
-    "space": "right-anterior-superior",
-    "space_directions": "(1.5,0,0) (0,2,0) (0,0,3)",
-    "space_origin": "(-5,7,11)",
-}
+IN_RAS = {"space": "right-anterior-superior", "space_origin": "(-5,7,11)"}
+IN_RAS["space_directions"] = "(1.5,0,0) (0,2,0) (0,0,3)"
 LIVER, SPLEEN = {1: "liver", 2: "spleen"}, {1: "spleen", 2: "liver"}
 
 
 def slicer(path: Path, values: NDArray[Any], names: Names, early: bool = False) -> None:
     """A .seg.nrrd; of several layers where `values` has four axes, the first of them the layer."""
-    segments = "".join(
-        f"Segment{number}_Name:={name}\n"
-        + (
-            ""
-            if early
-            else f"Segment{number}_LabelValue:={value % 100}\nSegment{number}_Layer:={value // 100}\n"
-        )
-        for number, (value, name) in enumerate(names.items())
-    )
+    segments = ""
+    for number, (value, name) in enumerate(names.items()):
+        segments += f"Segment{number}_Name:={name}\n"
+        if not early:
+            segments += f"Segment{number}_LabelValue:={value % 100}\nSegment{number}_Layer:={value // 100}\n"
     fields: dict[str, str | None] = dict(IN_RAS)
     if values.ndim == 4:
         fields["space_directions"] = f"none {IN_RAS['space_directions']}"
@@ -103,9 +96,8 @@ def test_values_are_read_by_the_names_of_their_file(tmp_path: Path, name: str) -
     (tmp_path / "map.json").write_text('{"spleen": 1, "liver": 300}')
     done = convert(source, tmp_path / "q", label_map=str(tmp_path / "map.json"))
     assert all(np.array_equal(label, np.array([0, 300, 1])[mask()]) for label in labels_of(done))
-    with pytest.raises(
-        AnnotationsError, match=r"map-classes 1: .*1 is 'liver' in 0_.* and 'spleen' in 1_.*write"
-    ):
+    words = r"map-classes 1: .*1 is 'liver' in 0_.* and 'spleen' in 1_.*write"
+    with pytest.raises(AnnotationsError, match=words):
         convert(source, tmp_path / "r", map_classes=("1=organ",))
     done = convert(source, tmp_path / "t", map_classes=("liver=organ", "spleen=organ"))
     assert all(np.array_equal(label > 0, mask() > 0) for label in labels_of(done))
@@ -124,14 +116,12 @@ def test_names_that_agree_keep_the_values_and_files_without_names_are_taken_by_v
 
 def test_names_that_disagree_beside_files_without_names_are_refused(tmp_path: Path) -> None:
     source = table_of(tmp_path / "s", "a.nii.gz", (mask(), LIVER), (mask(), SPLEEN), (mask(), None))
-    with pytest.raises(
-        AnnotationsError, match=r"1 is 'liver' in 0_.* 2_plain.nii names none; say --label-map"
-    ):
+    words = r"1 is 'liver' in 0_.* 2_plain.nii names none; say --label-map"
+    with pytest.raises(AnnotationsError, match=words):
         convert(source, tmp_path / "o")
     (tmp_path / "map.txt").write_text("background\nliver\nspleen\n")
     done = convert(source, tmp_path / "p", label_map=str(tmp_path / "map.txt"))
-    swapped = np.array([0, 2, 1])[mask()]
-    assert same(done, mask(), swapped, mask())
+    assert same(done, mask(), np.array([0, 2, 1])[mask()], mask())
 
 
 def test_values_without_a_name_and_names_twice_are_refused(tmp_path: Path) -> None:

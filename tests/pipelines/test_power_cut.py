@@ -47,8 +47,7 @@ def test_the_manifest_is_named_after_all_it_names_is_on_the_disk(tmp_path, monke
     committed = story.index(("as", str(folder / "manifest.json")))
     for path in folder.iterdir():
         if path.name != "manifest.json":
-            synced = story.index(("sync", str(path)))
-            assert story.index(("as", str(path))) < synced < committed, path
+            assert story.index(("as", str(path))) < story.index(("sync", str(path))) < committed, path
     assert story[committed - 2] == ("sync", story[committed - 1][1])  # the manifest, under its temporary name
     assert ("sync", str(folder)) in story[:committed]
     assert story[committed + 1] == ("sync", str(folder))

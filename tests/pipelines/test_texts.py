@@ -129,8 +129,7 @@ def test_remarks_that_repeat_such_text_are_written_with_escapes(tmp_path):
     LAYOUT_SOURCES["coco"](tmp_path / "s")
     with edited(tmp_path / "s/instances.json") as document:
         document["annotations"].append({**document["annotations"][0], "id": BAD, "bbox": [1, 1, BAD, 1]})
-    done = run_convert(tmp_path / "s", tmp_path / "o", layout="coco")
-    (entry,) = rejected_entries(done.folder)
+    (entry,) = rejected_entries(run_convert(tmp_path / "s", tmp_path / "o", layout="coco").folder)
     assert entry["stage"] == "object" and entry["detail"].startswith(r"annotation \ud800 bbox")
 
 

@@ -53,7 +53,6 @@ def family(process: int) -> list[int]:
 
 
 def sockets_of(process: int) -> set[str]:
-    """The inodes of the sockets that a process holds."""
     found = set()
     with contextlib.suppress(OSError):  # the process or the descriptor has gone
         for link in Path(f"/proc/{process}/fd").iterdir():
