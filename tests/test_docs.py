@@ -74,10 +74,9 @@ REQUIRED = {"layout": "folders", "source": "gs://bucket/photos", "out": "gs://bu
 
 
 def test_every_parameter_of_the_flex_template_is_an_option_of_convert_and_says_what_it_is():
-    (subparsers,) = [
-        action for action in _parser("convert")._actions if hasattr(action, "choices") and action.choices
-    ]
-    options = {word for action in subparsers.choices["convert"]._actions for word in action.option_strings}
+    actions = _parser("convert")._actions
+    (commands,) = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
+    options = set(commands.choices["convert"]._option_string_actions)
     for parameter in PARAMETERS:
         assert f"--{parameter['name'].replace('_', '-')}" in options
         assert parameter["label"] and parameter["helpText"]

@@ -99,9 +99,8 @@ def test_clothing_has_every_picture_in_its_split_and_class(clothing, test_data):
     records = {name: split.records for name, split in manifest.splits.items()}
     assert records == {"test": 144, "train": 1000, "validation": 146}
     assert len(manifest.labels) == 10 and manifest.task == "classification" and not manifest.rejected
-    on_disk = Counter(
-        (path.parts[-3], path.parts[-2]) for path in (test_data / "images/clothing").rglob("*.jpg")
-    )
+    paths = (test_data / "images/clothing").rglob("*.jpg")
+    on_disk = Counter((path.parts[-3], path.parts[-2]) for path in paths)
     stored = Counter(
         (name, bytes(features["image/class/text"][0]).decode())
         for name in manifest.splits
@@ -224,9 +223,8 @@ def same_as_tensorflow(done: Conversion) -> int:
             kinds = {
                 key: tf.string if isinstance(value, list) else value.dtype.name for key, value in ours.items()
             }
-            parsed = tf.io.parse_single_example(
-                data, {key: tf.io.VarLenFeature(kind) for key, kind in kinds.items()}
-            )
+            spec = {key: tf.io.VarLenFeature(kind) for key, kind in kinds.items()}
+            parsed = tf.io.parse_single_example(data, spec)
             for key, value in ours.items():
                 found = parsed[key].values.numpy()
                 if isinstance(value, list):

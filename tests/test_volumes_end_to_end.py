@@ -134,9 +134,8 @@ def test_organs_are_where_they_were_and_as_dense_in_every_mode(converted, mode):
             places, values = [], []
             for part in parts[name]:
                 places.append(part.grid.to_mm(np.argwhere(part.label == organ.label)))
-                inside = interior(
-                    part.grid, organ, margin_mm(source, part.grid, 2.0 if mode == "cubic" else 1.0)
-                )
+                margin = margin_mm(source, part.grid, 2.0 if mode == "cubic" else 1.0)
+                inside = interior(part.grid, organ, margin)
                 values.append(part.image[..., 0][inside])
                 assert (part.label[inside] == organ.label).all(), (name, organ.name)
             found = np.unique(np.concatenate(places).round(3), axis=0)  # tiles overlap

@@ -77,9 +77,8 @@ def test_the_part_that_is_slow_is_named(folders, monkeypatch):
 def test_the_command_says_how_many_accelerators_are_fed(folders, capsys):
     words = ["bench", str(folders["raw"]), "--batch-size", "4", "--seconds", "0.01", "--appetite"]
     assert main([*words, "10"]) == 0
-    assert re.search(
-        r"at 10 images/s each it feeds [\d.]+ accelerators by itself\n$", capsys.readouterr().out
-    )
+    told = r"at 10 images/s each it feeds [\d.]+ accelerators by itself\n$"
+    assert re.search(told, capsys.readouterr().out)
     assert main([*words, "0"]) == 2
     assert "--appetite 0: expected images per second above 0" in capsys.readouterr().err
     with pytest.raises(UsageError, match="seconds: expected more than 0"):

@@ -35,9 +35,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(sound: Path, scratch: Path, kinds: str, first: int, count: int) -> list[dict[str, Any]]:
     """What went wrong with so many hostile copies of each data set."""
     command = [sys.executable, "-m", "tests.support.hostile_reader", sound, scratch, kinds, first, count]
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
+    more = {"capture_output": True, "text": True, "check": False, "cwd": Path(__file__).parents[2]}
+    done = subprocess.run(list(map(str, command)), **more)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0 and lines and lines[-1]["read"] >= count, done.stderr[-3000:]
     return lines[:-1]

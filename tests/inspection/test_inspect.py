@@ -118,9 +118,8 @@ def test_an_address_that_nobody_reads_is_refused_with_what_is_known(look: Callab
 
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
-    folder, _ = write(
-        tmp_path, alter=lambda example, features: {**features, "image/filename": b"\x1b[31m\xff.jpg"}
-    )
+    name = {"image/filename": b"\x1b[31m\xff.jpg"}
+    folder, _ = write(tmp_path, alter=lambda example, features: features | name)
     assert "source  \\x1b[31m\\udcff.jpg" in describe_record(folder, "train:0")
 
 

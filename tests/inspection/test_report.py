@@ -336,10 +336,8 @@ def test_the_choice_is_distinct_reproducible_and_spread(found: list[Candidate], 
 
 
 def test_every_class_is_shown_where_there_is_room() -> None:
-    found = [
-        dataclasses.replace(PLAIN, number=number, labels=(0,) if number < 500 else (number % 7,))
-        for number in range(520)
-    ]
+    labels = [(0,) if number < 500 else (number % 7,) for number in range(520)]
+    found = [dataclasses.replace(PLAIN, number=n, labels=some) for n, some in enumerate(labels)]
     assert {item.labels[0] for item, _ in choose(found, 7, detection=False)} == set(range(7))
 
 
@@ -364,13 +362,10 @@ def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) ->
     sampled = dataclasses.replace(read_manifest(folder).splits["train"].statistics.pixels, count=1)
     recipe = {"resize": "keep-aspect", "min_dimension": 300, "max_dimension": 400, "pad": True}
     manifest = change_train(folder, {"source_sizes": sizes, "pixels": sampled}, recipe=recipe)
-    choices = {
-        name: (size, share) for name, size, share in padding_choices(Facts(path="x", manifest=manifest))
-    }
-    for name, size, share in (
-        ("as it is now", (8, 12), 1 / 8),
-        ("aspect kept within 400, padded to a square (--pad)", (400, 400), 0.25),
-    ):
+    found = padding_choices(Facts(path="x", manifest=manifest))
+    choices = {name: (size, share) for name, size, share in found}
+    padded = "aspect kept within 400, padded to a square (--pad)"
+    for name, size, share in (("as it is now", (8, 12), 1 / 8), (padded, (400, 400), 0.25)):
         assert choices[name][0] == size and choices[name][1] == pytest.approx(share)
     assert not [name for name in choices if "the loader" in name], "that would be the square"
 

@@ -58,9 +58,8 @@ def make(folder: Path, **more: Any) -> Path:
     drawing = {key: more.pop(key) for key in ("window", "store", "spacing_mm", "modality") if key in more}
     records = [draw_scan(f"scan {number}.nii.gz", **drawing) for number in range(4)]
     records[1] = dataclasses.replace(records[1], findings=(TILT,))
-    records[2] = dataclasses.replace(
-        records[2], findings=(TILT, OTHER), label=np.zeros(records[2].image.shape[:3], np.uint8)
-    )
+    empty = np.zeros_like(records[2].label)
+    records[2] = dataclasses.replace(records[2], findings=(TILT, OTHER), label=empty)
     records += [draw_scan(f"test {number}", "test", labelled=number == 0, **drawing) for number in range(2)]
     return write_segmentation(folder / "scans" / "1.0.0", records, **more)
 
@@ -69,10 +68,8 @@ def load_all(folder: Path, side: int = 240) -> list[ScanSample]:
     manifest = read_manifest(folder)
     facts = Facts(path="x", manifest=manifest)
     display = display_of(manifest, facts.total)
-    return [
-        load_scan(folder, manifest, (one, None), display, facts.ranks, side)
-        for one in find_candidates(folder, manifest)
-    ]
+    found = find_candidates(folder, manifest)
+    return [load_scan(folder, manifest, (one, None), display, facts.ranks, side) for one in found]
 
 
 def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(tmp_path: Path) -> None:
@@ -252,10 +249,7 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
 
 def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> None:
     records = [draw_scan(key, tile=number) for key in ("one", "two") for number in range(3)]
-    records = [
-        dataclasses.replace(drawn, image=np.concatenate([drawn.image, drawn.image], axis=3))
-        for drawn in records
-    ]
+    records = [dataclasses.replace(one, image=np.concatenate([one.image] * 2, axis=3)) for one in records]
     folder = write_segmentation(tmp_path / "a" / "1", records, recipe={**RECIPE, "fit": "tiles"})
     change(folder, labels={value: str(value) for value in range(5)})
     source, page = report(folder)
@@ -383,9 +377,8 @@ def test_values_that_are_equally_frequent_make_a_flat_curve(step: float, origin:
 
 @pytest.mark.long
 def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrolling(tmp_path: Path) -> None:
-    folder = make(
-        tmp_path, spacing_mm=(1.5, 4.0, 4.0), window=WINDOW, recipe={**RECIPE, "window_hu": [-160, 240]}
-    )
+    recipe = {**RECIPE, "window_hu": [-160, 240]}
+    folder = make(tmp_path, spacing_mm=(1.5, 4.0, 4.0), window=WINDOW, recipe=recipe)
     labels = read_manifest(folder).labels
     change(folder, labels={value: f"{name} with quite a long name" for value, name in labels.items()})
     source, _ = report(folder)

@@ -294,9 +294,8 @@ def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Pa
         ),
     ):
         assert expected in text, text
-    oblique = dataclasses.replace(
-        drawn, affine=grid_around((6, 4, 4), (144, 112, 136), turn_degrees=12).affine
-    )
+    grid = grid_around((6, 4, 4), (144, 112, 136), turn_degrees=12)
+    oblique = dataclasses.replace(drawn, affine=grid.affine)
     text = describe_record(write_segmentation(tmp_path / "oblique", [oblique]), "train:0")
     assert re.search(r"width to right; 1\d\.\d degrees oblique", text)
     text = describe_record(write_segmentation(tmp_path / "none", scans()), "test:0")

@@ -59,9 +59,8 @@ def copied(sound: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("task", "encoding", "dtype", "channels"), CASES)
 def test_a_sound_data_set_has_no_problems(tmp_path, task, encoding, dtype, channels):
-    examples = draw_examples(
-        task, {"train": 9, "test": 3}, shape=(8, 12, channels), dtype=dtype, varied=encoding != "raw"
-    )
+    drawing = {"shape": (8, 12, channels), "dtype": dtype, "varied": encoding != "raw"}
+    examples = draw_examples(task, {"train": 9, "test": 3}, **drawing)
     more = {"shards": 5, "masks": task == "detection"}
     folder = write_dataset(tmp_path, examples, task=task, encoding=encoding, **more)
     seen: list[tuple[int, int]] = []
@@ -351,10 +350,8 @@ def test_a_label_map_with_names_and_display_names_verifies(tmp_path: Path, layou
     if layout == "csv":
         rows = [boxed(f"hat/{number:04d}.jpg", (1, 1, 8, 8)) for number in range(0, 6, 2)]
         write_annotations(tmp_path / "s", "csv", rows)
-    items = "".join(
-        f'item {{ id: {number} name: "/m/{number}" display_name: "{name}" }}\n'
-        for number, name in enumerate(("hat", "shirt"), 1)
-    )
+    item = 'item {{ id: {0} name: "/m/{0}" display_name: "{1}" }}\n'
+    items = item.format(1, "hat") + item.format(2, "shirt")
     (tmp_path / "labels.pbtxt").write_text(items)
     label_map = str(tmp_path / "labels.pbtxt")
     report = verify(run_convert(tmp_path / "s", tmp_path / "out", layout=layout, label_map=label_map).folder)
@@ -362,9 +359,7 @@ def test_a_label_map_with_names_and_display_names_verifies(tmp_path: Path, layou
 
 
 def test_many_problems_of_one_kind_are_counted_and_not_listed() -> None:
-    problems = tuple(
-        Problem(file="a", record=number, message=f"label {number} is 'x{number}'") for number in range(500)
-    )
+    problems = tuple(Problem(file="a", record=n, message=f"label {n} is 'x{n}'") for n in range(500))
     text = str(VerifyReport(folder="x", files=1, records=500, bytes=1, problems=problems))
     assert text.startswith("x: 500 problems") and len(text.splitlines()) == 23
     assert "and 480 more:" in text and "480 x label # is #" in text

@@ -161,14 +161,12 @@ def test_label_images_are_settled_like_boxes(tmp_path: Path, layout: str) -> Non
         (tmp_path / "src" / "t.csv").write_text("image,label\n" + "".join(rows))
 
     def wrong(**more: Any) -> tuple[list[str], bool]:
-        done = convert(
-            tmp_path / "src", tmp_path / "out", layout=layout, task="segmentation", overwrite=True, **more
-        )
+        more |= {"layout": layout, "task": "segmentation", "overwrite": True}
+        done = convert(tmp_path / "src", tmp_path / "out", **more)
         differ = []
         for name, record in read_all(Path(done.folder), ["train"]).items():
-            label, picture = (
-                np.frombuffer(record[f"image/{one}"][0], np.uint8) for one in ("label", "encoded")
-            )
+            label = np.frombuffer(record["image/label"][0], np.uint8)
+            picture = np.frombuffer(record["image/encoded"][0], np.uint8)
             if not np.array_equal(label > 0, picture[::3] > 127):
                 differ.append(name)
         return differ, "warning" in summary(done)

@@ -72,9 +72,8 @@ def class_masks(root: Path, classes: int) -> Masks:
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
-    return run_convert(
-        source, out, **{"layout": "class-masks", "class_overlap": "channels", **SIZE, **options}
-    )
+    given = {"layout": "class-masks", "class_overlap": "channels", **SIZE, **options}
+    return run_convert(source, out, **given)
 
 
 def channels_by_source(folder: str) -> dict[str, NDArray[np.uint8]]:
@@ -133,9 +132,8 @@ def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_
     for channel, name in enumerate(drawn["s0"]):
         alone = convert(tmp_path / "s", tmp_path / name, class_overlap="refuse", classes=(name,), **options)
         for augment in ([], [*AUGMENT[:3], crop, AUGMENT[4]]):
-            loaders = [
-                Loader(done.folder, batch_size=3, seed=5, augment=augment) for done in (together, alone)
-            ]
+            more = {"batch_size": 3, "seed": 5, "augment": augment}
+            loaders = [Loader(done.folder, **more) for done in (together, alone)]
             for step in range(4):
                 batch, expected = (loader.batch(step) for loader in loaders)
                 assert np.array_equal(batch["id"], expected["id"])
@@ -327,10 +325,8 @@ def test_verify_finds_a_bit_that_is_flipped_and_one_of_no_class(tmp_path: Path) 
     (path,) = Path(done.folder).glob("*.tfrecord-00000-of-00001")
     index = ShardIndex.from_bytes(Path(f"{path}.index").read_bytes(), "")
     data = path.read_bytes()
-    for bit, words in (
-        (1, "the records give"),
-        (5, r"image/label: 1 in bit 5 of its sets, which is not in the m"),
-    ):
+    unknown = "image/label: 1 in bit 5 of its sets, which is not in the m"
+    for bit, words in ((1, "the records give"), (5, unknown)):
         changed = bytearray(data)
         at = int(index.raw_starts["image/label"][1]) + 37
         changed[at] ^= 1 << bit

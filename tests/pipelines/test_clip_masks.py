@@ -363,9 +363,7 @@ def test_what_a_clip_needs_is_told_with_its_masks(tmp_path):
     recipe = Recipe(layout="pairs", frames=FRAMES, height=600, width=800)
     listing = recipe.rules.listing(LocalFiles(str(tmp_path)))
     reference = listing.complete(Reference(source="a", key="a", mask="a_mask"))
-    assert reference.paths == tuple(
-        f"{folder}/{number}.png" for folder in ("a", "a_mask") for number in range(12)
-    )
+    assert reference.paths == tuple(f"{name}/{n}.png" for name in ("a", "a_mask") for n in range(12))
     labels = LabelMap(entries=((0, "background"), (1, "square"), (2, "bar")), first_id=0, where="")
     needed: list[int] = []
     (record,) = converter_of(recipe, "segmentation", labels).records(reference, listing.files, needed.append)

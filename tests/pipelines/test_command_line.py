@@ -138,9 +138,8 @@ def test_an_unknown_runner_is_told_with_the_known_ones(source, tmp_path):
 
 
 def test_only_convert_takes_options_of_beam():
-    assert_readable(
-        halofeed_here("verify", "x", "--", "--runner=x"), 2, "only convert takes options after --"
-    )
+    done = halofeed_here("verify", "x", "--", "--runner=x")
+    assert_readable(done, 2, "only convert takes options after --")
 
 
 JOB = JobOptions(source="photos", out="data", name="set")

@@ -29,9 +29,7 @@ def voc_colors() -> list[int]:
     colors = []
     for index in range(256):
         bits = [(index >> bit) & 1 for bit in range(9)]
-        colors += [
-            sum(bits[channel + 3 * place] << (7 - place) for place in range(3)) for channel in range(3)
-        ]
+        colors += [sum(bits[color + 3 * place] << (7 - place) for place in range(3)) for color in range(3)]
     return colors
 
 
@@ -57,9 +55,8 @@ def ring() -> NDArray[np.uint8]:
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
-    return run_convert(
-        source, out, **{"layout": "pairs", "task": "segmentation", "height": 24, "width": 32, **options}
-    )
+    given = {"layout": "pairs", "task": "segmentation", "height": 24, "width": 32, **options}
+    return run_convert(source, out, **given)
 
 
 def counted(done: Any) -> Statistics:
@@ -113,9 +110,8 @@ def test_padding_and_what_rotation_brings_in_are_ignored(tmp_path: Path) -> None
     done = convert(source, tmp_path / "o", ignore_label=VOID, **sizing)
     label = Loader(done.folder, split="train", batch_size=1, training=False)[0]["label"]
     assert (label[24:] == VOID).all() and np.array_equal(label[:24], ring())
-    turned = Loader(
-        done.folder, split="train", batch_size=2, augment=[RandomRotation(degrees=45, probability=1)]
-    )
+    turn = RandomRotation(degrees=45, probability=1)
+    turned = Loader(done.folder, split="train", batch_size=2, augment=[turn])
     for step in range(4):
         assert set(np.unique(turned.batch(step)["label"])) <= {0, 2, VOID}
     corner = [turned.batch(step)["label"][:, 0, 0] for step in range(4)]

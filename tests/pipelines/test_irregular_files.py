@@ -130,9 +130,8 @@ def test_a_source_a_list_or_a_config_that_is_a_pipe_is_refused(tmp_path, capsys)
 def is_accounted_for(path: str, records: set[str], rejects: list[dict[str, str]]) -> bool:
     """Whether a file, or the folder in which it lies, is in a record or in a reject."""
     above = [path.rsplit("/", depth)[0] for depth in range(path.count("/") + 1)]
-    return path in records or any(
-        entry["source"] in above or f"{path}: " in entry["detail"] for entry in rejects
-    )
+    told = [entry for entry in rejects if entry["source"] in above or f"{path}: " in entry["detail"]]
+    return path in records or bool(told)
 
 
 @layouts

@@ -131,9 +131,8 @@ def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: 
     # The annotations themselves take more than a gigabyte: they are read before the limit counts.
     folder, _ = convert_in_child(tmp_path / "src", tmp_path / "out", most_bytes=4 << 30, **given)
     assert len(read_all(folder, ["train"])) == 2
-    assert [entry["reason"] for entry in rejected_entries(folder)] == [
-        "mask has a polygon that goes to and fro"
-    ]
+    (entry,) = rejected_entries(folder)
+    assert entry["reason"] == "mask has a polygon that goes to and fro"
 
 
 @pytest.mark.long
@@ -173,9 +172,8 @@ def test_whatever_a_reader_raises_costs_one_input(tmp_path, monkeypatch, error, 
 
     monkeypatch.setattr(picture, "resize_image", failing)
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", threads=threads)
-    assert [(entry["source"], entry["reason"]) for entry in rejected_entries(done.folder)] == [
-        ("hat/odd.png", reason)
-    ]
+    (entry,) = rejected_entries(done.folder)
+    assert (entry["source"], entry["reason"]) == ("hat/odd.png", reason)
     assert len(read_all(Path(done.folder), ["train"])) == 6
 
 
@@ -185,10 +183,8 @@ def test_the_records_are_the_same_however_many_threads_share_the_bound(tmp_path:
         data = even_png(900 + 300 * number, 1000, 8, (2, 6)[number % 2])
         (tmp_path / f"src/hat/large {number}.png").write_bytes(data)
     options = {"layout": "folders", "max_memory": 64}
-    first, *others = [
-        bytes_of(tmp_path / "src", tmp_path / str(threads), threads=threads, **options)
-        for threads in (1, 2, 5)
-    ]
+    source = tmp_path / "src"
+    first, *others = [bytes_of(source, tmp_path / f"{n}", threads=n, **options) for n in (1, 2, 5)]
     assert all(other == first for other in others)
     assert first["rejected.jsonl"], "some take more than the bound"
 
@@ -214,9 +210,8 @@ def test_what_a_machine_has_too_little_memory_for_another_run_converts(tmp_path,
         first = run_convert(tmp_path / "src", tmp_path / "out", **given)
     (entry,) = rejected_entries(first.folder)
     assert (entry["source"], entry["reason"]) == ("hat/large.png", TOO_MUCH)
-    assert re.fullmatch(
-        r"about [\d,]+ MiB; this machine has 160 for each worker; take fewer --workers", entry["detail"]
-    )
+    told = r"about [\d,]+ MiB; this machine has 160 for each worker; take fewer --workers"
+    assert re.fullmatch(told, entry["detail"])
     again = run_convert(tmp_path / "src", tmp_path / "out", overwrite=True, **given)
     assert not rejected_entries(again.folder)
     assert len(read_all(Path(again.folder), ["train"])) == 5

@@ -38,9 +38,8 @@ def slicer(path: Path, values: NDArray[Any], names: Names, early: bool = False) 
 
 
 def total_segmentator(path: Path, values: NDArray[Any], names: Names) -> None:
-    entries = "".join(
-        f'<Label Key="{value}" Red="1"><![CDATA[{name}]]></Label>' for value, name in names.items()
-    )
+    entry = '<Label Key="{}" Red="1"><![CDATA[{}]]></Label>'
+    entries = "".join(entry.format(*one) for one in names.items())
     extended(path, values, f"<CaretExtension><LabelTable>{entries}</LabelTable></CaretExtension>")
 
 
@@ -108,9 +107,8 @@ def test_names_that_agree_keep_the_values_and_files_without_names_are_taken_by_v
     done = convert(source, tmp_path / "o")
     assert done.manifest.labels == {0: "background", **LIVER, 3: "3"}
     assert same(done, mask(), mask(1, 4))
-    generated = table_of(
-        tmp_path / "g", "a.seg.nrrd", (mask(), {1: "Segment_1", 2: "Segment_2"}), (mask(1), None)
-    )
+    names = {1: "Segment_1", 2: "Segment_2"}
+    generated = table_of(tmp_path / "g", "a.seg.nrrd", (mask(), names), (mask(1), None))
     assert convert(generated, tmp_path / "p").manifest.labels == {0: "background", 1: "1", 2: "2"}
 
 
@@ -175,9 +173,8 @@ def test_a_mask_of_one_class_that_names_another_is_rejected(tmp_path: Path) -> N
         save_nifti(tmp_path / f"s/{case}/ct.nii.gz", image(), AFFINE)
         for number, organ in LIVER.items():
             named = {1: "spleen" if case == "b" else organ}
-            total_segmentator(
-                tmp_path / f"s/{case}/{organ}.nii.gz", (mask() == number).astype(np.uint8), named
-            )
+            values = (mask() == number).astype(np.uint8)
+            total_segmentator(tmp_path / f"s/{case}/{organ}.nii.gz", values, named)
     patterns = {"image_pattern": "{id}/ct.nii.gz", "label_pattern": "{id}/{class}.nii.gz"}
     done = convert(tmp_path / "s", tmp_path / "o", layout="class-masks", **patterns)
     assert rejected(done)["b/ct.nii.gz"][1] == "names of the mask disagree" and len(by_name(done)) == 1

@@ -222,10 +222,8 @@ def test_a_version_in_a_store_stands_until_the_new_one_is_whole(clean, drawn, tm
     assert clean.objects("out/shapes/1.0.0/") == before
     here(str(source), out, overwrite=True)
     here(str(source), str(tmp_path / "local"))
-    assert is_as(
-        clean.objects("out/"),
-        {f"shapes/1.0.0/{k}": v for k, v in all_bytes(tmp_path / "local/shapes/1.0.0").items()},
-    )
+    expected = all_bytes(tmp_path / "local/shapes/1.0.0").items()
+    assert is_as(clean.objects("out/"), {f"shapes/1.0.0/{name}": data for name, data in expected})
 
 
 HOLD = """

@@ -89,10 +89,8 @@ def test_every_unknown_label_is_named_with_its_count_and_a_place(source, tmp_pat
         run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.txt"), **FOLDERS)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("2 label(s) of the data are not in") and "known: shirt" in lines[0]
-    assert lines[1:] == [
-        "  'glove': 1 times, first in glove/0000.jpg",
-        "  'hat': 12 times, first in hat/0000.jpg",
-    ]
+    said = "  '{0}': {1} times, first in {0}/0000.jpg"
+    assert lines[1:] == [said.format("glove", 1), said.format("hat", 12)]
     assert not (tmp_path / "out/set").exists()
 
 
@@ -102,9 +100,8 @@ def test_two_sources_with_one_id_are_both_named(source, tmp_path):
     images = [{"id": 7, "file_name": files[0]}, {"id": "7", "file_name": files[1]}]
     document = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "hat"}]}
     (source / "instances.json").write_text(json.dumps(document))
-    fails_and_writes_nothing(
-        JobError, f"(?s)id 7.*{files[0]}.*{files[1]}", source, tmp_path / "out", layout="coco"
-    )
+    words = f"(?s)id 7.*{files[0]}.*{files[1]}"
+    fails_and_writes_nothing(JobError, words, source, tmp_path / "out", layout="coco")
 
 
 @pytest.mark.parametrize("layout", ["folders", "csv", "jsonl", "coco", "voc"])
@@ -198,9 +195,7 @@ def test_one_number_written_in_two_ways_is_refused(tmp_path, other):
     with pytest.raises(AnnotationsError, match=r"are one number, written in two ways.*--label-map"):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
     (tmp_path / "map.json").write_text(json.dumps({"0": 0, "1": 1, other: 2}))
-    done = run_convert(
-        tmp_path / "src", tmp_path / "out", layout="folders", label_map=str(tmp_path / "map.json")
-    )
+    done = run_convert(tmp_path / "src", tmp_path / "out", label_map=str(tmp_path / "map.json"), **FOLDERS)
     assert done.manifest.labels == {0: "0", 1: "1", 2: other}
 
 
@@ -231,9 +226,8 @@ def splits_of_voc(folder: str, names: list[str]) -> dict[str, str]:
 )
 def test_entries_of_lists_may_have_extensions_and_folders_above(tmp_path: Path, entry: str) -> None:
     draw_voc(tmp_path / "src", "cam1/a", "cam2/a", "v1.2")
-    write_lists(
-        tmp_path / "src", train=entry.format("cam1/a"), val=f"{entry.format('cam2/a')} {entry.format('v1.2')}"
-    )
+    first, *others = (entry.format(name) for name in ("cam1/a", "cam2/a", "v1.2"))
+    write_lists(tmp_path / "src", train=first, val=" ".join(others))
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="voc", max_rejected=0)
     assert splits_of_voc(done.folder, ["train", "val"]) == {"cam1/a": "train", "cam2/a": "val", "v1.2": "val"}
 

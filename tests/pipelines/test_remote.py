@@ -102,10 +102,8 @@ def test_a_worker_of_another_version_goes_no_further_and_says_both(source, tmp_p
         return submitted(job).replace(f'"software": "{__version__}"', '"software": "9.9", "new": 1')
 
     monkeypatch.setattr(ShardJob, "to_json", elsewhere)
-    with pytest.raises(
-        JobError,
-        match=rf"^a worker has halofeed {__version__}, and the command that submitted the job 9\.9: install",
-    ):
+    words = rf"^a worker has halofeed {__version__}, and the command that submitted the job 9\.9: install"
+    with pytest.raises(JobError, match=words):
         convert_far(source, tmp_path)
 
 

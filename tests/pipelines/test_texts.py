@@ -143,9 +143,8 @@ def test_an_annotation_can_name_a_file_that_is_not_utf8(tmp_path):
 
 def odd_names(root: Path) -> None:
     """Pictures of which names and classes are not ASCII, and one whose name is not UTF-8."""
-    draw_pictures(
-        root, "h\u00e4t/a.png", "h\u00e4t/\u00fc.png", "coat/\U0001f9e5.png", "coat/b.png", "coat/c.png"
-    )
+    names = ("h\u00e4t/a", "h\u00e4t/\u00fc", "coat/\U0001f9e5", "coat/b", "coat/c")
+    draw_pictures(root, *(f"{name}.png" for name in names))
     os.rename(root / "coat/b.png", os.fsencode(root) + b"/coat/caf\xe9.png")
     (root / "coat/c.png").write_bytes(b"no picture")
     os.rename(root / "coat/c.png", os.fsencode(root) + b"/coat/\xe9.png")
@@ -165,9 +164,8 @@ def test_the_locale_changes_no_byte(tmp_path, monkeypatch, environment):
     words = convert_words("s\u00f6", "b", workers=1)
     done = halofeed(*words, env={**os.environ, "LC_ALL": "C.UTF-8", **environment}, encoding="utf-8")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert all_bytes(tmp_path / "b") == all_bytes(
-        Path(run_convert("s\u00f6", "a", layout="folders").folder).parents[1]
-    )
+    run_convert("s\u00f6", "a", layout="folders")
+    assert all_bytes(tmp_path / "b") == all_bytes(tmp_path / "a")
     again = halofeed_here(*words)
     assert again.returncode == 0 and "already converted" in again.stdout, again.stderr
 

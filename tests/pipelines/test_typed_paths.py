@@ -199,9 +199,8 @@ def test_a_label_map_of_another_name_gives_the_same_bytes(tmp_path):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text("shirt\nhat\n")
-        found.append(
-            bytes_of(tmp_path / "set", tmp_path / f"{number}", layout="folders", label_map=str(file))
-        )
+        options = {"layout": "folders", "label_map": str(file)}
+        found.append(bytes_of(tmp_path / "set", tmp_path / f"{number}", **options))
     assert differences(*found) == []
 
 

@@ -150,12 +150,9 @@ def test_stored_before_it_is_moved_a_scan_gives_the_same_records(small_scan, cas
     before = converted(small_scan[0], case)()
     monkeypatch.setattr(VolumeConverter, "_stores_first", lambda *_: False)
     after = converted(small_scan[0], case)()
-    assert [record.facts.body.to_json() for record in before] == [
-        record.facts.body.to_json() for record in after
-    ]
-    assert all(
-        one.example.to_bytes() == other.example.to_bytes() for one, other in zip(before, after, strict=True)
-    )
+    for one, other in zip(before, after, strict=True):
+        assert one.facts.body.to_json() == other.facts.body.to_json()
+        assert one.example.to_bytes() == other.example.to_bytes()
 
 
 # A whole worker -----------------------------------------------------------------------------------------
