@@ -72,25 +72,6 @@ def test_training_that_is_stopped_says_what_was_saved(data, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_further_signals_end_training_at_once_and_the_line_is_true(data, tmp_path):
-    words = ["train", str(data), *CONFIG, "--steps", "100000", "--out", str(tmp_path / "run")]
-    for attempt in range(5):
-        with start(words, tmp_path / "tmp") as process:
-            lines = lines_until(process, "step ")
-            for _ in range(20):
-                process.send_signal(signal.SIGINT)
-                time.sleep(0.003 * attempt)
-            lines += process.communicate(timeout=120)[1].splitlines()
-        assert process.returncode == 130 and "Traceback" not in "".join(lines), lines
-        said = [line for line in lines if STOPPED in line or line.startswith("stopped after")]
-        saved = [int(path.name) for path in tmp_path.glob("run/checkpoints/0???????")]
-        assert len(said) == 1, lines
-        if not said[0].startswith("stopped after"):
-            assert ("no step of this run was saved" in said[0]) == (not saved), said
-        assert living(tmp_path / "tmp") == []
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("later_s", [0.0, 0.01, 0.02, 0.04])
 def test_a_run_to_be_replaced_stands_after_a_stop_before_a_checkpoint(data, trained, tmp_path, later_s):
     run = tmp_path / "run"
