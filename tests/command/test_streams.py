@@ -16,6 +16,7 @@ from halofeed.least_memory import check_least_memory
 from halofeed.schemas.errors import HalofeedError
 from tests.support.commands import convert, left_of, light_entries
 from tests.support.conversions import all_bytes, convert_words, draw_folders, halofeed_here, run_convert
+from tests.support.level_rows import levels
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -52,13 +53,7 @@ def test_a_conversion_with_closed_streams_gives_the_same_bytes(source, data, tmp
     assert left_of(tmp_path / "tmp", tmp_path / "out") == []
 
 
-@pytest.mark.parametrize(
-    "redirections",
-    [
-        pytest.param(COMBINATIONS[-1], marks=pytest.mark.long),
-        *(pytest.param(COMBINATIONS[number], marks=pytest.mark.exhaustive) for number in (1, 2)),
-    ],
-)
+@pytest.mark.parametrize("redirections", levels(long=COMBINATIONS[-1:], exhaustive=COMBINATIONS[1:3]))
 def test_without_streams_the_exit_status_still_tells(data, tmp_path, redirections):
     for entry, words in light_entries(data, tmp_path).items():
         assert shell(words, redirections, tmp_path / "tmp").returncode == 0, entry
@@ -148,13 +143,11 @@ def limited(words: Sequence[object], option: str, limit_mib: int) -> subprocess.
 # From below what NumPy alone takes to above what the job needs, libraries that crash where memory ends in between.
 @pytest.mark.parametrize(
     ("option", "limits_mib", "workers"),
-    [
+    levels(
         ("-v", (580,), 2),
-        pytest.param("-v", (390, 780, 880), 1, marks=pytest.mark.long),
-        pytest.param("-d", (190, 290, 390), 2, marks=pytest.mark.long),
-        pytest.param("-v", (390, 580, 780, 840, 880), 2, marks=pytest.mark.exhaustive),
-        pytest.param("-d", (190, 290, 390), 1, marks=pytest.mark.exhaustive),
-    ],
+        long=[("-v", (390, 780, 880), 1), ("-d", (190, 290, 390), 2)],
+        exhaustive=[("-v", (390, 580, 780, 840, 880), 2), ("-d", (190, 290, 390), 1)],
+    ),
 )
 def test_a_conversion_ends_in_one_line(source, tmp_path, option, limits_mib, workers):
     for limit_mib in limits_mib:

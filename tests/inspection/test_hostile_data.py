@@ -22,6 +22,7 @@ from halofeed.inspection.html.run_report import write_run_report
 from halofeed.schemas.errors import CorruptFileError
 from tests.support.hostile_sets import write_sound_sets
 from tests.support.hostile_writer import KINDS
+from tests.support.level_rows import levels
 from tests.support.run_writer import write_run
 
 
@@ -42,14 +43,7 @@ def read(sound: Path, scratch: Path, kinds: str, first: int, count: int) -> list
     return lines[:-1]
 
 
-@pytest.mark.parametrize(
-    ("first", "count"),
-    [
-        (0, 1),
-        pytest.param(1, 3, marks=pytest.mark.long),
-        pytest.param(4, 20, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("first", "count"), levels((0, 1), long=[(1, 3)], exhaustive=[(4, 20)]))
 def test_what_strangers_made_is_read_or_refused_in_words(sound, tmp_path, first, count):
     assert read(sound, tmp_path / "scratch", ",".join(KINDS), first, count) == []
 

@@ -33,7 +33,6 @@ from tests.pipelines.test_volume_labels import (
     PARTS,
     RIGHT,
     box,
-    moved,
     rtstruct_of,
     seg_of,
     series_with,
@@ -215,18 +214,6 @@ def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) ->
     check(done, *parts.values())
     assert findings(done) == {"voxels of several classes (noted)": 1}
     assert findings(convert(source, tmp_path / "b", class_overlap="refuse", **options)) == {}
-
-
-def test_a_mask_on_another_grid_is_resampled_class_by_class(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    save_nifti(root / "x/ct.nii", image(), AFFINE)
-    for seed, name in enumerate("ab"):
-        mask = (np.random.default_rng(seed).random(SHAPE) < 0.5).astype(np.uint8)
-        save_nifti(root / f"x/segmentations/{name}.nii", mask, moved(1.3, 1.1))
-    done = convert(root, tmp_path / "o", mask_grid="resample")
-    options = {"mask_grid": "resample", "class_overlap": "refuse"}
-    alone = [convert(root, tmp_path / name, classes=(name,), **options) for name in "ab"]
-    check(done, *(label for one in alone for label in channels_by_source(one.folder).values()))
 
 
 def test_labels_that_cannot_overlap_give_their_one_hot_form(tmp_path: Path) -> None:

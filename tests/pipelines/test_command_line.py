@@ -84,12 +84,6 @@ def test_wrong_usage_exits_2(source, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_several_problems_are_told_at_once(source, tmp_path):
-    done = convert(source, tmp_path, "--shards", 0, "--jpeg-quality", 101, "--min-dimension", 0)
-    assert_readable(done, 2, "")
-    assert len(done.stderr.splitlines()) == 3
-
-
 def test_debug_adds_the_traceback(source, tmp_path):
     done = convert(source, tmp_path, "--max-rejected", 0, "--debug")
     assert done.returncode == 1 and "Traceback" in done.stderr

@@ -38,6 +38,7 @@ from tests.support.conversions import (
     start,
 )
 from tests.support.dicom_writer import draw_series
+from tests.support.level_rows import levels
 
 OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
 TABLE = {"layout": "csv", "task": "segmentation"}
@@ -151,14 +152,7 @@ def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     assert all_bytes(Path(done.folder)) == expected[0]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive),
-    ],
-    ids=lambda number: number.name,
-)
+@pytest.mark.parametrize("number", levels(long=[signal.SIGTERM], exhaustive=[signal.SIGKILL]))
 def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_same_bytes(tmp_path, number):
     source, scratch = draw_series(tmp_path / "source", 15, 20), tmp_path / "scratch"
     scratch.mkdir()

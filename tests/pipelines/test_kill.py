@@ -30,6 +30,7 @@ from tests.support.conversions import (
     start,
     wait_until,
 )
+from tests.support.level_rows import levels
 from tests.support.volume_support import save_nifti, write_table
 
 OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
@@ -81,14 +82,7 @@ def finished_shards(folder: Path) -> int:
 
 
 @needs_proc
-@pytest.mark.parametrize(
-    ("kills", "workers"),
-    [
-        pytest.param(3, 2, marks=pytest.mark.long),
-        pytest.param(10, 1, marks=pytest.mark.exhaustive),
-        pytest.param(10, 2, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("kills", "workers"), levels(long=[(3, 2)], exhaustive=[(10, 1), (10, 2)]))
 def test_kills_at_random_moments_lose_nothing(source, undisturbed, tmp_path, kills, workers):
     kill_at_random(source, undisturbed, tmp_path, workers, OPTIONS, kills)
 
@@ -274,10 +268,7 @@ def expected(scans, tmp_path_factory) -> dict[str, bytes]:
     return all_bytes(Path(done.folder))
 
 
-@pytest.mark.parametrize(
-    ("workers", "threads"),
-    [(2, 2), *(pytest.param(*some, marks=pytest.mark.long) for some in ((1, 2), (2, 1)))],
-)
+@pytest.mark.parametrize(("workers", "threads"), levels((2, 2), long=[(1, 2), (2, 1)]))
 def test_workers_and_threads_change_no_byte_of_volumes(scans, expected, tmp_path, workers, threads):
     assert bytes_of(scans, tmp_path, workers=workers, threads=threads, **TILES) == expected
 

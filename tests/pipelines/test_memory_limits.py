@@ -28,6 +28,7 @@ from tests.support.conversions import (
     rejected_entries,
     run_convert,
 )
+from tests.support.level_rows import levels
 from tests.support.memory_cases import PICTURES, even_png
 
 # Bounded once everything is imported: interpreter and libraries differ between machines.
@@ -121,10 +122,7 @@ def zigzag(points: int) -> list[list[float]]:
     return [flat.round(2).tolist()]
 
 
-@pytest.mark.parametrize(
-    "points",
-    [pytest.param(500_000, marks=pytest.mark.long), pytest.param(2_000_000, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize("points", levels(long=[500_000], exhaustive=[2_000_000]))
 def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: int) -> None:
     draw_coco(tmp_path / "src", zigzag(points))
     given = {"layout": "coco", "masks": True, "height": 600, "width": 800}

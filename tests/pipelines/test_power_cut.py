@@ -22,6 +22,7 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines import storage
 from halofeed.schemas import durable
 from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start
+from tests.support.level_rows import levels
 
 OPTIONS = {"layout": "folders", "shards": 4}
 
@@ -101,9 +102,7 @@ def begin(source: Path, out: Path, *more: str, **changed: object) -> subprocess.
     return start([*convert_words(source, out, **options), *more], stdout=None, stderr=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize(
-    "cuts", [pytest.param(3, marks=pytest.mark.long), pytest.param(12, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("cuts", levels(long=[3], exhaustive=[12]))
 def test_copies_of_the_device_hold_a_whole_version_or_go_on(tmp_path, disk, cuts):
     image, folder = disk
     draw_folders(tmp_path / "src", 40, side=200)

@@ -31,6 +31,7 @@ from tests.support.conversions import (
     run_convert,
     start,
 )
+from tests.support.level_rows import levels
 
 OPTIONS = {"layout": "folders", "shards": 4}
 
@@ -86,10 +87,10 @@ STEPS = ["-00001-of-00004", "features.json", "manifest.json"]
 
 @pytest.mark.parametrize(
     ("way", "places"),
-    [
+    levels(
         ("exchange", [*STEPS, "exchange", "rename", "remove", "rmdir"]),
-        pytest.param("file by file", [*STEPS, "take", "remove"], marks=pytest.mark.long),
-    ],
+        long=[("file by file", [*STEPS, "take", "remove"])],
+    ),
 )
 def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tmp_path, way, places):
     outs = {(place, when): tmp_path / f"{place} {when}" for place in places for when in ("before", "after")}
@@ -115,9 +116,7 @@ def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tm
         assert not replacement(folder).exists(), case
 
 
-@pytest.mark.parametrize(
-    "rounds", [pytest.param(3, marks=pytest.mark.long), pytest.param(12, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("rounds", levels(long=[3], exhaustive=[12]))
 def test_whenever_an_overwrite_is_killed_one_whole_version_stands(source, tmp_path, rounds):
     draw_folders(source, 60, side=200)
 

@@ -37,6 +37,7 @@ from tests.support.conversions import (
     shard_bytes,
     shard_job,
 )
+from tests.support.level_rows import levels
 
 OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
 
@@ -52,14 +53,7 @@ def expected(source, tmp_path_factory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "threads"),
-    [
-        (1, 2),
-        (2, 2),
-        pytest.param(1, 5, marks=pytest.mark.long),
-        pytest.param(3, 2, marks=pytest.mark.long),
-        *(pytest.param(*some, marks=pytest.mark.exhaustive) for some in ((2, 1), (3, 1), (2, 5))),
-    ],
+    ("workers", "threads"), levels((1, 2), (2, 2), long=[(1, 5), (3, 2)], exhaustive=[(2, 1), (3, 1), (2, 5)])
 )
 def test_workers_and_threads_change_no_byte_of_any_file(source, expected, tmp_path, workers, threads):
     done = run_convert(source, tmp_path, workers=workers, threads=threads, **OPTIONS)

@@ -23,6 +23,7 @@ from tests.support.conversions import (
     run_convert,
 )
 from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
+from tests.support.level_rows import levels
 
 REASON = "text holds a lone surrogate"
 BAD = "\ud800"
@@ -151,12 +152,7 @@ def odd_names(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [
-        C_LOCALE,
-        pytest.param({"LC_ALL": "C"}, marks=pytest.mark.exhaustive),
-        pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.long),
-    ],
+    "environment", levels(C_LOCALE, long=[{"PYTHONIOENCODING": "ascii"}], exhaustive=[{"LC_ALL": "C"}])
 )
 def test_the_locale_changes_no_byte(tmp_path, monkeypatch, environment):
     odd_names(tmp_path / "s\u00f6")

@@ -16,6 +16,7 @@ from PIL import Image
 from tests.support.annotation_writer import boxed, write_annotations
 from tests.support.conversions import bytes_of, draw_folders, run_convert
 from tests.support.layout_sources import LAYOUT_SOURCES
+from tests.support.level_rows import levels
 from tests.support.volume_support import write_table
 
 BOX = (2, 3, 9, 11)
@@ -128,20 +129,17 @@ def drawn(name: str, folder: Path) -> tuple[Case, Path]:
 
 FEW_WAYS = ("from elsewhere", "from inside", "a link to a link")
 EVERY = ("folders", "boxes")
+OTHERS = [name for name in NAMES if name not in EVERY]
 """Which are tried in every way at once; of the others the ways beside the few are exhaustive."""
 
 
 @pytest.mark.parametrize(
     ("name", "some"),
-    [
+    levels(
         *((name, "every way") for name in EVERY),
-        *((name, "few ways") for name in NAMES if name not in EVERY),
-        *(
-            pytest.param(name, "the others", marks=pytest.mark.exhaustive)
-            for name in NAMES
-            if name not in EVERY
-        ),
-    ],
+        *((name, "few ways") for name in OTHERS),
+        exhaustive=[(name, "the others") for name in OTHERS],
+    ),
 )
 def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, some, tmp_path, monkeypatch):
     case, root = drawn(name, tmp_path)

@@ -15,6 +15,7 @@ from pydicom.datadict import dictionary_VR, keyword_dict
 from tests.support.conversions import all_bytes, convert_words, halofeed, halofeed_here
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.support.dicom_writer import write_volume
+from tests.support.level_rows import levels
 from tests.support.volume_support import save_nifti
 
 SHAPE = (6, 16, 18)
@@ -114,12 +115,7 @@ def test_the_headers_are_full_of_sentinels(hospital):
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        ["--debug"],
-        pytest.param(["--refuse-flaws", "padding,tilt", "--salt", "s"], marks=pytest.mark.long),
-        pytest.param([], marks=pytest.mark.exhaustive),
-    ],
+    "more", levels(["--debug"], long=[["--refuse-flaws", "padding,tilt", "--salt", "s"]], exhaustive=[[]])
 )
 def test_no_sentinel_leaves_the_headers(hospital, tmp_path, more):
     (tmp_path / "map.json").write_text('{"background": 0, "liver": 1}')
