@@ -1,7 +1,5 @@
 """The demo's CT scans are what it says, and it notices a wrong conversion."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

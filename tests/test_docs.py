@@ -1,7 +1,5 @@
 """The pages and the flex template name only tests, options and files that exist."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

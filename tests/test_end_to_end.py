@@ -1,7 +1,5 @@
 """The real data sets are converted completely: every picture, box and label, as another reader sees them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

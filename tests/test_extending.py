@@ -1,7 +1,5 @@
 """Every example of docs/extending.md works as it stands there, in a copy of the project."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Each part imports only what the design allows, and asks tables for the kind of image, the task and keys."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

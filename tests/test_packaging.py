@@ -1,7 +1,5 @@
 """The wheel and sdist of `halofeed package` hold the code, the command, the extras and what workers need."""
 
-from __future__ import annotations
-
 import configparser
 import subprocess
 import sys

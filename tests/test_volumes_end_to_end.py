@@ -1,7 +1,5 @@
 """A converted scan lies where the patient was, in every orientation, format and geometric mode, and on real files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

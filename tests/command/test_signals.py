@@ -1,7 +1,5 @@
 """A command that is asked to stop says so in one line, with the signal's status, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

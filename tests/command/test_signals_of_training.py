@@ -1,7 +1,5 @@
 """Training, and what comes after it, stops when asked to, also while XLA compiles, and says truly what was saved."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

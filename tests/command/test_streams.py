@@ -1,7 +1,5 @@
 """What a command does whose standard streams are closed, full or read by nobody, or that has too little memory."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import resource

@@ -1,7 +1,5 @@
 """`halofeed bench` measures each part of the input pipeline; `halofeed show` writes the batch that training takes."""
 
-from __future__ import annotations
-
 import re
 
 import cv2

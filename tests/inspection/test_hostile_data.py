@@ -4,8 +4,6 @@ Everything that reads a data set (manifest, verify, inspect, report, loader) is 
 of which one thing is changed and every checksum is right again, in a process with a limit of memory and of time.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Does inspect say what is in a data set, and in a record?"""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Is the report about the data set it is given: complete, self-contained, escaped, and the same every time?"""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Whose pictures does a report show beside the stored ones, and what does it say where it shows none?"""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

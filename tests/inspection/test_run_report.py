@@ -1,7 +1,5 @@
 """The report of a training run is complete, self-contained, escaped and reproducible."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

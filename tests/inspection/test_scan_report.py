@@ -1,7 +1,5 @@
 """Does the report of a segmentation data set show scans as they lie in the patient, and say what is known of them?"""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

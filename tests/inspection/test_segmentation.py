@@ -1,7 +1,5 @@
 """Do verify and inspect see what is in label maps and volumes, and what is wrong with them?"""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

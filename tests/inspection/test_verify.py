@@ -1,7 +1,5 @@
 """Verify finds every fault and names its file and record."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Are boxes and labels of turned pictures put on the grid on which they were drawn, and is a guess ever silent?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

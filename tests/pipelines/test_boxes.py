@@ -1,7 +1,5 @@
 """One object that cannot be used costs that object alone; what boxes count and whose they are is found out or asked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

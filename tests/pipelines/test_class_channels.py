@@ -1,7 +1,5 @@
 """Do classes that overlap come as one channel each, whatever the source, the recipe and the augmentation?"""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import re

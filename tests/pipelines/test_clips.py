@@ -1,7 +1,5 @@
 """Videos, animations and folders of frames become clips whose frames, and labels, are those that were drawn."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Does the command line speak plainly: exit codes, one-line errors, examples, Beam's options after `--`?"""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every DICOM file is looked at once, by whoever works, and this process sees series and not slices."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """The ignore label stays apart from classes, from the file to the metrics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

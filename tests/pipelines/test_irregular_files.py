@@ -1,7 +1,5 @@
 """What is no regular file, or may not be read or listed, is one reject in every layout, and never waited for."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Keypoints lie where they were drawn, and what else can be kept of each object is in records and batches."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The same command finishes what a kill interrupted, with the same bytes and nothing left over."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Do workers that list a source in parts find what a command finds that lists it at once?"""
 
-from __future__ import annotations
-
 import os
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """An input that takes too much memory costs its own record alone, and many inputs take no more than few."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Label files that name their values are read by these names, or refused with a cure that works."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conversion from and to s3:// and gs://, on servers at loopback: the bytes of a local run's, whatever goes wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Do the stores' clients keep their promises on real servers: ranges, conditions, parts, and whatever goes wrong?"""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

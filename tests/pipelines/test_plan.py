@@ -1,7 +1,5 @@
 """Are splits, labels and ids settled, or refused, before a picture is read and a file written?"""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

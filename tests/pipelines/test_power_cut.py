@@ -4,8 +4,6 @@ Copies of a mounted ext4 device, taken while a conversion writes to it and after
 leaves it: what the kernel had not written yet is not in them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import filecmp
 import os

@@ -1,7 +1,5 @@
 """Every input ends as a record or in rejected.jsonl, once and in its own split."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What does a command do with a job on another runner: end with it, bear what is done twice, say why it failed?"""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A second command does nothing, or the committed version stands until a new one is whole, whatever happens."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

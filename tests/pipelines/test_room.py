@@ -1,7 +1,5 @@
 """A conversion that the disk cannot hold is refused before it begins, and one that fills it stops without a loss."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """A shard's bytes depend on sources and recipe alone, and each input is counted once, whatever a runner does."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Are pictures of several classes refused by name, or kept whole: records, statistics, loader, inspection?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

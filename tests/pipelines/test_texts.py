@@ -1,7 +1,5 @@
 """Text that cannot be written costs its own input alone, and names mean the same whatever the locale."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Does any file of a data set tell how its source was typed, or where it lay?"""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

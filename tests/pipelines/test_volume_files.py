@@ -1,7 +1,5 @@
 """Each layout of volumes leads to the right records, classes and splits, also in NRRD and MetaImage files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Is a label taken for what it is, whatever file it comes from, or refused with a cure that works?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any

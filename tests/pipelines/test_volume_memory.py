@@ -9,8 +9,6 @@ besides, whichever is the largest:
 - all records, where it is cut into tiles.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field

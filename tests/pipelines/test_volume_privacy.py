@@ -1,7 +1,5 @@
 """Does anything that identifies a patient leave the DICOM headers for records, manifest, rejects or terminal?"""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each scan that cannot be converted is listed with its true reason, and the advice of a refusal can be followed."""
 
-from __future__ import annotations
-
 import gzip
 import resource
 import struct

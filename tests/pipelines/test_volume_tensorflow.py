@@ -1,7 +1,5 @@
 """Do TensorFlow and TensorFlow Datasets read converted volumes to the same values?"""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

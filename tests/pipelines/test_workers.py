@@ -3,8 +3,6 @@
 Is no process copied that has threads, whose locks nobody would ever release in the copy?
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
