@@ -99,7 +99,7 @@ def test_a_file_most_of_whose_objects_are_bad_is_refused_as_a_whole(tmp_path, ba
 def test_a_set_most_of_whose_masks_cannot_be_drawn_is_not_committed(tmp_path: Path) -> None:
     wrong = {"segmentation": {"size": [5, 5], "counts": [0, 25]}}
     source = coco(tmp_path / "src", *[wrong] * 20, {})
-    words = r"20 of 21 objects could not be used .20 x object: .*another size.*such as 1\.png"
+    words = r"(?s)20 of 21 objects could not be used .20 x object: .*another size.*such as 1\.png"
     with pytest.raises(JobError, match=words):
         run_convert(source, tmp_path / "out", layout="coco", masks=True)
     assert not list(tmp_path.rglob("manifest.json"))
