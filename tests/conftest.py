@@ -1,7 +1,5 @@
 """What all tests share: where the real data lies, or a plain statement, and a user's state of their own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

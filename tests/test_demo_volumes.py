@@ -1,7 +1,5 @@
 """The demo's CT scans are what it says, and it notices a wrong conversion."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def converted(source: Path, out: Path) -> str:
-    """The scans at 2 mm."""
     run_convert(
         source, out, layout="csv", task="segmentation", label_map=str(source / "labels.txt"),
         depth=64, height=56, width=64, spacing_mm=(2.0, 2.0, 2.0),
@@ -46,8 +43,7 @@ def altered(drawn: Path, folder: Path, change: Any) -> str:
 
 @pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.key)
 def test_files_are_stored_along_the_axes_that_the_demo_names(drawn: Path, scan: Any) -> None:
-    mask = nibabel.load(drawn / scan.mask)
-    assert "".join(nibabel.aff2axcodes(mask.affine)) == scan.mask_orientation
+    assert "".join(nibabel.aff2axcodes(nibabel.load(drawn / scan.mask).affine)) == scan.mask_orientation
     if scan.form == "NIfTI":
         axes = nibabel.load(drawn / scan.image).affine[:3, :3]
     else:
@@ -67,9 +63,7 @@ def test_files_are_stored_along_the_axes_that_the_demo_names(drawn: Path, scan: 
 
 
 @pytest.mark.long
-def test_the_demo_ends_with_a_report_and_every_organ_in_its_place(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_ends_with_a_report_and_every_organ_in_its_place(tmp_path, capfd):
     report = demo._run_volumes(tmp_path)
     assert report is not None and report.stat().st_size > 10_000
     printed = capfd.readouterr().out
@@ -114,9 +108,7 @@ def test_twins_that_differ_are_noticed(drawn: Path, tmp_path: Path, monkeypatch:
         compare_twins(data)
 
 
-def test_missing_readers_are_named_and_the_scans_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_readers_are_named_and_the_scans_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo_volumes, "_READERS", ("nibabel", "no_such_reader"))
     assert demo._run_volumes(tmp_path) is None
     assert capsys.readouterr().out.strip() == (

@@ -1,11 +1,15 @@
-"""The pages name only tests, options and files that exist."""
+"""The pages and the flex template name only tests, options and files that exist."""
 
-from __future__ import annotations
-
+import argparse
+import json
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+from halofeed.cli import _parser
+from tests.support.scripts import run_script
 
 ROOT = Path(__file__).parents[1]
 AMBIGUITY = ROOT / "docs" / "ambiguity.md"
@@ -32,12 +36,7 @@ def test_a_row_of_what_input_can_mean_is_whole_and_held_by_tests_that_exist(cell
 
 
 def test_options_that_the_pages_name_exist() -> None:
-    import argparse
-
-    from halofeed.cli import _parser
-
-    parser = _parser()
-    commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    commands = next(a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
     known = {flag for command in commands.choices.values() for flag in command._option_string_actions}
     known |= {"--all", "--exhaustive", "--runner", "--parallelism", "--against", "--planes"}
     known |= {
@@ -65,3 +64,43 @@ def test_the_map_of_the_house_names_files_and_tables_that_are_there() -> None:
         assert any(file.is_file() and re.search(rf"^{table}\b", file.read_text(), re.M) for file in files), (
             f"{module} has no {table}"
         )
+
+
+DATAFLOW = ROOT / "examples" / "dataflow"
+PARAMETERS = json.loads((DATAFLOW / "metadata.json").read_text())["parameters"]
+REQUIRED = {"layout": "folders", "source": "gs://bucket/photos", "out": "gs://bucket/data", "name": "photos"}
+
+
+def test_every_parameter_of_the_flex_template_is_an_option_of_convert_and_says_what_it_is():
+    actions = _parser("convert")._actions
+    (commands,) = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
+    options = set(commands.choices["convert"]._option_string_actions)
+    for parameter in PARAMETERS:
+        assert f"--{parameter['name'].replace('_', '-')}" in options
+        assert parameter["label"] and parameter["helpText"]
+    assert {parameter["name"] for parameter in PARAMETERS if not parameter["isOptional"]} == set(REQUIRED)
+
+
+def test_the_templates_patterns_take_real_values_and_refuse_local_ones():
+    for parameter in PARAMETERS:
+        for pattern in parameter.get("regexes", ()):
+            assert re.search(pattern, REQUIRED[parameter["name"]])
+            assert not re.search(pattern, "/Local")
+
+
+def test_the_launchers_words_become_a_conversions():
+    given = [*(f"--{name}={value}" for name, value in REQUIRED.items()), "--split_shares=train=0.9,test=0.1"]
+    given += ["--version=", "--project=p", "--template_location=gs://bucket/t.json"]
+    script = (
+        f"import sys; sys.path.insert(0, {str(DATAFLOW)!r}); import main; print(*main.command(sys.argv[1:]))"
+    )
+    assert run_script(script, *given).split() == [
+        *("convert", "--layout", "folders", "--source", "gs://bucket/photos", "--out", "gs://bucket/data"),
+        *("--name", "photos", "--split-shares", "train=0.9,test=0.1"),
+        *("--", "--runner=DataflowRunner", "--project=p", "--template_location=gs://bucket/t.json"),
+    ]
+
+
+def test_the_container_has_the_version_of_beam_that_is_installed_here():
+    named = re.findall(r"(?:sdk:|==)(\d+\.\d+\.\d+)", (DATAFLOW / "Dockerfile").read_text())
+    assert set(named) == {metadata.version("apache-beam")}

@@ -1,7 +1,5 @@
 """Every example of docs/extending.md works as it stands there, in a copy of the project."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -50,9 +48,8 @@ def test_the_page_has_every_part_that_can_be_added():
 def test_an_example_works_as_it_stands_on_the_page(title, tmp_path):
     project, work = tmp_path / "project", tmp_path / "work"
     for part in PARTS:
-        shutil.copytree(
-            ROOT / part, project / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, project / part, symlinks=True, ignore=ignored)
     work.mkdir()
     environment = {
         **os.environ,

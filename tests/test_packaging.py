@@ -1,7 +1,5 @@
 """The wheel and sdist of `halofeed package` hold the code, the command, the extras and what workers need."""
 
-from __future__ import annotations
-
 import configparser
 import subprocess
 import sys
@@ -69,10 +67,8 @@ def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
             sections[name] = set()
         else:
             sections[name].add(line)
-    written = {
-        f'{line}; extra == "{extra}"' if extra else line for extra in sections for line in sections[extra]
-    }
-    assert written == FOR_WORKERS
+    marked = ((line, f'; extra == "{extra}"' * bool(extra)) for extra in sections for line in sections[extra])
+    assert {f"{line}{mark}" for line, mark in marked} == FOR_WORKERS
 
 
 def test_its_own_metadata_say_so_before_anything_is_built(unpacked):

@@ -1,7 +1,5 @@
 """The data set that the commands of these tests are given, made of the pictures that each module draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

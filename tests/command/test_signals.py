@@ -1,7 +1,5 @@
 """A command that is asked to stop says so in one line, with the signal's status, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -25,11 +23,13 @@ from tests.support.commands import (
 )
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.conversions import wait_until as wait
+from tests.support.level_rows import levels
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
 )
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+ENTRIES = (*light_entries(Path(), Path()), "convert", "convert with 2 workers")
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,11 @@ def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path,
 
 @pytest.mark.parametrize(
     ("number", "workers"),
-    [
+    levels(
         (signal.SIGINT, 2),
-        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, 1, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGHUP, 1, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGHUP, 2, marks=pytest.mark.exhaustive),
-    ],
+        long=[(signal.SIGTERM, 1)],
+        exhaustive=[(signal.SIGINT, 1), (signal.SIGTERM, 2), (signal.SIGHUP, 1), (signal.SIGHUP, 2)],
+    ),
 )
 def test_a_conversion_at_work_stops_and_the_same_command_goes_on(source, data, tmp_path, number, workers):
     words, temporary = convert(source, tmp_path / "out", workers), tmp_path / "tmp"
@@ -95,25 +92,13 @@ def test_a_conversion_that_is_stopped_while_it_plans_leaves_no_folder(source, tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("number", levels(signal.SIGINT, exhaustive=[signal.SIGTERM]))
 def test_a_whole_group_that_is_asked_to_stop_says_it_once(source, tmp_path, number):
     """As a terminal does with Ctrl-C, and a service manager with SIGTERM."""
     process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp", start_new_session=True)
     wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
     os.killpg(process.pid, number)
     assert assert_stopped(process, number, tmp_path / "tmp", tmp_path / "out", "")
-
-
-@pytest.mark.long
-def test_further_signals_while_it_stops_change_nothing(source, tmp_path):
-    process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
-    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.001)
-    assert assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path / "out", "")
 
 
 @pytest.mark.long
@@ -161,9 +146,7 @@ def test_where_all_were_killed_the_next_run_deletes_what_they_left(source, data,
     assert left_of(temporary, tmp_path / "out") == []
 
 
-@pytest.mark.parametrize(
-    "entry", ["verify", *(pytest.param(name, marks=pytest.mark.long) for name in ("report", "package"))]
-)
+@pytest.mark.parametrize("entry", levels("verify", long=["report", "package"]))
 def test_a_light_command_stops_at_any_moment(data, tmp_path, entry):
     generator = random.Random(entry)
     for number in SIGNALS:
@@ -173,9 +156,7 @@ def test_a_light_command_stops_at_any_moment(data, tmp_path, entry):
         assert_stopped(process, number, tmp_path / "tmp", tmp_path, signal.Signals(number).name)
 
 
-@pytest.mark.parametrize(
-    "step_ms", [pytest.param(100, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("step_ms", levels(long=[100], exhaustive=[20]))
 def test_from_its_first_line_on_a_command_shows_no_traceback(data, tmp_path, step_ms):
     """At moments of a second; before its first line there is Python's own start."""
     for moment_ms in range(0, 1000, step_ms):
@@ -187,13 +168,7 @@ def test_from_its_first_line_on_a_command_shows_no_traceback(data, tmp_path, ste
 
 @pytest.mark.parametrize(
     ("entry", "attempts"),
-    [
-        pytest.param("convert with 2 workers", 4, marks=pytest.mark.long),
-        *(
-            pytest.param(entry, 15, marks=pytest.mark.exhaustive)
-            for entry in (*light_entries(Path(), Path()), "convert", "convert with 2 workers")
-        ),
-    ],
+    levels(long=[("convert with 2 workers", 4)], exhaustive=[(entry, 15) for entry in ENTRIES]),
 )
 def test_every_entry_stops_at_random_moments(source, data, tmp_path, entry, attempts):
     seed = random.SystemRandom().randrange(2**32)

@@ -1,9 +1,8 @@
-"""What a command does whose standard streams are closed, full, or read by nobody any longer."""
-
-from __future__ import annotations
+"""What a command does whose standard streams are closed, full or read by nobody, or that has too little memory."""
 
 import itertools
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.least_memory import check_least_memory
+from halofeed.schemas.errors import HalofeedError
 from tests.support.commands import convert, left_of, light_entries
-from tests.support.conversions import all_bytes, draw_folders, halofeed_here
+from tests.support.conversions import all_bytes, convert_words, draw_folders, halofeed_here, run_convert
+from tests.support.level_rows import levels
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -49,13 +51,7 @@ def test_a_conversion_with_closed_streams_gives_the_same_bytes(source, data, tmp
     assert left_of(tmp_path / "tmp", tmp_path / "out") == []
 
 
-@pytest.mark.parametrize(
-    "redirections",
-    [
-        pytest.param(COMBINATIONS[-1], marks=pytest.mark.long),
-        *(pytest.param(COMBINATIONS[number], marks=pytest.mark.exhaustive) for number in (1, 2)),
-    ],
-)
+@pytest.mark.parametrize("redirections", levels(long=COMBINATIONS[-1:], exhaustive=COMBINATIONS[1:3]))
 def test_without_streams_the_exit_status_still_tells(data, tmp_path, redirections):
     for entry, words in light_entries(data, tmp_path).items():
         assert shell(words, redirections, tmp_path / "tmp").returncode == 0, entry
@@ -133,3 +129,44 @@ def test_a_pipe_without_a_reader_is_no_damage(data):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert done.returncode == 141 and done.stderr == b""
+
+
+def limited(words: Sequence[object], option: str, limit_mib: int) -> subprocess.CompletedProcess[str]:
+    """Run the command line where the shell has set a limit, such as -v, of so many MiB."""
+    shell = ["sh", "-c", 'ulimit "$0" "$1" && shift && exec "$@"', option, limit_mib << 10]
+    command = map(str, [*shell, sys.executable, "-m", "halofeed", *words])
+    return subprocess.run(list(command), capture_output=True, text=True, check=False)
+
+
+# From below what NumPy alone takes to above what the job needs, libraries that crash where memory ends in between.
+@pytest.mark.parametrize(
+    ("option", "limits_mib", "workers"),
+    levels(
+        ("-v", (580,), 2),
+        long=[("-v", (390, 780, 880), 1), ("-d", (190, 290, 390), 2)],
+        exhaustive=[("-v", (390, 580, 780, 840, 880), 2), ("-d", (190, 290, 390), 1)],
+    ),
+)
+def test_a_conversion_ends_in_one_line(source, tmp_path, option, limits_mib, workers):
+    for limit_mib in limits_mib:
+        words = convert_words(source, tmp_path / str(limit_mib), workers=workers, shards=2)
+        done = limited(words, option, limit_mib)
+        if done.returncode:
+            assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, (limit_mib, done.stderr)
+            assert "too little memory" in done.stderr or "no further thread" in done.stderr
+            assert f"ulimit {option}" in done.stderr and "raise the limit" in done.stderr
+
+
+def test_what_has_just_enough_works(source, tmp_path):
+    folder = run_convert(source, tmp_path, layout="folders").folder
+    for command in ("verify", "inspect"):
+        assert limited((command, folder), "-v", 390).returncode == 0
+    done = limited(("verify", folder), "-v", 370)
+    assert done.returncode == 1 and "too little memory: ulimit -v is 370 MiB" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "export", "demo"])
+def test_training_asks_for_what_xla_takes(command, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2 << 30, 2 << 30))
+    with pytest.raises(HalofeedError, match=r"ulimit -v is 2,048 MiB.* up to 3,072 MiB; raise the limit"):
+        check_least_memory(command)

@@ -1,7 +1,5 @@
 """Does a plan say on a terminal, on a page and in a data set's report what fits, and why the rest does not?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

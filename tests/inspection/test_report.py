@@ -1,13 +1,12 @@
 """Is the report about the data set it is given: complete, self-contained, escaped, and the same every time?"""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import functools
 import io
 import re
 import shlex
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,22 +21,19 @@ from halofeed.cli import _parser
 from halofeed.inspection.facts.candidates import Candidate, choose, find_candidates
 from halofeed.inspection.facts.dataset import Facts, padding_choices
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.pictures.samples import Picture, Sample, load_sample
+from halofeed.inspection.pictures.samples import Picture, load_sample
 from halofeed.inspection.verify import verify
 from halofeed.options import from_options
-from halofeed.prep.convert.picture import PictureConverter
-from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.reference import Box, Reference
 from halofeed.prep.statistics.pictures import ROW_STEP
-from halofeed.prep.tasks.labels import LabelMap
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.statistics import Statistics
-from halofeed.schemas.tfexample import decode_example
 from halofeed.trainer.config import TrainConfig
-from tests.support.dataset_writer import Drawn, draw_examples, record_features, write_dataset
+from tests.support.annotation_writer import boxed, write_annotations
+from tests.support.conversions import run_convert
+from tests.support.dataset_writer import Drawn, draw_examples, write_dataset
 from tests.support.pages import (
     Page,
     assert_a_browser_shows,
@@ -60,7 +56,6 @@ def make(folder: Path, task: str = "detection", **more: Any) -> Path:
 
 
 def change(folder: Path, **values: Any) -> Manifest:
-    """Write the manifest again with other values."""
     manifest = dataclasses.replace(read_manifest(folder), **values)
     (folder / "manifest.json").write_text(manifest.to_json())
     return manifest
@@ -84,11 +79,15 @@ def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(tm
     assert_self_contained(source, page)
     assert "prefers-color-scheme: dark" in source and "@media print" in source
     assert len([given for given in page.all("meta") if given.get("name") == "viewport"]) == 1
+    feet = [
+        float(found[1])
+        for given in page.all("span")
+        if given.get("class") == "tag" and (found := re.search(r"bottom:([\d.-]+)%", given["style"] or ""))
+    ]
+    assert feet and all(0 <= foot < 100 for foot in feet), "no tag leaves the picture"
 
 
-def test_the_default_file_lies_beside_the_version_and_leaves_the_data_set_sound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_file_lies_beside_the_version_and_leaves_the_data_set_sound(tmp_path, monkeypatch):
     folder = make(tmp_path)
     written = write_report(folder)
     assert written == tmp_path / "tiny" / "1.0.0-report.html" and written.is_file()
@@ -136,16 +135,6 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
     assert re.search(rf"[\d,]+ pixels, of every {ROW_STEP}th row of \d+ pictures", page.words("pixels"))
 
 
-def test_a_tag_lies_above_its_box_where_there_is_room_and_never_leaves_the_picture(tmp_path: Path) -> None:
-    _, page = report(make(tmp_path))
-    feet = [
-        float(found[1])
-        for given in page.all("span")
-        if given.get("class") == "tag" and (found := re.search(r"bottom:([\d.-]+)%", given["style"] or ""))
-    ]
-    assert feet and all(0 <= foot < 100 for foot in feet)
-
-
 def test_text_is_never_taken_for_html(tmp_path: Path) -> None:
     evil = '<script>alert("1")</script>\'&\x1b[31m'
     refused = [refusal(evil, "read", evil, evil)]
@@ -188,8 +177,7 @@ def test_every_kind_of_data_set_has_its_report(tmp_path: Path, task: str, option
     source, page = report(folder, samples=6)
     found = [given["id"] for given in page.all("section")]
     assert found == [name for name in SECTIONS if name != "boxes" or task == "detection"]
-    manifest = read_manifest(folder)
-    assert manifest.fields[0].shape[-1] * 2 == len(rows(source, "pixels"))
+    assert read_manifest(folder).fields[0].shape[-1] * 2 == len(rows(source, "pixels"))
     for image in page.all("img"):
         kind, _, data = str(image["src"]).partition(";base64,")
         picture = Image.open(io.BytesIO(base64.b64decode(data)))
@@ -272,24 +260,13 @@ def test_a_damaged_data_set_is_refused_and_no_page_is_left(tmp_path: Path, damag
     assert [path.name for path in folder.parent.iterdir()] == ["1.0.0"]
 
 
-def converted(converter: PictureConverter, reference: Reference, photos: Path) -> dict[str, Any]:
-    """The features of the record that is made of a picture."""
-    record = converter.convert(reference, (photos / reference.source).read_bytes())
-    return {
-        key: bytes(value[0]) if isinstance(value, list) and len(value) == 1 else value
-        for key, value in decode_example(record.example.to_bytes()).items()
-    }
-
-
 PADDED = {"resize": "keep-aspect", "min_dimension": 160, "max_dimension": 160, "pad": True}
 STRETCHED = {"resize": "fixed-shape", "height": 120, "width": 200}
 
 
 @pytest.mark.parametrize("sizing", [PADDED, STRETCHED], ids=["padded", "stretched"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_boxes_lie_on_their_objects_before_and_after_for_every_orientation(
-    tmp_path: Path, orientation: int, sizing: dict[str, Any]
-) -> None:
+def test_boxes_lie_on_their_objects_before_and_after_for_every_orientation(tmp_path, orientation, sizing):
     photos = tmp_path / "photos"
     photos.mkdir()
     pixels = np.full((90, 140, 3), 40, np.uint8)
@@ -297,27 +274,17 @@ def test_boxes_lie_on_their_objects_before_and_after_for_every_orientation(
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(pixels).save(photos / "one.jpg", quality=97, subsampling=0, exif=exif)
-    recipe = Recipe(layout="coco", encoding="png", **sizing)
-    stored_size = recipe.static_shape() or (0, 0)
-    labels = LabelMap(entries=((1, "cat"),), first_id=1, where="here")
-    box = Box(label="cat", ymin=16, xmin=24, ymax=48, xmax=104)
-    reference = Reference(key="one.jpg", source="one.jpg", split="train", boxes=(box,))
-    converter = PictureConverter(recipe=recipe, task="detection", labels=labels)
-    features = converted(converter, reference, photos)
-    pixels, boxes = np.zeros((*stored_size, 3), np.uint8), np.zeros((1, 4), np.float32)
-    shown = {"pixels": pixels, "unpadded": stored_size, "boxes": boxes, "classes": (1,)}
-    drawn = Drawn(key="one.jpg", split="train", **shown)
-    folder = write_dataset(
-        tmp_path / "d" / "1.0.0", [drawn], task="detection", encoding="png", alter=lambda *_: features
-    )
+    write_annotations(photos, "coco", [boxed("one.jpg", (24, 16, 104, 48))])
+    options = {"layout": "coco", "encoding": "png", "annotation_grid": "stored", **sizing}
+    folder = Path(run_convert(photos, tmp_path / "out", **options).folder)
     manifest = read_manifest(folder)
     (candidate,) = find_candidates(folder, manifest)
     assert candidate.orientation == orientation and candidate.labels == (1,)
     sample = load_sample(folder, manifest, (candidate, None), LocalFiles(photos), side=160)
     assert sample.before is not None and sample.before.size == (90, 140)
     np.testing.assert_allclose(sample.before.boxes[0] * [90, 140, 90, 140], [16, 24, 48, 104], atol=1e-3)
-    assert sample.stored.size == stored_size
-    assert min(sample.stored.content) == pytest.approx(103 / 160 if recipe.pad else 1, abs=0.01)
+    assert sample.stored.size == manifest.fields[0].shape[:2]
+    assert min(sample.stored.content) == pytest.approx(103 / 160 if sizing is PADDED else 1, abs=0.01)
     for one in (sample.before, sample.stored):
         assert_red_is_in_the_box(one)
     assert ("orientation applied" in sample.notes) == (orientation != 1)
@@ -367,23 +334,9 @@ def test_the_choice_is_distinct_reproducible_and_spread(found: list[Candidate], 
 
 
 def test_every_class_is_shown_where_there_is_room() -> None:
-    found = [
-        dataclasses.replace(PLAIN, number=number, labels=(0,) if number < 500 else (number % 7,))
-        for number in range(520)
-    ]
-    chosen = choose(found, 7, detection=False)
-    assert {item.labels[0] for item, _ in chosen} == set(range(7))
-
-
-def test_every_split_is_shown_equally_often_however_large() -> None:
-    sizes = {"train": 100, "validation": 5, "test": 4}
-    found = [
-        dataclasses.replace(PLAIN, split=split, number=number, labels=(number % 3,))
-        for split, size in sizes.items()
-        for number in range(size)
-    ]
-    chosen = choose(found, 9, detection=False)
-    assert Counter(item.split for item, _ in chosen) == {"train": 3, "validation": 3, "test": 3}
+    labels = [(0,) if number < 500 else (number % 7,) for number in range(520)]
+    found = [dataclasses.replace(PLAIN, number=n, labels=some) for n, some in enumerate(labels)]
+    assert {item.labels[0] for item, _ in choose(found, 7, detection=False)} == set(range(7))
 
 
 @pytest.mark.parametrize("task", ["classification", "detection"])
@@ -407,22 +360,17 @@ def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) ->
     sampled = dataclasses.replace(read_manifest(folder).splits["train"].statistics.pixels, count=1)
     recipe = {"resize": "keep-aspect", "min_dimension": 300, "max_dimension": 400, "pad": True}
     manifest = change_train(folder, {"source_sizes": sizes, "pixels": sampled}, recipe=recipe)
-    choices = {
-        name: (size, share) for name, size, share in padding_choices(Facts(path="x", manifest=manifest))
-    }
-    for name, size, share in (
-        ("as it is now", (8, 12), 1 / 8),
-        ("aspect kept within 400, padded to a square (--pad)", (400, 400), 0.25),
-    ):
+    found = padding_choices(Facts(path="x", manifest=manifest))
+    choices = {name: (size, share) for name, size, share in found}
+    padded = "aspect kept within 400, padded to a square (--pad)"
+    for name, size, share in (("as it is now", (8, 12), 1 / 8), (padded, (400, 400), 0.25)):
         assert choices[name][0] == size and choices[name][1] == pytest.approx(share)
     assert not [name for name in choices if "the loader" in name], "that would be the square"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("task", "shape"), [("detection", (60, 90, 3)), ("classification", (64, 48, 4))])
-def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrolling(
-    tmp_path: Path, task: str, shape: tuple[int, int, int]
-) -> None:
+def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrolling(tmp_path, task, shape):
     refused = [refusal("x" * 300, "decode", "broken " * 9, "y" * 200)]
     folder = make(tmp_path, task, shape=shape, encoding="png", most_boxes=30, rejected=refused)
     manifest = read_manifest(folder)
@@ -438,32 +386,17 @@ def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrol
 
 
 def test_real_photographs_are_shown_before_and_after(tmp_path: Path, test_data: Path) -> None:
-    photos = test_data / "detection" / "cards_voc"
-    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.[jJ][pP][gG]"))[:6]
-    recipe = Recipe(layout="voc", resize="keep-aspect", min_dimension=200, max_dimension=200, pad=True)
-    converter = PictureConverter(
-        recipe=recipe, task="detection", labels=LabelMap(entries=((1, "cat"),), first_id=1, where="here")
-    )
-    made: dict[str, dict[str, Any]] = {}
-    for name in names:
-        reference = Reference(key=name, source=name, split="train", boxes=())
-        made[name] = converted(converter, reference, photos)
-    drawn = [
-        Drawn(key=name, split="train", pixels=np.zeros((200, 200, 3), np.uint8), unpadded=(200, 200),
-              boxes=np.zeros((0, 4), np.float32))
-        for name in names
-    ]  # fmt: skip
-
-    def alter(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
-        return {**record_features(example, "detection", "raw"), **made[example.key]}
-
-    folder = write_dataset(tmp_path / "d" / "1.0.0", drawn, task="detection", alter=alter)
+    photos = tmp_path / "photos"
+    (photos / "cards").mkdir(parents=True)
+    for path in sorted((test_data / "detection" / "cards_voc").rglob("*.[jJ][pP][gG]"))[:6]:
+        shutil.copy(path, photos / "cards")
+    sizing = PADDED | {"min_dimension": 200, "max_dimension": 200}
+    folder = Path(run_convert(photos, tmp_path / "out", layout="folders", **sizing).folder)
     manifest = read_manifest(folder)
-    shown: list[Sample] = [
-        load_sample(folder, manifest, one, LocalFiles(photos), side=200)
-        for one in choose(find_candidates(folder, manifest), 6, detection=True)
-    ]
-    for sample in shown:
+    chosen = choose(find_candidates(folder, manifest), 6, detection=False)
+    assert len(chosen) == 6
+    for one in chosen:
+        sample = load_sample(folder, manifest, one, LocalFiles(photos), side=200)
         assert sample.before is not None
         before, stored = picture(sample.before.uri), picture(sample.stored.uri)
         content = stored[: before.shape[0], : before.shape[1]].astype(int)

@@ -1,7 +1,5 @@
 """Whose pictures does a report show beside the stored ones, and what does it say where it shows none?"""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil
@@ -18,7 +16,7 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.origin import Origin, recall, remember
 from tests.inspection.test_report import DRAWN_BY_DEFAULT, change, make, report
-from tests.support.conversions import draw_folders, halofeed, run_convert
+from tests.support.conversions import draw_folders, run_convert
 from tests.support.dataset_writer import Drawn
 
 NOT_YOURS = "it was not you who converted this one in this place"
@@ -38,7 +36,6 @@ def draw_sources(photos: Path) -> None:
 
 
 def convert_photos(tmp_path: Path) -> Path:
-    """The data set of six photos below the folder."""
     draw_folders(tmp_path / "photos", 6)
     return Path(run_convert(tmp_path / "photos", tmp_path / "out", **OPTIONS).folder)
 
@@ -52,15 +49,6 @@ def test_no_folder_that_a_foreign_data_set_names_is_opened(tmp_path: Path) -> No
     assert f"halofeed report {folder} --sources FOLDER" in page.words("samples")
     _, page = report(folder, sources=str(tmp_path / "private"))
     assert len(page.all("img")) == 24 and NOT_YOURS not in page.words("samples")
-
-
-def test_a_pipe_that_a_foreign_data_set_names_is_not_waited_for(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    for example in DRAWN_BY_DEFAULT:
-        (tmp_path / "pipes" / example.key).parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(tmp_path / "pipes" / example.key)
-    change(folder, inputs={"images": str(tmp_path / "pipes"), "count": 18})
-    assert halofeed("report", folder).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["../private/{}", "{root}/private/{}", "x/../../private/{}"])
@@ -113,14 +101,11 @@ def test_the_same_command_on_what_is_there_remembers_where_the_sources_are_now(t
 def test_an_unwritable_state_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / where))
-    folder = convert_photos(tmp_path)
-    _, page = report(folder)
+    _, page = report(convert_photos(tmp_path))
     assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
 
 
-def test_without_a_home_nothing_is_remembered_and_nothing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_home_nothing_is_remembered_and_nothing_fails(tmp_path, monkeypatch):
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -131,9 +116,7 @@ def test_without_a_home_nothing_is_remembered_and_nothing_fails(
     assert recall(str(tmp_path), manifest) is None
 
 
-def test_what_is_remembered_is_readable_for_its_owner_alone_and_bounded(
-    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_remembered_is_readable_for_its_owner_alone_and_bounded(tmp_path, state, monkeypatch):
     monkeypatch.setattr("halofeed.schemas.origin.MOST_KEPT", 3)
     manifest, origin = read_manifest(make(tmp_path)), Origin(source="/a/\udcff", images="/b")
     registry = state / "halofeed" / "data-sets"

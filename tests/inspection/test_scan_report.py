@@ -1,10 +1,8 @@
 """Does the report of a segmentation data set show scans as they lie in the patient, and say what is known of them?"""
 
-from __future__ import annotations
-
 import dataclasses
+import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as numbers
 from PIL import Image
 
 from halofeed.inspection.facts.candidates import Candidate, choose, find_candidates
@@ -19,6 +18,7 @@ from halofeed.inspection.facts.dataset import Facts, volume_sizings
 from halofeed.inspection.facts.display import display_of
 from halofeed.inspection.facts.findings import MEANINGS
 from halofeed.inspection.html import charts
+from halofeed.inspection.html.line_chart import Series, line_chart, running_mean, thinned
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.pictures.overlay import overlay
 from halofeed.inspection.pictures.planes import ScanSample, center_of, load_scan
@@ -56,9 +56,8 @@ def make(folder: Path, **more: Any) -> Path:
     drawing = {key: more.pop(key) for key in ("window", "store", "spacing_mm", "modality") if key in more}
     records = [draw_scan(f"scan {number}.nii.gz", **drawing) for number in range(4)]
     records[1] = dataclasses.replace(records[1], findings=(TILT,))
-    records[2] = dataclasses.replace(
-        records[2], findings=(TILT, OTHER), label=np.zeros(records[2].image.shape[:3], np.uint8)
-    )
+    empty = np.zeros_like(records[2].label)
+    records[2] = dataclasses.replace(records[2], findings=(TILT, OTHER), label=empty)
     records += [draw_scan(f"test {number}", "test", labelled=number == 0, **drawing) for number in range(2)]
     return write_segmentation(folder / "scans" / "1.0.0", records, **more)
 
@@ -67,10 +66,8 @@ def load_all(folder: Path, side: int = 240) -> list[ScanSample]:
     manifest = read_manifest(folder)
     facts = Facts(path="x", manifest=manifest)
     display = display_of(manifest, facts.total)
-    return [
-        load_scan(folder, manifest, (one, None), display, facts.ranks, side)
-        for one in find_candidates(folder, manifest)
-    ]
+    found = find_candidates(folder, manifest)
+    return [load_scan(folder, manifest, (one, None), display, facts.ranks, side) for one in found]
 
 
 def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(tmp_path: Path) -> None:
@@ -118,8 +115,7 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     findings = page.words("findings")
     assert f"2gantry tilt corrected{MEANINGS['gantry tilt']}train 2" in findings
     assert "1nobody knows this one noted" in findings and "How many of 6 scans" in findings
-    sizes = page.words("sizes")
-    assert "most common spacing of the sources is 6 × 4 × 4 mm (6 scans)" in sizes
+    assert "most common spacing of the sources is 6 × 4 × 4 mm (6 scans)" in page.words("sizes")
     assert rows(source, "sizes") == [
         ["as it is now", "24 × 28 × 34", "19.9 %", "0 %", "1.00×"],
         ["the largest of each side: nothing is cut off", "22 × 26 × 32", "0 %", "0 %", "0.80×"],
@@ -204,9 +200,7 @@ def test_an_overlay_shows_every_class_where_it_is(height: int, width: int, seed:
         (BYTES, {}, "0 to 255, as stored.", 0),
     ],
 )
-def test_the_window_that_is_shown_is_stated_and_drawn(
-    tmp_path: Path, options: dict[str, Any], recipe: dict[str, Any], words: str, drawn: int
-) -> None:
+def test_the_window_that_is_shown_is_stated_and_drawn(tmp_path, options, recipe, words, drawn):
     source, page = report(make(tmp_path, recipe={**RECIPE, **recipe}, **options))
     assert f"Black to white is {words}" in page.words("samples"), page.words("samples")
     values = part_of(source, "values")
@@ -253,10 +247,7 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
 
 def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> None:
     records = [draw_scan(key, tile=number) for key in ("one", "two") for number in range(3)]
-    records = [
-        dataclasses.replace(drawn, image=np.concatenate([drawn.image, drawn.image], axis=3))
-        for drawn in records
-    ]
+    records = [dataclasses.replace(one, image=np.concatenate([one.image] * 2, axis=3)) for one in records]
     folder = write_segmentation(tmp_path / "a" / "1", records, recipe={**RECIPE, "fit": "tiles"})
     change(folder, labels={value: str(value) for value in range(5)})
     source, page = report(folder)
@@ -320,9 +311,7 @@ def test_pictures_show_their_classes_over_the_stored_one_beside_the_source(tmp_p
 
 
 @pytest.mark.parametrize("write", [make, make_pictures])
-def test_the_same_data_give_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Path]
-) -> None:
+def test_the_same_data_give_the_same_bytes(tmp_path, monkeypatch, write):
     pages = []
     for place in (tmp_path / "a", tmp_path / "b"):
         folder = write(place)
@@ -390,10 +379,76 @@ def test_values_that_are_equally_frequent_make_a_flat_curve(step: float, origin:
 
 @pytest.mark.long
 def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrolling(tmp_path: Path) -> None:
-    folder = make(
-        tmp_path, spacing_mm=(1.5, 4.0, 4.0), window=WINDOW, recipe={**RECIPE, "window_hu": [-160, 240]}
-    )
+    recipe = {**RECIPE, "window_hu": [-160, 240]}
+    folder = make(tmp_path, spacing_mm=(1.5, 4.0, 4.0), window=WINDOW, recipe=recipe)
     labels = read_manifest(folder).labels
     change(folder, labels={value: f"{name} with quite a long name" for value, name in labels.items()})
     source, _ = report(folder)
     assert_a_browser_shows(source, 30, tmp_path)
+
+
+@pytest.mark.parametrize("highest", [0, 1, 2, 3, 7, 10, 99, 101, 12345, 3e9])
+def test_axes_have_few_round_ticks_that_reach_far(highest: float) -> None:
+    ticks = charts.nice_ticks(highest)
+    assert ticks[0] == 0 and len(ticks) <= 6 and ticks[-1] <= highest
+    assert highest == 0 or ticks[-1] >= highest * 0.5
+
+
+@given(st.dictionaries(st.integers(0, 5000), st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
+def test_a_histogram_draws_every_image_once(values: dict[int, tuple[int, int]]) -> None:
+    drawn = charts.histogram(values, unit="boxes", marker=(7, "limit"))
+    titles = [int(count.replace(",", "")) for count in re.findall(r"boxes: ([\d,]+)</title>", drawn)]
+    assert sum(titles) == sum(map(sum, values.values()))
+
+
+@pytest.mark.parametrize("points", [0, 1, 2, 19, 100_000])
+@pytest.mark.parametrize("kind", ["falling", "level", "zeros", "negative", "gaps", "nothing"])
+def test_a_line_chart_draws_any_number_of_points_in_few_bytes(points: int, kind: str) -> None:
+    steps = np.arange(1.0, points + 1)
+    values = {
+        "falling": 100 * 0.5 ** (10 * steps / max(points, 1)),
+        "level": np.full(points, 0.25),
+        "zeros": np.zeros(points),
+        "negative": np.sin(steps),
+        "gaps": np.where(steps % 10 > 7, np.nan, 1 / steps),
+        "nothing": np.full(points, np.nan),
+    }[kind]
+    drawn = line_chart([Series(name="loss", steps=steps, values=values, smooth=True)], "Loss")
+    assert len(drawn) < 40_000 and "nan" not in drawn and "inf" not in drawn
+    if points == 0 or kind == "nothing":
+        assert "No values are logged." in drawn
+        return
+    logarithmic = {("falling", 2), ("falling", 19), ("falling", 100_000), ("gaps", 100_000)}
+    assert ("logarithmic" in drawn) == ((kind, points) in logarithmic)
+    heights = re.findall(r"[ML][\d.]+ ([-\d.]+)", drawn) + re.findall(r'cy="([-\d.]+)"', drawn)
+    places = [float(height) for height in heights]
+    assert places and all(13 < place < 171 for place in places), "inside the frame"
+
+
+def test_a_gap_parts_a_line_and_a_lonely_point_is_a_dot() -> None:
+    values = np.array([1, 2, np.nan, 3, np.nan, 4, 5.0])
+    drawn = line_chart([Series(name="a", steps=np.arange(7.0), values=values)], "A")
+    (path,) = re.findall(r'<path class="line s0" d="([^"]*)"', drawn)
+    assert path.count("M") == 3 and path.count("L") == 2 and drawn.count("<circle") == 5
+    assert "a from 1 at step 0 to 5 at step 6, lowest 1 at step 0, highest 5 at step 6" in drawn
+
+
+@given(numbers.arrays(np.float64, st.integers(700, 4000), elements=st.floats(-5, 5) | st.just(math.nan)))
+def test_thinning_keeps_the_highest_the_lowest_and_the_order(values: np.ndarray) -> None:
+    steps, kept = thinned(np.arange(len(values), dtype=np.float64), values)
+    assert len(steps) <= 640 and (np.diff(steps) > 0).all()
+    np.testing.assert_array_equal(values[steps.astype(int)], kept)
+    if np.isfinite(values).any():
+        assert np.nanmax(kept) == np.nanmax(values) and np.nanmin(kept) == np.nanmin(values)
+
+
+@given(numbers.arrays(np.float64, st.integers(1, 200), elements=st.floats(-5, 5) | st.just(math.nan)))
+def test_the_running_mean_is_that_of_known_neighbors(values: np.ndarray) -> None:
+    reach = max(1, len(values) // 60)
+    for at, mean in enumerate(running_mean(values).tolist()):
+        near = min(reach, at, len(values) - 1 - at)
+        known = [value for value in values[at - near : at + near + 1].tolist() if not math.isnan(value)]
+        if math.isnan(values[at]):
+            assert math.isnan(mean)
+        else:
+            assert mean == pytest.approx(sum(known) / len(known), abs=1e-9)

@@ -1,7 +1,5 @@
 """Do verify and inspect see what is in label maps and volumes, and what is wrong with them?"""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
@@ -48,7 +46,6 @@ def pictures() -> list[DrawnScan]:
 
 
 def tiles_of(key: str, count: int, split: str = "train") -> list[DrawnScan]:
-    """So many tiles of one scan."""
     return [draw_scan(key, split, tile=number) for number in range(count)]
 
 
@@ -96,35 +93,6 @@ def test_every_flipped_bit_of_a_volume_and_its_label_is_found_with_its_record(tm
             found = [problem for problem in verify(folder).problems if problem.record is not None]
             assert [(problem.file, problem.record) for problem in found] == [(path.name, record)]
             assert found[0].id == index.ids[record] and found[0].offset == index.offsets[record]
-    path.write_bytes(data)
-    assert verify(folder).ok
-    for path in sorted(folder.iterdir()):
-        data = path.read_bytes()
-        for position in generator.choice(len(data), min(len(data), 12), replace=False).tolist():
-            changed = bytearray(data)
-            changed[position] ^= 1 << int(generator.integers(8))
-            path.write_bytes(changed)
-            named = [problem.file for problem in verify(folder).problems]
-            assert path.name in named, (path.name, position)
-        path.write_bytes(data)
-
-
-def filled_shard(folder: Path) -> tuple[str, ShardIndex]:
-    """The first shard with records, and its index."""
-    name = next(path.name for path in sorted(folder.glob("scans-train*[0-9]")) if path.stat().st_size)
-    return name, ShardIndex.from_bytes((folder / f"{name}.index").read_bytes(), name)
-
-
-@pytest.mark.parametrize("key", ["image/label", "image/encoded"])
-def test_blocks_that_differ_from_the_index_are_found(tmp_path: Path, key: str) -> None:
-    folder = write_segmentation(tmp_path, scans())
-    name, index = filled_shard(folder)
-    rewrite_index(folder, name, raw_checksums={**index.raw_checksums, key: index.raw_checksums[key] ^ 1})
-    assert f"{key}: the checksum of block 0 is" in str(verify(folder))
-    rewrite_index(folder, name, raw_starts={**index.raw_starts, key: index.raw_starts[key] + 1})
-    assert f"{key} begins at byte" in str(verify(folder))
-    rewrite_index(folder, name, raw_starts={}, raw_checksums={})
-    assert "raw keys: expected ['image/encoded', 'image/label'], got []" in str(verify(folder))
 
 
 def put_label(value: int) -> Alter:
@@ -160,7 +128,6 @@ def swapped(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         (put("image/labelled", np.array([0])), "as image/labelled is 0"),
         (put("image/labelled", np.array([2])), "value 0 is 2, which is no bool (0 or 1)"),
         (put("image/depth", np.array([23])), "expected [24, 28, 34] of a volume, got [23, 28, 34]"),
-        (put("image/width", np.array([35])), "expected [24, 28, 34] of a volume, got [24, 28, 35]"),
         (put("image/format", b"png"), "image/format: expected 'raw'"),
         (put_at("image/extent", 3, 25), "image/extent: depth: expected a part of 0 to 24, got 2 to 25"),
         (put_at("image/extent", 1, -1), "image/extent: height: expected a part of 0 to 28, got -1 to 28"),
@@ -168,7 +135,6 @@ def swapped(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         (put_at("image/extent", 0, 0), "statistics.padding: the records give"),
         (put_at("image/affine", 2, np.nan), "image/affine: value 2 is nan, which is no float32"),
         (put_at("image/affine", 2, 0), "image/affine: it cannot be inverted"),
-        (put_at("image/affine", slice(0, 12), 2), "image/affine: it cannot be inverted"),
         (put_at("image/source/affine", 2, 0), "image/source/affine: it cannot be inverted"),
         (put_at("image/affine", 12, 1), "expected a last row of 0, 0, 0, 1, got [1.0, 0.0, 0.0, 1.0]"),
         (put_at("image/spacing_mm", 0, 6.0001), "image/spacing_mm: depth: 6.0001"),
@@ -181,9 +147,7 @@ def swapped(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         (put("image/tile", np.array([3])), "image/source_id: "),
     ],
 )
-def test_content_that_is_wrong_under_right_checksums_is_found(
-    tmp_path: Path, alter: Alter, expected: str
-) -> None:
+def test_content_that_is_wrong_under_right_checksums_is_found(tmp_path, alter, expected):
     problems = verify(write_segmentation(tmp_path, scans(), alter=alter)).problems
     assert any(expected in str(problem) for problem in problems), [str(problem) for problem in problems[:20]]
 
@@ -217,24 +181,17 @@ def test_voxels_that_are_no_number_are_found(tmp_path: Path, store: str, value: 
     assert "image/encoded: 1 of 22,848 values are infinite or no number" in str(verify(folder))
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("records", lambda value: value + 1),
-        ("labelled", lambda value: value - 1),
-        ("foreground_voxels", lambda value: value - 1),
-        ("label_voxels", lambda value: {**value, "0": 1}),
-        ("labels", lambda value: {**value, "9": 1}),
-        ("padding", lambda value: dataclasses.replace(value, padded_pixels=0)),
-        ("tiles", lambda value: 4),
-    ],
-)
-def test_statistics_that_do_not_add_up_are_found(tmp_path: Path, name: str, change: Any) -> None:
+def test_statistics_that_do_not_add_up_are_found(tmp_path: Path) -> None:
     folder = write_segmentation(tmp_path, scans())
-    shard, index = filled_shard(folder)
-    wrong = {name: change(getattr(index.statistics, name))}
-    rewrite_index(folder, shard, statistics=dataclasses.replace(index.statistics, **wrong))
-    assert f"statistics.{name}: the records give" in str(verify(folder))
+    shard = next(path.name for path in sorted(folder.glob("scans-train*[0-9]")) if path.stat().st_size)
+    right = ShardIndex.from_bytes((folder / f"{shard}.index").read_bytes(), shard).statistics
+    padding = dataclasses.replace(right.padding, padded_pixels=0)
+    wrong: dict[str, Any] = {"label_voxels": {**right.label_voxels, "0": 1}, "tiles": 4, "padding": padding}
+    wrong |= {"labels": {**right.labels, "9": 1}, "records": right.records + 1}
+    wrong |= {name: getattr(right, name) - 1 for name in ("labelled", "foreground_voxels")}
+    for name, value in wrong.items():
+        rewrite_index(folder, shard, statistics=dataclasses.replace(right, **{name: value}))
+        assert f"statistics.{name}: the records give" in str(verify(folder))
 
 
 @pytest.mark.parametrize(
@@ -256,8 +213,7 @@ def test_label_pictures_that_do_not_fit_are_found(tmp_path: Path, label: Any, ex
 def test_a_map_without_a_background_is_found(tmp_path: Path) -> None:
     folder = write_segmentation(tmp_path, scans())
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
-    changed = dataclasses.replace(manifest, labels={1: "liver"})
-    (folder / "manifest.json").write_text(changed.to_json())
+    (folder / "manifest.json").write_text(dataclasses.replace(manifest, labels={1: "liver"}).to_json())
     assert "labels: expected 0, the background" in str(verify(folder))
 
 
@@ -285,8 +241,7 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
     tilt = Finding(name="gantry tilt", treatment="corrected", detail="16 degrees")
     records = [dataclasses.replace(drawn, findings=(tilt,)) for drawn in scans()]
     records[0] = dataclasses.replace(records[0], findings=(), modality="MR")
-    folder = write_segmentation(tmp_path, records)
-    text = re.sub(" +", " ", describe(folder))
+    text = re.sub(" +", " ", describe(write_segmentation(tmp_path, records)))
     liver = sum(int((drawn.label == 1).sum()) for drawn in records)
     marked = sum(int((drawn.label > 0).sum()) for drawn in records)
     for expected in (
@@ -318,8 +273,7 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
 
 def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Path) -> None:
     drawn = draw_scan("a scan", tile=2)
-    folder = write_segmentation(tmp_path, [drawn])
-    text = re.sub(" +", " ", describe_record(folder, "train:0"))
+    text = re.sub(" +", " ", describe_record(write_segmentation(tmp_path, [drawn]), "train:0"))
     marked = int((drawn.label > 0).sum())
     for expected in (
         "image 24 x 28 x 34 x 1 int16, raw, 45.7 kB (depth x height x width x channel)",
@@ -338,9 +292,8 @@ def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Pa
         ),
     ):
         assert expected in text, text
-    oblique = dataclasses.replace(
-        drawn, affine=grid_around((6, 4, 4), (144, 112, 136), turn_degrees=12).affine
-    )
+    grid = grid_around((6, 4, 4), (144, 112, 136), turn_degrees=12)
+    oblique = dataclasses.replace(drawn, affine=grid.affine)
     text = describe_record(write_segmentation(tmp_path / "oblique", [oblique]), "train:0")
     assert re.search(r"width to right; 1\d\.\d degrees oblique", text)
     text = describe_record(write_segmentation(tmp_path / "none", scans()), "test:0")

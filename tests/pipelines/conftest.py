@@ -1,7 +1,5 @@
 """What tests of conversions on stores share: a server of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

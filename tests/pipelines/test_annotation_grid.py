@@ -1,7 +1,5 @@
 """Are boxes and labels of turned pictures put on the grid on which they were drawn, and is a guess ever silent?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -86,9 +84,7 @@ def convert(root: Path, out: Path, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("grid", ["stored", "displayed"])
-def test_a_declared_size_of_one_turned_picture_is_proof_for_all_of_its_file(
-    tmp_path: Path, grid: str
-) -> None:
+def test_a_declared_size_of_one_turned_picture_is_proof_for_all_of_its_file(tmp_path, grid):
     declares = {6: "own", 3: "own", 8: "none", 2: "none", 1: "own", 7: "none", 4: "own", 5: "none"}
     done = convert(coco(tmp_path / "src", [*declares.items()], grid), tmp_path / "out")
     assert misplaced(done.folder) == []
@@ -163,14 +159,12 @@ def test_label_images_are_settled_like_boxes(tmp_path: Path, layout: str) -> Non
         (tmp_path / "src" / "t.csv").write_text("image,label\n" + "".join(rows))
 
     def wrong(**more: Any) -> tuple[list[str], bool]:
-        done = convert(
-            tmp_path / "src", tmp_path / "out", layout=layout, task="segmentation", overwrite=True, **more
-        )
+        more |= {"layout": layout, "task": "segmentation", "overwrite": True}
+        done = convert(tmp_path / "src", tmp_path / "out", **more)
         differ = []
         for name, record in read_all(Path(done.folder), ["train"]).items():
-            label, picture = (
-                np.frombuffer(record[f"image/{one}"][0], np.uint8) for one in ("label", "encoded")
-            )
+            label = np.frombuffer(record["image/label"][0], np.uint8)
+            picture = np.frombuffer(record["image/encoded"][0], np.uint8)
             if not np.array_equal(label > 0, picture[::3] > 127):
                 differ.append(name)
         return differ, "warning" in summary(done)

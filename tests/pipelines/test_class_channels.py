@@ -1,7 +1,5 @@
 """Do classes that overlap come as one channel each, whatever the source, the recipe and the augmentation?"""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import re
@@ -18,6 +16,7 @@ from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
 from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas import fields
 from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError, UsageError
 from halofeed.schemas.index import ShardIndex
@@ -32,7 +31,6 @@ from tests.pipelines.test_volume_labels import (
     PARTS,
     RIGHT,
     box,
-    moved,
     rtstruct_of,
     seg_of,
     series_with,
@@ -47,20 +45,20 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 AUGMENT = [FlipDepth(), FlipLeftRight(), FlipUpDown(), RandomCrop(4, 6, 6), Rotate90()]
 SCANS = 3
+Masks = dict[str, dict[str, NDArray[np.uint8]]]
 
 
 def random_masks(classes: int, seed: int) -> dict[str, NDArray[np.uint8]]:
     """Masks that overlap in many ways; the second class is empty in every other scan."""
     generator = np.random.default_rng(seed)
-    masks = {
-        f"c{number:02d}": (generator.random(SHAPE) < 0.4).astype(np.uint8) for number in range(1, classes + 1)
-    }
+    drawn = [(generator.random(SHAPE) < 0.4).astype(np.uint8) for _ in range(classes)]
+    masks = {f"c{number:02d}": mask for number, mask in enumerate(drawn, start=1)}
     if seed % 2 and classes > 1:
         masks["c02"][...] = 0
     return masks
 
 
-def class_masks(root: Path, classes: int) -> dict[str, dict[str, NDArray[np.uint8]]]:
+def class_masks(root: Path, classes: int) -> Masks:
     """Scans with a mask file for each class; the masks by scan and class."""
     drawn = {f"s{number}": random_masks(classes, number) for number in range(SCANS)}
     for scan, masks in drawn.items():
@@ -71,9 +69,8 @@ def class_masks(root: Path, classes: int) -> dict[str, dict[str, NDArray[np.uint
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
-    return run_convert(
-        source, out, **{"layout": "class-masks", "class_overlap": "channels", **SIZE, **options}
-    )
+    given = {"layout": "class-masks", "class_overlap": "channels", **SIZE, **options}
+    return run_convert(source, out, **given)
 
 
 def channels_by_source(folder: str) -> dict[str, NDArray[np.uint8]]:
@@ -86,9 +83,7 @@ def channels_by_source(folder: str) -> dict[str, NDArray[np.uint8]]:
     }
 
 
-def of_masks(
-    folder: Path, classes: int, **options: Any
-) -> tuple[dict[str, dict[str, NDArray[np.uint8]]], Any]:
+def of_masks(folder: Path, classes: int, **options: Any) -> tuple[Masks, Any]:
     """The masks of `class_masks`, and their conversion."""
     return class_masks(folder / "s", classes), convert(folder / "s", folder / "o", **options)
 
@@ -134,9 +129,8 @@ def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_
     for channel, name in enumerate(drawn["s0"]):
         alone = convert(tmp_path / "s", tmp_path / name, class_overlap="refuse", classes=(name,), **options)
         for augment in ([], [*AUGMENT[:3], crop, AUGMENT[4]]):
-            loaders = [
-                Loader(done.folder, batch_size=3, seed=5, augment=augment) for done in (together, alone)
-            ]
+            more = {"batch_size": 3, "seed": 5, "augment": augment}
+            loaders = [Loader(done.folder, **more) for done in (together, alone)]
             for step in range(4):
                 batch, expected = (loader.batch(step) for loader in loaders)
                 assert np.array_equal(batch["id"], expected["id"])
@@ -144,10 +138,8 @@ def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_
                 assert np.array_equal(batch["label"][..., channel], expected["label"])
         statistics = [done.manifest.splits["train"].statistics for done in (together, alone)]
         for key in ("labels", "label_voxels", "label_mm3", "label_cut_mm3"):
-            found, expected = (
-                getattr(statistics[0], key).get(str(channel + 1)),
-                getattr(statistics[1], key).get("1"),
-            )
+            found = getattr(statistics[0], key).get(str(channel + 1))
+            expected = getattr(statistics[1], key).get("1")
             # Of sums of shares in another order each scan's is rounded to a whole mm³.
             assert found == expected or (key == "label_cut_mm3" and abs(found - expected) <= SCANS), key
 
@@ -187,8 +179,7 @@ def test_tensorflow_and_a_mesh_get_the_same_channels(tmp_path: Path) -> None:
     assert element["label"].shape == (2, 5, 8, 10, 3)
     assert np.array_equal(element["label"].numpy(), batch["label"])
     partition = Partition(cores_per_replica=2, dims={"image": [1, 1, 2, 1, 1], "label": [1, 1, 2, 1, 1]})
-    mesh = make_mesh(2, devices=jax.devices()[:2])
-    placed = next(loader.on_mesh(mesh, partition))
+    placed = next(loader.on_mesh(make_mesh(2, devices=jax.devices()[:2]), partition))
     assert np.array_equal(np.asarray(placed["label"]), batch["label"])
     assert {shard.data.shape for shard in placed["label"].addressable_shards} == {(2, 5, 4, 10, 3)}
 
@@ -204,14 +195,13 @@ def test_a_body_and_its_organs_are_a_channel_each(tmp_path: Path, made: Any) -> 
     assert findings(done) == {"voxels of several classes (noted)": 1}
     merged = ("left kidney=kidney", "right kidney=kidney")
     (tmp_path / "map.json").write_text('{"background": 0, "kidney": 300, "BODY": 7}')
-    done = convert(
-        source, tmp_path / "b", layout="dicom", map_classes=merged, label_map=str(tmp_path / "map.json")
-    )
+    options = {"layout": "dicom", "label_map": str(tmp_path / "map.json")}
+    done = convert(source, tmp_path / "b", map_classes=merged, **options)
     check(done, BODY, LEFT | RIGHT)
     assert done.manifest.labels == {0: "background", 7: "BODY", 300: "kidney"}
     (tmp_path / "map.json").write_text('{"background": 0, "BODY": 7}')
     with pytest.raises(JobError, match=r"unknown labels.*'left kidney', 'right kidney'"):
-        convert(source, tmp_path / "c", layout="dicom", label_map=str(tmp_path / "map.json"))
+        convert(source, tmp_path / "c", **options)
 
 
 def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) -> None:
@@ -222,18 +212,6 @@ def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) ->
     check(done, *parts.values())
     assert findings(done) == {"voxels of several classes (noted)": 1}
     assert findings(convert(source, tmp_path / "b", class_overlap="refuse", **options)) == {}
-
-
-def test_a_mask_on_another_grid_is_resampled_class_by_class(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    save_nifti(root / "x/ct.nii", image(), AFFINE)
-    for seed, name in enumerate("ab"):
-        mask = (np.random.default_rng(seed).random(SHAPE) < 0.5).astype(np.uint8)
-        save_nifti(root / f"x/segmentations/{name}.nii", mask, moved(1.3, 1.1))
-    done = convert(root, tmp_path / "o", mask_grid="resample")
-    options = {"mask_grid": "resample", "class_overlap": "refuse"}
-    alone = [convert(root, tmp_path / name, classes=(name,), **options) for name in "ab"]
-    check(done, *(label for one in alone for label in channels_by_source(one.folder).values()))
 
 
 def test_labels_that_cannot_overlap_give_their_one_hot_form(tmp_path: Path) -> None:
@@ -304,13 +282,11 @@ def test_what_cannot_be_a_channel_each_is_refused_before_a_record_is_written(tmp
         Recipe(layout="nnunet", class_overlap="channels", regions="combine", **SIZE)
 
 
-def test_a_reader_that_knows_no_sets_refuses_the_manifest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from halofeed.schemas import fields
-
+def test_a_reader_that_knows_no_sets_refuses_the_manifest(tmp_path, monkeypatch):
     _, done = of_masks(tmp_path, 2)
     assert read_manifest(done.folder) == done.manifest
+    with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
+        data_facts(done.manifest, "train")
     fewer = dataclasses.replace(done.manifest, labels={0: "background", 1: "c01"})
     with pytest.raises(ManifestError, match=r"fields\.label\.shape: expected \(.*, 1\) of segmentation"):
         Manifest.from_json(fewer.to_json())
@@ -334,10 +310,8 @@ def test_verify_finds_a_bit_that_is_flipped_and_one_of_no_class(tmp_path: Path) 
     (path,) = Path(done.folder).glob("*.tfrecord-00000-of-00001")
     index = ShardIndex.from_bytes(Path(f"{path}.index").read_bytes(), "")
     data = path.read_bytes()
-    for bit, words in (
-        (1, "the records give"),
-        (5, r"image/label: 1 in bit 5 of its sets, which is not in the m"),
-    ):
+    unknown = "image/label: 1 in bit 5 of its sets, which is not in the m"
+    for bit, words in ((1, "the records give"), (5, unknown)):
         changed = bytearray(data)
         at = int(index.raw_starts["image/label"][1]) + 37
         changed[at] ^= 1 << bit
@@ -379,9 +353,3 @@ def test_inspect_and_the_report_speak_of_classes(tmp_path: Path) -> None:
         assert name in page and f"{count:,}" in page
     assert '"label": [1, 5, 8, 9, 3], "labelled"' in html.unescape(page)
     assert "Voxels that two or more classes claim; each of them has them." in page
-
-
-def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
-    _, done = of_masks(tmp_path, 2)
-    with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
-        data_facts(done.manifest, "train")

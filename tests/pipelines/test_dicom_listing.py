@@ -1,7 +1,5 @@
 """Every DICOM file is looked at once, by whoever works, and this process sees series and not slices."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -38,6 +36,7 @@ from tests.support.conversions import (
     start,
 )
 from tests.support.dicom_writer import draw_series
+from tests.support.level_rows import levels
 
 OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
 TABLE = {"layout": "csv", "task": "segmentation"}
@@ -45,7 +44,6 @@ PYDICOM = Path(pydicom.data.__file__).parent / "test_files"
 
 
 def with_table(source: Path) -> Path:
-    """The source with a table of its folders."""
     rows = [f"{folder.name},\n" for folder in sorted(source.iterdir())]
     (source / "rows.csv").write_text("".join(["image,label\n", *rows]))
     return source
@@ -116,10 +114,10 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
     at_once = list_series(LocalFiles(folder), SeriesPolicy(salt="s"))["."]
     in_steps = found_in(folder, tmp_path / "s")
     assert len(in_steps.series) >= 3 and in_steps.named == at_once.named
-    apart = [
-        [(replace(one, error=None), str(one.error)) for one in found.apart] for found in (in_steps, at_once)
-    ]
-    assert apart[0] == apart[1]
+    some, others = (
+        [(replace(one, error=None), str(one.error)) for one in s.apart] for s in (in_steps, at_once)
+    )
+    assert some == others
     series = [replace(one, members=()) for one in at_once.series]
     assert [replace(one, stored=None) for one in in_steps.series] == series
     for one, whole in zip(in_steps.series, at_once.series, strict=True):
@@ -152,14 +150,7 @@ def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     assert all_bytes(Path(done.folder)) == expected[0]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive),
-    ],
-    ids=lambda number: number.name,
-)
+@pytest.mark.parametrize("number", levels(long=[signal.SIGTERM], exhaustive=[signal.SIGKILL]))
 def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_same_bytes(tmp_path, number):
     source, scratch = draw_series(tmp_path / "source", 15, 20), tmp_path / "scratch"
     scratch.mkdir()
@@ -194,8 +185,7 @@ def test_a_file_that_has_changed_since_it_was_listed_is_not_read(tmp_path):
     files = LocalFiles(source)
     scan = open_series(files, files.sizes())
     path = next(source.rglob("*.dcm"))
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b"1.2.1", b"1.2.9"))
+    path.write_bytes(path.read_bytes().replace(b"1.2.1", b"1.2.9"))
     with pytest.raises(SourceError, match=r"file has changed since it was listed \(.*dcm"):
         scan.read()
 

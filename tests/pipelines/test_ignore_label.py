@@ -1,7 +1,5 @@
 """The ignore label stays apart from classes, from the file to the metrics."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -30,15 +28,11 @@ def voc_colors() -> list[int]:
     colors = []
     for index in range(256):
         bits = [(index >> bit) & 1 for bit in range(9)]
-        colors += [
-            sum(bits[channel + 3 * place] << (7 - place) for place in range(3)) for channel in range(3)
-        ]
+        colors += [sum(bits[color + 3 * place] << (7 - place) for place in range(3)) for color in range(3)]
     return colors
 
 
-def draw_pictures(
-    root: Path, label: NDArray[np.uint8], palette: list[int] | None = None, count: int = 2
-) -> Path:
+def draw_pictures(root: Path, label: NDArray[np.uint8], palette: Any = None, count: int = 2) -> Path:
     for folder in ("images", "masks"):
         (root / folder).mkdir(parents=True)
     for number in range(count):
@@ -60,18 +54,15 @@ def ring() -> NDArray[np.uint8]:
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
-    return run_convert(
-        source, out, **{"layout": "pairs", "task": "segmentation", "height": 24, "width": 32, **options}
-    )
+    given = {"layout": "pairs", "task": "segmentation", "height": 24, "width": 32, **options}
+    return run_convert(source, out, **given)
 
 
 def counted(done: Any) -> Statistics:
     return Statistics.total(split.statistics for split in done.manifest.splits.values())
 
 
-def test_the_void_of_voc_is_ignored_by_default_and_with_a_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_void_of_voc_is_ignored_by_default_and_with_a_word(tmp_path, capsys):
     done = convert(draw_pictures(tmp_path / "s", ring(), voc_colors()), tmp_path / "o")
     assert "masks/0.png is a label image of PASCAL VOC" in capsys.readouterr().err
     loader = Loader(done.folder, split="train", batch_size=1, training=False)
@@ -103,8 +94,7 @@ def test_the_manifest_says_nothing_where_nothing_is_ignored_and_holds_no_nonsens
     plain = convert(draw_pictures(tmp_path / "s", ring()), tmp_path / "o", map_classes=("255=7",))
     assert "ignore_label" not in plain.manifest.to_json()
     done = convert(tmp_path / "s", tmp_path / "p", ignore_label=VOID)
-    text = done.manifest.to_json()
-    assert Manifest.from_json(text).ignore_label == VOID
+    assert Manifest.from_json(done.manifest.to_json()).ignore_label == VOID
     with edited(Path(done.folder) / "manifest.json") as document:
         document["ignore_label"] = 2
     with pytest.raises(ManifestError, match="ignore_label: expected the id of no class"):
@@ -115,20 +105,12 @@ def test_the_manifest_says_nothing_where_nothing_is_ignored_and_holds_no_nonsens
 
 def test_padding_and_what_rotation_brings_in_are_ignored(tmp_path: Path) -> None:
     source = draw_pictures(tmp_path / "s", ring())
-    done = convert(
-        source,
-        tmp_path / "o",
-        ignore_label=VOID,
-        resize="keep-aspect",
-        min_dimension=24,
-        max_dimension=32,
-        pad=True,
-    )
+    sizing = {"resize": "keep-aspect", "min_dimension": 24, "max_dimension": 32, "pad": True}
+    done = convert(source, tmp_path / "o", ignore_label=VOID, **sizing)
     label = Loader(done.folder, split="train", batch_size=1, training=False)[0]["label"]
     assert (label[24:] == VOID).all() and np.array_equal(label[:24], ring())
-    turned = Loader(
-        done.folder, split="train", batch_size=2, augment=[RandomRotation(degrees=45, probability=1)]
-    )
+    turn = RandomRotation(degrees=45, probability=1)
+    turned = Loader(done.folder, split="train", batch_size=2, augment=[turn])
     for step in range(4):
         assert set(np.unique(turned.batch(step)["label"])) <= {0, 2, VOID}
     corner = [turned.batch(step)["label"][:, 0, 0] for step in range(4)]
@@ -151,22 +133,18 @@ def test_volumes_leave_it_out_of_coverage_values_and_padding(tmp_path: Path) -> 
     save_nifti(tmp_path / "s/a.nii", image(), AFFINE)
     save_nifti(tmp_path / "s/a_mask.nii", label, AFFINE)
     source = write_table(tmp_path / "s", [("x", "a.nii", "a_mask.nii")])
-    options = {**SIZE, "depth": 7, "layout": "csv", "ignore_label": VOID}
-    done = run_convert(source, tmp_path / "o", task="segmentation", **options)
+    options = {**SIZE, "depth": 7, "layout": "csv", "task": "segmentation", "ignore_label": VOID}
+    done = run_convert(source, tmp_path / "o", **options)
     stored = by_name(done)["a.nii"].label
     assert np.array_equal(stored[1:6], label) and (stored[[0, 6]] == VOID).all()
     found = counted(done)
     assert set(found.label_voxels or {}) == {"0", "1", "2"} == {"0", *(found.label_mm3 or {})}
     assert found.foreground_voxels == np.isin(label, (1, 2)).sum() and not verify(done.folder).problems
-    moved = run_convert(
-        source, tmp_path / "p", task="segmentation", **{**options, "spacing_mm": (2, 1.5, 1.7)}
-    )
+    moved = run_convert(source, tmp_path / "p", **options, spacing_mm=(2, 1.5, 1.7))
     assert set(np.unique(by_name(moved)["a.nii"].label)) == {0, 1, 2, VOID}
 
 
-def test_masks_of_0_and_255_are_one_class_and_255_beside_classes_has_to_be_told(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_masks_of_0_and_255_are_one_class_and_255_beside_classes_has_to_be_told(tmp_path, capsys):
     done = convert(draw_pictures(tmp_path / "s", np.uint8(VOID) * (ring() == 2)), tmp_path / "o")
     assert done.manifest.labels == {0: "background", 1: "foreground"}
     assert "255 is class 1, foreground; --map-classes 255=NAME" in capsys.readouterr().err
@@ -174,19 +152,14 @@ def test_masks_of_0_and_255_are_one_class_and_255_beside_classes_has_to_be_told(
     done = convert(tmp_path / "s", tmp_path / "p", map_classes=("255=car",))
     assert done.manifest.labels == {0: "background", 1: "car"}
     both = draw_pictures(tmp_path / "t", ring())
-    with pytest.raises(
-        AnnotationsError, match=r"255 beside 2 to 2 .* --ignore-label 255 .* --map-classes 255=255"
-    ):
+    words = r"255 beside 2 to 2 .* --ignore-label 255 .* --map-classes 255=255"
+    with pytest.raises(AnnotationsError, match=words):
         convert(both, tmp_path / "q")
     assert convert(both, tmp_path / "r", map_classes=("255=255",)).manifest.labels.keys() == {0, 2, VOID}
-    for number in range(9, 18):  # a picture beyond those that are looked at first
-        for folder in ("images", "masks"):
-            Image.open(tmp_path / f"s/{folder}/0.png").point(lambda value: value and 1).save(
-                tmp_path / f"u{folder}.png"
-            )
-            (tmp_path / f"u/{folder}").mkdir(parents=True, exist_ok=True)
-            (tmp_path / f"u{folder}.png").rename(tmp_path / f"u/{folder}/{number:02}.png")
-    Image.fromarray(ring()).save(tmp_path / "u/masks/17.png")
+    draw_pictures(tmp_path / "u", (ring() == 2).astype(np.uint8), count=9)
+    for folder in ("images", "masks"):  # a picture beyond those that are looked at first
+        (tmp_path / f"u/{folder}/0.png").rename(tmp_path / f"u/{folder}/9.png")
+    Image.fromarray(ring()).save(tmp_path / "u/masks/9.png")
     with pytest.raises(JobError, match="--ignore-label 255 ignores it"):
         convert(tmp_path / "u", tmp_path / "v")
 
@@ -204,9 +177,8 @@ def test_volumes_of_0_and_255_are_refused_with_a_choice_that_works(tmp_path: Pat
 
 def test_values_that_nobody_drew_are_refused_with_a_choice_that_works(tmp_path: Path) -> None:
     drawn = Image.fromarray(np.uint8(100) * (ring() == 2))
-    blended = np.asarray(
-        drawn.resize((96, 72), Image.Resampling.BILINEAR).rotate(20, Image.Resampling.BILINEAR)
-    )
+    smooth = Image.Resampling.BILINEAR
+    blended = np.asarray(drawn.resize((96, 72), smooth).rotate(20, smooth))
     with pytest.raises(JobError, match=r"(?s)values that nobody drew.*--classes 100\)"):
         convert(draw_pictures(tmp_path / "s", blended), tmp_path / "o", height=72, width=96)
     done = convert(tmp_path / "s", tmp_path / "p", height=72, width=96, classes=("100",))

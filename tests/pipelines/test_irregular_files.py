@@ -1,6 +1,4 @@
-"""Is what is no regular file, or may not be read, one reject with its reason in every layout, and never waited for?"""
-
-from __future__ import annotations
+"""What is no regular file, or may not be read or listed, is one reject in every layout, and never waited for."""
 
 import os
 import signal
@@ -10,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from halofeed.cli import main
+from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from tests.support.conversions import read_all, rejected_entries, run_convert
-from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_pictures
+from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
+from tests.support.volume_support import rejected
 
 LABELLED = ("voc", "scan table", "msd", "nnunet", "lits", "pairs", "class-masks")
 WITH_TABLE = ("csv", "jsonl", "coco", "scan table", "msd", "nnunet")
@@ -67,14 +68,6 @@ IRREGULAR: tuple[tuple[Callable[[Path], None], str], ...] = (
 )
 
 
-def test_a_pipe_named_like_a_picture_is_not_passed_over(tmp_path):
-    draw_pictures(tmp_path / "s", "hat/0.png", "coat/1.png")
-    os.mkfifo(tmp_path / "s/hat/2.png")
-    done = run_convert(tmp_path / "s", tmp_path / "o", layout="folders")
-    (entry,) = rejected_entries(done.folder)
-    assert (entry["source"], entry["stage"]) == ("hat/2.png", "read") and "named pipe" in entry["detail"]
-
-
 @layouts
 def test_images_that_are_no_regular_files_are_rejects(tmp_path, layout):
     source = LAYOUT_SOURCES[layout](tmp_path / "s")
@@ -115,7 +108,7 @@ def test_a_table_that_is_no_regular_file_is_an_error_that_names_it(tmp_path, lay
     assert source.tables[0] in str(caught.value) and says in str(caught.value)
 
 
-def test_a_source_or_a_list_that_is_a_pipe_is_refused(tmp_path):
+def test_a_source_a_list_or_a_config_that_is_a_pipe_is_refused(tmp_path, capsys):
     draw_pictures(tmp_path / "s", "hat/0.png", "coat/1.png")
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
@@ -128,20 +121,15 @@ def test_a_source_or_a_list_that_is_a_pipe_is_refused(tmp_path):
             run_convert(tmp_path / "s", tmp_path / "o", **options, **more)
     with pytest.raises(HalofeedError, match=r"pipe\.json"):
         run_convert(tmp_path / "s", tmp_path / "o", normalize_like=str(pipe), **options)
-
-
-def test_a_config_or_weights_that_are_a_pipe_are_refused(tmp_path, capsys):
-    os.mkfifo(tmp_path / "pipe.toml")
-    assert main(["configs", str(tmp_path / "pipe.toml")]) == 2
+    assert main(["configs", str(pipe.rename(tmp_path / "pipe.toml"))]) == 2
     assert "it is a named pipe; expected a regular file" in capsys.readouterr().err
 
 
 def is_accounted_for(path: str, records: set[str], rejects: list[dict[str, str]]) -> bool:
     """Whether a file, or the folder in which it lies, is in a record or in a reject."""
     above = [path.rsplit("/", depth)[0] for depth in range(path.count("/") + 1)]
-    return path in records or any(
-        entry["source"] in above or f"{path}: " in entry["detail"] for entry in rejects
-    )
+    told = [entry for entry in rejects if entry["source"] in above or f"{path}: " in entry["detail"]]
+    return path in records or bool(told)
 
 
 @layouts
@@ -157,8 +145,7 @@ def test_what_an_ordinary_user_may_not_read_is_named(ordinary_folder, ordinary_u
         done = run_convert(ordinary_folder / "s", ordinary_folder / "o", **source.options)
         with pytest.raises(JobError, match="--max-rejected allows 0"):
             run_convert(ordinary_folder / "s", ordinary_folder / "o", max_rejected=0, **source.options)
-    splits = list(done.manifest.splits)
-    records = set(read_all(Path(done.folder), splits))
+    records = set(read_all(Path(done.folder), list(done.manifest.splits)))
     rejects = rejected_entries(done.folder)
     assert records and rejects and all(entry["stage"] in ("read", "selection") for entry in rejects)
     for files in source.images:
@@ -169,8 +156,7 @@ def test_what_an_ordinary_user_may_not_read_is_named(ordinary_folder, ordinary_u
 
 def import_all_for(layout: str, folder: Path) -> None:
     """Convert a source of the layout, so that nothing is left to import of what an ordinary user may not read."""
-    source = LAYOUT_SOURCES[layout](folder / "s")
-    run_convert(folder / "s", folder / "o", **source.options)
+    run_convert(folder / "s", folder / "o", **LAYOUT_SOURCES[layout](folder / "s").options)
 
 
 @layouts
@@ -185,3 +171,78 @@ def test_where_nothing_can_be_listed_the_message_says_so(ordinary_folder, ordina
     if not source.tables:
         with ordinary_user(), pytest.raises(UsageError, match="cannot be listed: Permission denied"):
             run_convert(ordinary_folder / "s", ordinary_folder / "p", **source.options)
+
+
+def listed(root: Path, layout: str, **options: object) -> dict[str, Reference]:
+    files = LocalFiles(root)
+    found = find_layout(layout).list_references(files, files, None, LayoutOptions(**options))
+    return {reference.source: reference for reference in found}
+
+
+@pytest.mark.parametrize(
+    ("layout", "images", "labels", "test"),
+    [
+        ("nnunet", "imagesTs/b_{}_0000.nii", "labelsTs/b_{}.nii", "imagesTs/b_0_0000.nii"),
+        ("pairs", "imagesTs/{}.nii", "labelsTs/{}.nii", "imagesTs/0.nii"),
+        ("lits", "test/test-volume-{}.nii", "more/test-segmentation-{}.nii", "test/test-volume-0.nii"),
+    ],
+)
+def test_a_test_scan_is_not_for_prediction_where_labels_cannot_be_listed(
+    ordinary_folder, ordinary_user, layout, images, labels, test
+):
+    LAYOUT_SOURCES[layout](ordinary_folder)
+    if layout == "pairs":
+        for name in ("images", "labels"):
+            os.rename(ordinary_folder / name, ordinary_folder / f"{name}Tr")
+    draw_scans(ordinary_folder, *(images.format(number) for number in range(2)))
+    assert listed(ordinary_folder, layout)[test].problem is None
+    draw_masks(ordinary_folder, *(labels.format(number) for number in range(2)))
+    (ordinary_folder / labels).parent.chmod(0)
+    with ordinary_user():
+        problem = listed(ordinary_folder, layout)[test].problem
+    assert problem is not None and problem[1] == "image has no label"
+
+
+def test_dicom_series_are_not_for_prediction_where_a_folder_cannot_be_listed(ordinary_folder, ordinary_user):
+    LAYOUT_SOURCES["dicom"](ordinary_folder)
+    assert all(one.problem is None for one in listed(ordinary_folder, "dicom").values())
+    (ordinary_folder / "masks").mkdir(mode=0)
+    with ordinary_user():
+        problems = [one.problem for one in listed(ordinary_folder, "dicom").values()]
+    assert len(problems) == COUNT
+    assert {problem and problem[1] for problem in problems} == {"image has no label"}
+
+
+def test_a_dicom_series_may_go_on_in_a_folder_that_cannot_be_listed(ordinary_folder, ordinary_user):
+    LAYOUT_SOURCES["dicom"](ordinary_folder)
+    (ordinary_folder / "p1/more").mkdir(mode=0)
+    with ordinary_user():
+        found = listed(ordinary_folder, "dicom", missing_masks="prediction")
+    assert {source for source, one in found.items() if one.problem} == {"p1"}
+    assert found["p1"].problem[2].startswith("p1/more: folder cannot be listed")
+
+
+def test_class_masks_by_pattern_need_every_folder(ordinary_folder, ordinary_user):
+    draw_scans(ordinary_folder, "images/0.nii", "images/1.nii")
+    draw_masks(ordinary_folder, "liver/0.nii", "liver/1.nii", "spleen/0.nii", "spleen/1.nii")
+    patterns = {"image_pattern": "images/{id}.nii", "label_pattern": "{class}/{id}.nii"}
+    (ordinary_folder / "spleen").chmod(0)
+    with ordinary_user():
+        words = "spleen cannot be listed, and may hold the masks of a class"
+        with pytest.raises(AnnotationsError, match=words):
+            listed(ordinary_folder, "class-masks", **patterns)
+        found = listed(ordinary_folder, "class-masks", classes=("liver",), **patterns)
+    assert [one.problem for one in found.values()] == [None, None]
+
+
+def test_a_scan_whose_label_cannot_be_listed_is_rejected(ordinary_folder, ordinary_user, tmp_path):
+    import_all_for("class-masks", tmp_path)
+    source = LAYOUT_SOURCES["class-masks"](ordinary_folder / "s")
+    (ordinary_folder / "s/1/segmentations").chmod(0)
+    with ordinary_user():
+        done = run_convert(ordinary_folder / "s", ordinary_folder / "o", **source.options)
+        with pytest.raises(JobError, match="1 of its inputs were rejected"):
+            run_convert(ordinary_folder / "s", ordinary_folder / "o", max_rejected=0, **source.options)
+    assert rejected(done)["1/segmentations"] == ("read", "folder cannot be listed", "Permission denied")
+    assert rejected(done)["1/ct.nii"][1] == "image has no label"
+    assert done.manifest.splits["train"].records == COUNT - 1

@@ -1,6 +1,4 @@
-"""Do the keypoints of records lie where they were drawn, under the Object Detection API's keys?"""
-
-from __future__ import annotations
+"""Keypoints lie where they were drawn, and what else can be kept of each object is in records and batches."""
 
 import dataclasses
 import json
@@ -14,7 +12,10 @@ from PIL import Image
 from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify.record import kept_problems
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.loader import FlipLeftRight, Loader
+from halofeed.schemas.errors import AnnotationsError, UsageError
+from tests.support.annotation_writer import boxed, voc_object, voc_text
+from tests.support.annotation_writer import draw as draw_plain
 from tests.support.conversions import read_all, run_convert
 
 KEY = "image/object/keypoint"
@@ -39,16 +40,11 @@ def draw(root: Path, name: str = "a.png", orientation: int = 1) -> Path:
 
 
 def document(root: Path, annotations: list[dict[str, Any]], **more: Any) -> None:
-    content = {
-        "images": [{"id": 1, "file_name": "a.png"}],
-        "annotations": [
-            {"id": n, "image_id": 1, "category_id": 1, "bbox": [10, 5, 70, 50], **one}
-            for n, one in enumerate(annotations, start=1)
-        ],
-        "categories": [{"id": 1, "name": "cat", "keypoints": NAMES, "skeleton": [[1, 2], [1, 3]]}],
-        **more,
-    }
-    (root / "instances.json").write_text(json.dumps(content))
+    plain = {"image_id": 1, "category_id": 1, "bbox": [10, 5, 70, 50]}
+    objects = [{"id": number, **plain, **one} for number, one in enumerate(annotations, start=1)]
+    categories = [{"id": 1, "name": "cat", "keypoints": NAMES, "skeleton": [[1, 2], [1, 3]]}]
+    content = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": objects, "categories": categories}
+    (root / "instances.json").write_text(json.dumps(content | more))
 
 
 def flat(points: list[tuple[float, float]], visibility: int = 2) -> list[float]:
@@ -109,9 +105,8 @@ def test_points_of_a_picture_annotated_as_displayed_follow_its_boxes(tmp_path):
     # A quarter turn to the right: x goes down, and the last row comes first.
     turned = [(HEIGHT - 1 - y, x) for x, y in POINTS]
     document(source, [{"keypoints": flat(turned), "bbox": [5, 5, 50, 70]}])
-    record = only_record(
-        convert(source, tmp_path / "out", height=192, width=128, annotation_grid="displayed")
-    )
+    options = {"height": 192, "width": 128, "annotation_grid": "displayed"}
+    record = only_record(convert(source, tmp_path / "out", **options))
     assert np.abs(stored_points(record)[:3] - found_squares(record, (192, 128))).max() * 192 < 0.35
 
 
@@ -140,11 +135,9 @@ def test_points_of_a_dropped_object_go_with_it_and_an_object_without_has_none_la
     outside = {"bbox": [200, 5, 10, 10], "keypoints": flat([(1, 1)] * 3)}
     crowd = {"iscrowd": 1, "keypoints": [0] * 12, "num_keypoints": 0}
     other = {"category_id": 2}
-    done, record = kept(
-        tmp_path,
-        [outside, {"keypoints": flat(POINTS, 1), "num_keypoints": 3}, crowd, {}, other],
-        categories=[{"id": 1, "name": "cat", "keypoints": NAMES}, {"id": "2", "name": "box"}],
-    )
+    objects = [outside, {"keypoints": flat(POINTS, 1), "num_keypoints": 3}, crowd, {}, other]
+    categories = [{"id": 1, "name": "cat", "keypoints": NAMES}, {"id": "2", "name": "box"}]
+    done, record = kept(tmp_path, objects, categories=categories)
     assert record[f"{KEY}/num"].tolist() == [3, 0, 0, 0]
     # As many points for each object, so that readers find those of each.
     assert record[f"{KEY}/visibility"].reshape(4, 4).tolist() == [[1, 1, 1, 0], *[[0] * 4] * 3]
@@ -155,14 +148,9 @@ def test_points_of_a_dropped_object_go_with_it_and_an_object_without_has_none_la
 
 
 def test_categories_with_other_skeletons_have_their_points_under_their_own_names(tmp_path):
-    _, record = kept(
-        tmp_path,
-        [{"category_id": 7, "keypoints": [5, 6, 2]}, {"keypoints": flat(POINTS)}],
-        categories=[
-            {"id": 7, "name": "fish", "keypoints": ["fin"]},
-            {"id": 1, "name": "cat", "keypoints": NAMES},
-        ],
-    )
+    objects = [{"category_id": 7, "keypoints": [5, 6, 2]}, {"keypoints": flat(POINTS)}]
+    fish = {"id": 7, "name": "fish", "keypoints": ["fin"]}
+    _, record = kept(tmp_path, objects, categories=[fish, {"id": 1, "name": "cat", "keypoints": NAMES}])
     assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == [*NAMES, "fin"] * 2
     assert record[f"{KEY}/visibility"].reshape(2, 5).tolist() == [[0, 0, 0, 0, 2], [2, 2, 2, 0, 0]]
 
@@ -229,11 +217,9 @@ def test_verify_names_what_is_wrong_with_keypoints(tmp_path):
     ):
         (problem,) = kept_problems({**record, f"{KEY}/{part}": value}, done.manifest)
         assert message in problem
-    assert list(kept_problems({k: v for k, v in record.items() if k != f"{KEY}/num"}, done.manifest)) == [
-        f"{KEY}/num is missing"
-    ]
-    older = dataclasses.replace(done.manifest, recipe={})
-    assert not list(kept_problems({}, older))
+    fewer = {key: value for key, value in record.items() if key != f"{KEY}/num"}
+    assert list(kept_problems(fewer, done.manifest)) == [f"{KEY}/num is missing"]
+    assert not list(kept_problems({}, dataclasses.replace(done.manifest, recipe={})))
 
 
 def test_readers_of_tensorflow_datasets_are_told_of_what_is_kept(tmp_path):
@@ -242,3 +228,72 @@ def test_readers_of_tensorflow_datasets_are_told_of_what_is_kept(tmp_path):
     assert set(told) == set(record) - {"split"}
     assert told[f"{KEY}/x"]["sequence"]["feature"]["tensor"]["dtype"] == "float32"
     assert told[f"{KEY}/num"]["sequence"]["feature"]["tensor"]["dtype"] == "int64"
+
+
+def load(folder: str, *names: str) -> dict[str, np.ndarray]:
+    for augment in ((), (FlipLeftRight(1.0),)):
+        loader = Loader(folder, split="train", batch_size=1, include=names, augment=augment, shuffle=False)
+        batch = loader.batch(0)
+    return {name: batch[name][0, : batch["num_boxes"][0]] for name in names}
+
+
+def test_voc_keeps_what_is_occluded_and_the_pose(tmp_path):
+    source = draw_plain(tmp_path / "src", "a.png")
+    objects = [
+        voc_object(boxed("a.png", (30, 2, 38, 8)), "<pose>Left</pose><occluded>1</occluded>"),
+        voc_object(boxed("a.png", (2, 2, 8, 8)), "<pose>Rear</pose><occluded>1</occluded>"),
+        voc_object(boxed("a.png", (2, 2, 8, 8))),
+    ]
+    (source / "a.xml").write_text(voc_text("a.png", "".join(objects)))
+    done = run_convert(source, tmp_path / "out", layout="voc", keep=("occluded", "view"))
+    (record,) = read_all(Path(done.folder), ["train"]).values()
+    assert [bytes(view) for view in record["image/object/view"]] == [b"Rear", b""]
+    assert load(done.folder, "occluded")["occluded"].tolist() == [True, False]
+    assert verify(done.folder).ok
+    plain = run_convert(source, tmp_path / "plain", layout="voc")
+    (record,) = read_all(Path(plain.folder), ["train"]).values()
+    assert not {"image/object/view", "image/object/occluded"} & set(record)
+
+
+def test_coco_keeps_its_own_category_ids_and_what_cvat_calls_occluded(tmp_path):
+    source = draw_plain(tmp_path / "src", "a.png")
+    plain = {"image_id": 1, "bbox": [2, 3, 8, 6]}
+    objects = [
+        {"id": 1, "category_id": 90, "attributes": {"occluded": True}, **plain},
+        {"id": 2, "category_id": 17, "attributes": {"occluded": False}, **plain},
+    ]
+    categories = [{"id": 17, "name": "cat"}, {"id": 90, "name": "toothbrush"}]
+    document = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": objects, "categories": categories}
+    (source / "instances.json").write_text(json.dumps(document))
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("category_id", "occluded"))
+    found = load(done.folder, "source_classes", "occluded")
+    assert found["source_classes"].tolist() == [90, 17] and found["occluded"].tolist() == [True, False]
+    assert verify(done.folder).ok and done.manifest.field("source_classes").optional
+
+
+def test_tables_keep_open_images_groups(tmp_path):
+    source = draw_plain(tmp_path / "src", "a.png")
+    rows = "a.png,hat,2,2,8,8,1,0\na.png,hat,3,2,8,8,0,1\n"
+    (source / "t.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax,IsGroupOf,IsOccluded\n{rows}")
+    done = run_convert(source, tmp_path / "out", layout="csv", keep=("group_of", "occluded"))
+    left = run_convert(source, tmp_path / "left", layout="csv").manifest.splits["train"].statistics.warnings
+    assert "columns of t.csv that --keep would keep: group_of, occluded" in left
+    found = load(done.folder, "group_of", "occluded")
+    assert found["group_of"].tolist() == [True, False] and found["occluded"].tolist() == [False, True]
+
+
+def test_what_a_source_cannot_say_is_not_kept_as_zeros(tmp_path):
+    source = draw_plain(tmp_path / "src", "a.png")
+    (source / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,hat,2,2,8,8\n")
+    words = r"t\.csv: --keep group_of: no table has such a column; found filename"
+    with pytest.raises(AnnotationsError, match=words):
+        run_convert(source, tmp_path / "out", layout="csv", keep=("group_of",))
+    document = {"images": [], "annotations": [], "categories": [{"id": 17, "name": "cat"}]}
+    (source / "instances.json").write_text(json.dumps(document))
+    with pytest.raises(AnnotationsError, match=r"instances\.json: --keep occluded: no annotation says it"):
+        run_convert(source, tmp_path / "out", layout="coco", keep=("occluded",))
+    with pytest.raises(UsageError, match="--keep view: layout csv has occluded, group_of; leave it out"):
+        run_convert(source, tmp_path / "out", layout="csv", keep=("view",))
+    words = "--keep pose: expected some of category_id, group_of, keypoints, occluded, view"
+    with pytest.raises(UsageError, match=words):
+        run_convert(source, tmp_path / "out", layout="voc", keep=("pose",))

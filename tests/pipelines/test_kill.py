@@ -1,18 +1,19 @@
 """The same command finishes what a kill interrupted, with the same bytes and nothing left over."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from halofeed.prep.voxels.phantom import draw, grid_around
 from tests.support.clip_mask_writer import write_masked_clips
 from tests.support.conversions import (
     all_bytes,
@@ -23,9 +24,12 @@ from tests.support.conversions import (
     halofeed,
     halofeed_here,
     run_convert,
+    shard_bytes,
     start,
     wait_until,
 )
+from tests.support.level_rows import levels
+from tests.support.volume_support import save_nifti, write_table
 
 OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 SHARD_FILES = ("-00002-of-00008", "-00002-of-00008.index")
@@ -65,7 +69,6 @@ def small(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(small, tmp_path_factory) -> dict[str, bytes]:
-    """What the small source is converted to."""
     return bytes_of(small, tmp_path_factory.mktemp("whole"), **OPTIONS)
 
 
@@ -77,14 +80,7 @@ def finished_shards(folder: Path) -> int:
 
 
 @needs_proc
-@pytest.mark.parametrize(
-    ("kills", "workers"),
-    [
-        pytest.param(3, 2, marks=pytest.mark.long),
-        pytest.param(10, 1, marks=pytest.mark.exhaustive),
-        pytest.param(10, 2, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("kills", "workers"), levels(long=[(3, 2)], exhaustive=[(10, 1), (10, 2)]))
 def test_kills_at_random_moments_lose_nothing(source, undisturbed, tmp_path, kills, workers):
     kill_at_random(source, undisturbed, tmp_path, workers, OPTIONS, kills)
 
@@ -145,23 +141,13 @@ def test_a_kill_at_each_rename_loses_nothing(small, whole, tmp_path):
         folder = out / "set/1.0.0"
         committed = case == ("manifest.json", "after")
         assert (folder / "manifest.json").exists() == committed, case
-        done = run_convert(small, out, **OPTIONS)
-        assert done.was_there == committed, case
+        assert run_convert(small, out, **OPTIONS).was_there == committed, case
         assert all_bytes(folder) == whole, case
         assert not (folder / ".incomplete").exists(), case
 
 
 def kept_shards(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.tfrecord-*")}
-
-
-def test_finished_shards_are_not_made_again(small, whole, tmp_path):
-    folder = Path(run_convert(small, tmp_path, **OPTIONS).folder)
-    (folder / "manifest.json").unlink()
-    before = kept_shards(folder)
-    assert not run_convert(small, tmp_path, **OPTIONS).was_there
-    assert kept_shards(folder) == before
-    assert all_bytes(folder) == whole
 
 
 def flip(path: Path, position: float) -> None:
@@ -175,21 +161,16 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "no index": lambda folder, other: (folder / f"{SHARD}.index").unlink(),
     "no shard": lambda folder, other: (folder / SHARD).unlink(),
     "shard cut": lambda folder, other: os.truncate(folder / SHARD, 5000),
-    "shard empty": lambda folder, other: os.truncate(folder / SHARD, 0),
     "shard flipped": lambda folder, other: flip(folder / SHARD, 0.5),
     "shard flipped at its end": lambda folder, other: flip(folder / SHARD, 1),
     "index cut": lambda folder, other: os.truncate(folder / f"{SHARD}.index", 300),
-    "index empty": lambda folder, other: os.truncate(folder / f"{SHARD}.index", 0),
     "index flipped": lambda folder, other: flip(folder / f"{SHARD}.index", 0.7),
     "another recipe's shard of the same size": lambda folder, other: shutil.copy(other / SHARD, folder),
     "another recipe's index": lambda folder, other: shutil.copy(other / f"{SHARD}.index", folder),
     "another recipe's shard and index": lambda folder, other: [
         shutil.copy(other / name, folder) for name in (SHARD, f"{SHARD}.index")
     ],
-    "leftovers": lambda folder, other: [
-        (folder / ".incomplete").mkdir(),
-        (folder / ".incomplete" / "abc").write_bytes(b"half"),
-    ],
+    "leftovers": lambda folder, other: shutil.copytree(other, folder / ".incomplete"),
 }
 
 
@@ -247,3 +228,76 @@ def test_a_worker_that_dies_before_it_begins_is_told_and_not_waited_for(source, 
     assert errors.startswith("halofeed convert: a worker ") and len(errors.splitlines()) == 1, errors
     assert "run the same command again" in errors
     wait_until(lambda: not workers_of(process.pid), 60, "the other workers end")
+
+
+TILES = {"layout": "csv", "task": "segmentation", "depth": 24, "height": 40, "width": 40, "shards": 4}
+TILES |= {
+    "spacing_mm": (2.0, 2.0, 2.0),
+    "window_hu": (-160.0, 240.0),
+    "fit": "tiles",
+    "tile_overlap": (4, 4, 4),
+}
+SCANS = 8
+
+
+def write_scans(root: Path) -> Path:
+    rows = []
+    for number in range(SCANS):
+        grid = grid_around(spacing_mm=(4.0, 2.0, 2.0 + number / 8), tilt_degrees=number)
+        image, mask = draw(grid)
+        noise = np.random.default_rng(number).integers(-9, 9, image.shape)
+        save_nifti(root / f"{number}.nii.gz", (image + noise).astype(np.int16), grid.affine)
+        save_nifti(root / f"{number}-mask.nii.gz", mask, grid.affine)
+        rows.append((number, f"{number}.nii.gz", f"{number}-mask.nii.gz"))
+    write_table(root, rows)
+    return root
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory) -> Path:
+    return write_scans(tmp_path_factory.mktemp("scans"))
+
+
+@pytest.fixture(scope="module")
+def expected(scans, tmp_path_factory) -> dict[str, bytes]:
+    done = run_convert(scans, tmp_path_factory.mktemp("out"), workers=1, threads=1, **TILES)
+    statistics = done.manifest.splits["train"].statistics
+    assert statistics.records > 2 * SCANS and statistics.tiles == statistics.records - SCANS
+    return all_bytes(Path(done.folder))
+
+
+@pytest.mark.parametrize(("workers", "threads"), levels((2, 2), long=[(1, 2), (2, 1)]))
+def test_workers_and_threads_change_no_byte_of_volumes(scans, expected, tmp_path, workers, threads):
+    assert bytes_of(scans, tmp_path, workers=workers, threads=threads, **TILES) == expected
+
+
+@pytest.mark.long
+def test_a_killed_run_of_volumes_is_finished_by_the_same_command(scans, expected, tmp_path):
+    words, folder = convert_words(scans, tmp_path, workers=1, **TILES), tmp_path / "set/1.0.0"
+    process = start([*words, "--threads", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: list(folder.glob("*.index")) or process.poll() is not None, 60, "a shard is finished")
+    process.kill()
+    process.wait()
+    assert not (folder / "manifest.json").exists()
+    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.index")}
+    assert kept
+    done = halofeed_here(*words)
+    assert done.returncode == 0, done.stderr
+    assert all_bytes(folder) == expected
+    assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
+    again = halofeed_here(*words)
+    assert again.returncode == 0 and "already converted" in again.stdout
+
+
+def test_a_changed_mask_changes_its_shard_alone(tmp_path):
+    source = write_scans(tmp_path / "s")
+    before = shard_bytes(Path(run_convert(source, tmp_path / "out", **TILES).folder))
+    path = source / "3-mask.nii.gz"
+    grid = grid_around(spacing_mm=(4.0, 2.0, 2.0 + 3 / 8), tilt_degrees=3)
+    _, mask = draw(grid)
+    mask[mask == 1] = 2
+    save_nifti(path, mask, grid.affine)
+    second = run_convert(source, tmp_path / "out", overwrite=True, **TILES)
+    after = shard_bytes(Path(second.folder))
+    changed = {name.removesuffix(".index") for name in after if after[name] != before[name]}
+    assert not second.was_there and len(changed) == 1

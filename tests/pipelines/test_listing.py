@@ -1,10 +1,7 @@
 """Do workers that list a source in parts find what a command finds that lists it at once?"""
 
-from __future__ import annotations
-
 import os
 import random
-from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,27 +163,6 @@ def test_ids_that_come_twice_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(identity, "example_id", colliding)
     with pytest.raises(AnnotationsError, match=r"coat/2.jpg .* and hat/7.jpg"):
         planned(source, tmp_path / "out", True)
-
-
-def test_sums_of_parts_are_those_of_the_whole_in_any_order(tmp_path):
-    source = touch(tmp_path / "in", *EIGHTEEN)
-    plan, lines, _ = planned(source, tmp_path / "out", False)
-    references = [listing.Reference(source=f"{number}.jpg", key=number, label="a") for number in range(5)]
-
-    def taken(size: int, *some: listing.Reference) -> totals.Totals:
-        found = totals.Totals()
-        for one in some:
-            found.take(one, lambda _: size)
-        return found
-
-    whole, back = taken(7, *references), totals.Totals()
-    for one in reversed(references):
-        back.add(taken(7, one))
-    assert back.fingerprints(b"")[0] == whole.fingerprints(b"")[0]
-    assert sorted(back.identities) == sorted(whole.identities) and isinstance(back.identities, array)
-    changed = taken(8, *references)
-    assert changed.fingerprints(b"")[0] != whole.fingerprints(b"")[0]
-    assert len(plan.fingerprints) == 2 and len(back.fingerprints(b"")) == 1 and lines
 
 
 def test_a_store_is_listed_folder_by_folder(clean: Place, tmp_path):

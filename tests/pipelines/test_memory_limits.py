@@ -1,10 +1,9 @@
-"""Does an input that takes too much memory, or is too large otherwise, cost its own record and nothing else?"""
-
-from __future__ import annotations
+"""An input that takes too much memory costs its own record alone, and many inputs take no more than few."""
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +17,16 @@ from halofeed.pipelines import options
 from halofeed.prep.convert import picture
 from halofeed.prep.sources.memory import MEBIBYTE, TOO_MUCH
 from tests.support.conversions import (
+    CLASSES,
     bytes_of,
     convert_words,
     draw_folders,
+    peak_bytes,
     read_all,
     rejected_entries,
     run_convert,
 )
+from tests.support.level_rows import levels
 from tests.support.memory_cases import PICTURES, even_png
 
 # Bounded once everything is imported: interpreter and libraries differ between machines.
@@ -96,13 +98,6 @@ def test_bombs_are_rejected_below_the_bound_and_the_rest_is_converted(tmp_path: 
     assert peak < (96 + 256 + 64) * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"
 
 
-def test_bombs_are_converted_where_the_bound_allows_them(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "src", 2)
-    (tmp_path / "src/hat/large.webp").write_bytes(BOMBS["lossless.webp"]())
-    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", threads=2)
-    assert len(read_all(Path(done.folder), ["train"])) == 3
-
-
 def draw_coco(folder: Path, segmentation: Any) -> None:
     """Two pictures, the first of which has one object with this mask."""
     folder.mkdir()
@@ -125,19 +120,15 @@ def zigzag(points: int) -> list[list[float]]:
     return [flat.round(2).tolist()]
 
 
-@pytest.mark.parametrize(
-    "points",
-    [pytest.param(500_000, marks=pytest.mark.long), pytest.param(2_000_000, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize("points", levels(long=[500_000], exhaustive=[2_000_000]))
 def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: int) -> None:
     draw_coco(tmp_path / "src", zigzag(points))
     given = {"layout": "coco", "masks": True, "height": 600, "width": 800}
     # The annotations themselves take more than a gigabyte: they are read before the limit counts.
     folder, _ = convert_in_child(tmp_path / "src", tmp_path / "out", most_bytes=4 << 30, **given)
     assert len(read_all(folder, ["train"])) == 2
-    assert [entry["reason"] for entry in rejected_entries(folder)] == [
-        "mask has a polygon that goes to and fro"
-    ]
+    (entry,) = rejected_entries(folder)
+    assert entry["reason"] == "mask has a polygon that goes to and fro"
 
 
 @pytest.mark.long
@@ -163,9 +154,7 @@ def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path
     ids=repr,
 )
 @pytest.mark.parametrize("threads", [1, 3])
-def test_whatever_a_reader_raises_costs_one_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, reason: str, threads: int
-) -> None:
+def test_whatever_a_reader_raises_costs_one_input(tmp_path, monkeypatch, error, reason, threads):
     draw_folders(tmp_path / "src", 6)
     (tmp_path / "src/hat/odd.png").write_bytes(even_png(33, 77, 8, 2))
     resize = picture.resize_image
@@ -179,9 +168,8 @@ def test_whatever_a_reader_raises_costs_one_input(
 
     monkeypatch.setattr(picture, "resize_image", failing)
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", threads=threads)
-    assert [(entry["source"], entry["reason"]) for entry in rejected_entries(done.folder)] == [
-        ("hat/odd.png", reason)
-    ]
+    (entry,) = rejected_entries(done.folder)
+    assert (entry["source"], entry["reason"]) == ("hat/odd.png", reason)
     assert len(read_all(Path(done.folder), ["train"])) == 6
 
 
@@ -191,10 +179,8 @@ def test_the_records_are_the_same_however_many_threads_share_the_bound(tmp_path:
         data = even_png(900 + 300 * number, 1000, 8, (2, 6)[number % 2])
         (tmp_path / f"src/hat/large {number}.png").write_bytes(data)
     options = {"layout": "folders", "max_memory": 64}
-    first, *others = [
-        bytes_of(tmp_path / "src", tmp_path / str(threads), threads=threads, **options)
-        for threads in (1, 2, 5)
-    ]
+    source = tmp_path / "src"
+    first, *others = [bytes_of(source, tmp_path / f"{n}", threads=n, **options) for n in (1, 2, 5)]
     assert all(other == first for other in others)
     assert first["rejected.jsonl"], "some take more than the bound"
 
@@ -211,9 +197,7 @@ def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> Non
     assert run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_memory=300).was_there
 
 
-def test_what_a_machine_has_too_little_memory_for_another_run_converts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_machine_has_too_little_memory_for_another_run_converts(tmp_path, monkeypatch):
     draw_folders(tmp_path / "src", 4)
     (tmp_path / "src/hat/large.png").write_bytes(even_png(6000, 6000, 8, 6))
     given: dict[str, Any] = {"layout": "folders", "workers": 1, "threads": 2, "shards": 1}
@@ -222,9 +206,8 @@ def test_what_a_machine_has_too_little_memory_for_another_run_converts(
         first = run_convert(tmp_path / "src", tmp_path / "out", **given)
     (entry,) = rejected_entries(first.folder)
     assert (entry["source"], entry["reason"]) == ("hat/large.png", TOO_MUCH)
-    assert re.fullmatch(
-        r"about [\d,]+ MiB; this machine has 160 for each worker; take fewer --workers", entry["detail"]
-    )
+    told = r"about [\d,]+ MiB; this machine has 160 for each worker; take fewer --workers"
+    assert re.fullmatch(told, entry["detail"])
     again = run_convert(tmp_path / "src", tmp_path / "out", overwrite=True, **given)
     assert not rejected_entries(again.folder)
     assert len(read_all(Path(again.folder), ["train"])) == 5
@@ -238,3 +221,36 @@ def test_a_picture_too_long_to_encode_costs_its_own_record(tmp_path: Path, encod
     (entry,) = rejected_entries(done.folder)
     assert (entry["source"], entry["stage"]) == ("hat/long.png", "encode")
     assert f"1 x {width} pixels" in entry["detail"] and "--encoding raw" in entry["detail"]
+
+
+def peaks(folder: Path, **options: int) -> list[int]:
+    """What a worker takes for few pictures, and for many."""
+    given = [(folder / name, folder / f"out {name}") for name in ("few", "many")]
+    return [peak_bytes(convert_words(*places, workers=1, **options)) for places in given]
+
+
+@pytest.mark.long
+def test_eight_times_the_pictures_take_no_more_memory(tmp_path):
+    draw_folders(tmp_path / "few", 100, side=64)
+    shutil.copytree(tmp_path / "few", tmp_path / "many")
+    for label in CLASSES:
+        for copy in range(1, 8):
+            for path in sorted((tmp_path / "few" / label).iterdir()):
+                shutil.copy(path, tmp_path / "many" / label / f"{copy}-{path.name}")
+    # 200 pictures are 118 MB of records: what is not written away at once shows.
+    few, many = peaks(tmp_path, threads=2, height=448, width=448)
+    shutil.rmtree(tmp_path / "out many")
+    assert abs(many - few) < 25e6, f"{few / 1e6:.0f} MB for 100 pictures, {many / 1e6:.0f} MB for 800"
+
+
+@pytest.mark.exhaustive
+def test_twenty_thousand_references_take_their_own_size_only(tmp_path):
+    """Kilobytes cross the shuffle: references, a few hundred bytes each."""
+    draw_folders(tmp_path / "few", 10, side=24)
+    for label in CLASSES:
+        (tmp_path / "many" / label).mkdir(parents=True)
+        paths = sorted((tmp_path / "few" / label).iterdir())
+        for number in range(10_000):
+            (tmp_path / "many" / label / f"{number}.jpg").hardlink_to(paths[number % len(paths)])
+    few, many = peaks(tmp_path, height=8, width=8)
+    assert many - few < 20_000 * 8_000, f"{(many - few) / 20_000:.0f} bytes a reference"

@@ -1,7 +1,5 @@
 """Label files that name their values are read by these names, or refused with a cure that works."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +16,18 @@ from tests.support.text_volume_writer import write_nrrd
 from tests.support.volume_support import by_name, findings, rejected, save_nifti, write_table
 
 Names = dict[int, str]
-IN_RAS = {
-    "space": "right-anterior-superior",
-    "space_directions": "(1.5,0,0) (0,2,0) (0,0,3)",
-    "space_origin": "(-5,7,11)",
-}
+IN_RAS = {"space": "right-anterior-superior", "space_origin": "(-5,7,11)"}
+IN_RAS["space_directions"] = "(1.5,0,0) (0,2,0) (0,0,3)"
 LIVER, SPLEEN = {1: "liver", 2: "spleen"}, {1: "spleen", 2: "liver"}
 
 
 def slicer(path: Path, values: NDArray[Any], names: Names, early: bool = False) -> None:
     """A .seg.nrrd; of several layers where `values` has four axes, the first of them the layer."""
-    segments = "".join(
-        f"Segment{number}_Name:={name}\n"
-        + (
-            ""
-            if early
-            else f"Segment{number}_LabelValue:={value % 100}\nSegment{number}_Layer:={value // 100}\n"
-        )
-        for number, (value, name) in enumerate(names.items())
-    )
+    segments = ""
+    for number, (value, name) in enumerate(names.items()):
+        segments += f"Segment{number}_Name:={name}\n"
+        if not early:
+            segments += f"Segment{number}_LabelValue:={value % 100}\nSegment{number}_Layer:={value // 100}\n"
     fields: dict[str, str | None] = dict(IN_RAS)
     if values.ndim == 4:
         fields["space_directions"] = f"none {IN_RAS['space_directions']}"
@@ -46,9 +37,8 @@ def slicer(path: Path, values: NDArray[Any], names: Names, early: bool = False) 
 
 
 def total_segmentator(path: Path, values: NDArray[Any], names: Names) -> None:
-    entries = "".join(
-        f'<Label Key="{value}" Red="1"><![CDATA[{name}]]></Label>' for value, name in names.items()
-    )
+    entry = '<Label Key="{}" Red="1"><![CDATA[{}]]></Label>'
+    entries = "".join(entry.format(*one) for one in names.items())
     extended(path, values, f"<CaretExtension><LabelTable>{entries}</LabelTable></CaretExtension>")
 
 
@@ -104,9 +94,8 @@ def test_values_are_read_by_the_names_of_their_file(tmp_path: Path, name: str) -
     (tmp_path / "map.json").write_text('{"spleen": 1, "liver": 300}')
     done = convert(source, tmp_path / "q", label_map=str(tmp_path / "map.json"))
     assert all(np.array_equal(label, np.array([0, 300, 1])[mask()]) for label in labels_of(done))
-    with pytest.raises(
-        AnnotationsError, match=r"map-classes 1: .*1 is 'liver' in 0_.* and 'spleen' in 1_.*write"
-    ):
+    words = r"map-classes 1: .*1 is 'liver' in 0_.* and 'spleen' in 1_.*write"
+    with pytest.raises(AnnotationsError, match=words):
         convert(source, tmp_path / "r", map_classes=("1=organ",))
     done = convert(source, tmp_path / "t", map_classes=("liver=organ", "spleen=organ"))
     assert all(np.array_equal(label > 0, mask() > 0) for label in labels_of(done))
@@ -117,22 +106,19 @@ def test_names_that_agree_keep_the_values_and_files_without_names_are_taken_by_v
     done = convert(source, tmp_path / "o")
     assert done.manifest.labels == {0: "background", **LIVER, 3: "3"}
     assert same(done, mask(), mask(1, 4))
-    generated = table_of(
-        tmp_path / "g", "a.seg.nrrd", (mask(), {1: "Segment_1", 2: "Segment_2"}), (mask(1), None)
-    )
+    names = {1: "Segment_1", 2: "Segment_2"}
+    generated = table_of(tmp_path / "g", "a.seg.nrrd", (mask(), names), (mask(1), None))
     assert convert(generated, tmp_path / "p").manifest.labels == {0: "background", 1: "1", 2: "2"}
 
 
 def test_names_that_disagree_beside_files_without_names_are_refused(tmp_path: Path) -> None:
     source = table_of(tmp_path / "s", "a.nii.gz", (mask(), LIVER), (mask(), SPLEEN), (mask(), None))
-    with pytest.raises(
-        AnnotationsError, match=r"1 is 'liver' in 0_.* 2_plain.nii names none; say --label-map"
-    ):
+    words = r"1 is 'liver' in 0_.* 2_plain.nii names none; say --label-map"
+    with pytest.raises(AnnotationsError, match=words):
         convert(source, tmp_path / "o")
     (tmp_path / "map.txt").write_text("background\nliver\nspleen\n")
     done = convert(source, tmp_path / "p", label_map=str(tmp_path / "map.txt"))
-    swapped = np.array([0, 2, 1])[mask()]
-    assert same(done, mask(), swapped, mask())
+    assert same(done, mask(), np.array([0, 2, 1])[mask()], mask())
 
 
 def test_values_without_a_name_and_names_twice_are_refused(tmp_path: Path) -> None:
@@ -186,9 +172,8 @@ def test_a_mask_of_one_class_that_names_another_is_rejected(tmp_path: Path) -> N
         save_nifti(tmp_path / f"s/{case}/ct.nii.gz", image(), AFFINE)
         for number, organ in LIVER.items():
             named = {1: "spleen" if case == "b" else organ}
-            total_segmentator(
-                tmp_path / f"s/{case}/{organ}.nii.gz", (mask() == number).astype(np.uint8), named
-            )
+            values = (mask() == number).astype(np.uint8)
+            total_segmentator(tmp_path / f"s/{case}/{organ}.nii.gz", values, named)
     patterns = {"image_pattern": "{id}/ct.nii.gz", "label_pattern": "{id}/{class}.nii.gz"}
     done = convert(tmp_path / "s", tmp_path / "o", layout="class-masks", **patterns)
     assert rejected(done)["b/ct.nii.gz"][1] == "names of the mask disagree" and len(by_name(done)) == 1

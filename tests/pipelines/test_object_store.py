@@ -1,11 +1,11 @@
 """Conversion from and to s3:// and gs://, on servers at loopback: the bytes of a local run's, whatever goes wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from halofeed.demo import draw_data_set
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.text import describe, describe_record
+from halofeed.inspection.verify import verify
 from halofeed.pipelines import lease
 from halofeed.pipelines.build import build
 from halofeed.pipelines.convert import convert as convert_here
@@ -31,9 +34,8 @@ from halofeed.prep.annotations import table_bytes
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import JobError, StoreError
-from tests.support.conversions import all_bytes
-from tests.support.dicom_writer import draw_series
+from halofeed.schemas.errors import CorruptFileError, JobError, StoreError, UsageError
+from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.fault_proxy import between
 from tests.support.stores import Place, convert, convert_words, found_by
 
@@ -50,7 +52,6 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(drawn: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a local conversion writes."""
     done = convert(drawn, out := tmp_path_factory.mktemp("undisturbed"))
     assert done.returncode == 0, done.stderr
     return all_bytes(out / "shapes/1.0.0")
@@ -62,7 +63,6 @@ def source(clean: Place, drawn: Path) -> str:
 
 
 def here(source: str, out: str, beam_arguments: Sequence[str] = (), **options: object) -> str:
-    """Convert in this process."""
     job = JobOptions(source=source, out=out, name="shapes", workers=1, **options)
     recipe = Recipe(layout="coco", height=32, width=32, shards=2)
     return convert_here(job, recipe, beam_arguments, show_progress=False).folder
@@ -200,21 +200,6 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
-def test_dicom_series_are_listed_in_a_store_with_one_look_at_each_slice(clean, tmp_path: Path) -> None:
-    folder = draw_series(tmp_path / "source", 3, 5)
-    source = clean.upload(folder, "source")
-    options = {"layout": "dicom", "depth": 4, "height": 32, "width": 32, "shards": 1}
-    for root, out in ((str(folder), "local"), (source, "remote")):
-        job = JobOptions(source=root, out=str(tmp_path / out), name="scans", workers=1)
-        with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
-            convert_here(job, Recipe(**options), show_progress=False)
-            asked = len(proxy.asked)
-    (first, *_), (second, *_) = (sorted((tmp_path / name).rglob("*-of-*")) for name in ("local", "remote"))
-    assert first.read_bytes() == second.read_bytes()
-    # The folder is listed once, each slice is read twice, the middle one of a series once more.
-    assert asked == 34
-
-
 def test_shards_without_records_are_written_too(clean, drawn, tmp_path):
     words = {"layout": "coco", "height": 32, "width": 32, "shards": 20}
     for out in (str(tmp_path), f"{clean.address}/out"):
@@ -235,10 +220,8 @@ def test_a_version_in_a_store_stands_until_the_new_one_is_whole(clean, drawn, tm
     assert clean.objects("out/shapes/1.0.0/") == before
     here(str(source), out, overwrite=True)
     here(str(source), str(tmp_path / "local"))
-    assert is_as(
-        clean.objects("out/"),
-        {f"shapes/1.0.0/{k}": v for k, v in all_bytes(tmp_path / "local/shapes/1.0.0").items()},
-    )
+    expected = all_bytes(tmp_path / "local/shapes/1.0.0").items()
+    assert is_as(clean.objects("out/"), {f"shapes/1.0.0/{name}": data for name, data in expected})
 
 
 HOLD = """
@@ -270,14 +253,9 @@ def test_a_second_run_is_refused_and_the_holder_named_until_it_ends(clean, sourc
 
 def test_a_lease_of_another_machine_is_taken_over_once_it_was_not_renewed(clean, monkeypatch):
     folder, store = f"{clean.address}/out/shapes/1.0.0", clean.store()
-    elsewhere = {
-        "owner": "ana@far, process 7,",
-        "token": "x",
-        "machine": "another",
-        "process": 1,
-        "born": "1",
-    }
-    store.write(lock_of(folder), json.dumps(elsewhere).encode())
+    elsewhere = {"machine": "another", "process": 1, "born": "1"}
+    lease_of_ana = json.dumps({"owner": "ana@far, process 7,", "token": "x", **elsewhere})
+    store.write(lock_of(folder), lease_of_ana.encode())
     with pytest.raises(JobError, match="ana@far, process 7, is converting into it"), held(folder):
         pass
     monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
@@ -313,13 +291,80 @@ def test_what_writes_for_a_run_that_lost_its_folder_writes_no_more(clean):
 def test_of_two_runs_that_begin_together_one_holds_the_folder(clean):
     folder = f"{clean.address}/out/shapes/1.0.0"
     program = HOLD.replace("time.sleep(100)", "time.sleep(3)")
-    several = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    words, pipe = [sys.executable, "-c", program, folder], subprocess.PIPE
+    several = [subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
     said = [process.communicate(timeout=100) for process in several]
     assert sorted(out for out, _ in said) == ["", "held\n"], said
     assert any("is converting into it" in errors for _, errors in said)
     assert clean.objects("out/") == {}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("local")
+    draw_folders(folder / "source", 12, broken=1)
+    return Path(run_convert(folder / "source", folder / "out", layout="folders", shards=2).folder)
+
+
+@pytest.fixture
+def address(clean: Place, local: Path) -> str:
+    return clean.upload(local, "set/1.0.0")
+
+
+def test_verify_checks_every_byte_of_an_address(clean, address, local):
+    near, far = verify(local), verify(address)
+    assert far.ok and far.folder == address
+    assert (far.files, far.records, far.bytes) == (near.files, near.records, near.bytes)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "more"])
+def test_verify_finds_the_damage_that_it_finds_in_a_local_folder(clean, address, local, tmp_path, damage):
+    copy = Path(shutil.copytree(local, tmp_path / "1.0.0"))
+    shard = sorted(copy.glob("*train*-of-*[0-9]"))[0]
+    data = bytearray(shard.read_bytes())
+    store, there = clean.store(), f"{address}/{shard.name}"
+    if damage == "gone":
+        shard.unlink()
+        store.delete([there])
+    elif damage == "more":
+        (copy / "other").write_bytes(b"x")
+        store.write(f"{address}/other", b"x")
+    else:
+        data[len(data) // 2] ^= 1
+        shard.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
+        store.write(there, shard.read_bytes())
+    near, far = (
+        [(problem.file, problem.record, problem.offset) for problem in verify(place).problems]
+        for place in (copy, address)
+    )
+    assert far == near and far, verify(address)
+
+
+def test_inspect_and_report_say_of_an_address_what_they_say_of_a_folder(address, local, tmp_path):
+    whole = [line for line in describe(local).splitlines() if not line.startswith(("  source:", "  images:"))]
+    assert describe(address).replace(address, str(local)).splitlines() == whole
+    assert describe_record(address, "train:3") == describe_record(local, "train:3")
+    near = write_report(local, output=tmp_path / "near.html", sources=str(local.parents[2] / "source"))
+    far = write_report(address, output=tmp_path / "far.html", sources=str(local.parents[2] / "source"))
+    known = re.sub(r"Converted from \S+ by", "Converted by", near.read_text())
+    assert far.read_text().replace(address, str(local)) == known
+
+
+def test_a_report_of_an_address_lies_in_the_working_folder(address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert write_report(address, samples=0) == Path("1.0.0-report.html")
+
+
+def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):
+    missing = f"{clean.address}/none/1.0.0"
+    for look in (verify, describe):
+        with pytest.raises(UsageError, match=re.escape(missing)):
+            look(missing)
+    store = clean.store()
+    store.delete([found for found, _ in store.listed(f"{address}/") if found.endswith(".index")])
+    with pytest.raises(CorruptFileError, match=rf"{address}/set-train.*\.index: it is missing"):
+        describe_record(address, "train:0")
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        proxy.fault = lambda method, path: "403"
+        with pytest.raises(StoreError, match=clean.address):
+            describe(address)

@@ -1,17 +1,19 @@
 """Are splits, labels and ids settled, or refused, before a picture is read and a file written?"""
 
-from __future__ import annotations
-
 import json
-from collections import Counter, defaultdict
+import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from halofeed.prep.layouts import LayoutOptions, class_masks
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.tasks.splits import split_of
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
-from tests.support.conversions import draw_folders, read_all, read_split, run_convert
+from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
+from tests.support.conversions import draw_folders, read_all, rejected_entries, run_convert
 
 FOLDERS = {"layout": "folders"}
 
@@ -43,16 +45,6 @@ def test_splits_by_hash_are_those_of_the_hash(source, tmp_path):
     assert len(found) == 24 and len(set(found.values())) == 3
 
 
-def test_a_group_is_never_divided(source, tmp_path):
-    shares = ("train=0.5", "test=0.5")
-    pattern = r"/\d\d(\d)"  # four groups of ten numbers
-    done = run_convert(source, tmp_path / "out", split_shares=shares, group_pattern=pattern, **FOLDERS)
-    groups = defaultdict(set)
-    for name, split in splits_of(done).items():
-        groups[name.rpartition("/")[2][2]].add(split)
-    assert len(groups) == 3 and all(len(splits) == 1 for splits in groups.values())
-
-
 def test_lists_assign_splits_and_the_rest_is_left_out(source, tmp_path):
     (tmp_path / "train.txt").write_text("hat/0000.jpg\n0001\nshirt/0003\n")
     (tmp_path / "test.txt").write_text("0002.jpg\n")
@@ -67,34 +59,24 @@ def test_lists_assign_splits_and_the_rest_is_left_out(source, tmp_path):
     assert done.manifest.rejected == {"selection: in no split list": 20}
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "match"),
-    [
+def test_wrong_options_are_refused_and_nothing_is_written(source, tmp_path):
+    for options, kind, match in (
         ({"split_shares": ("train",)}, UsageError, "expected name=share"),
         ({"split_shares": ("tr ain=1",)}, UsageError, "split 'tr ain': expected letters"),
+        ({"split_shares": ("Train=0.5", "train=0.5")}, UsageError, "upper and lower case"),
         ({"split_lists": ("train=/no/such/list.txt",)}, UsageError, "/no/such/list.txt"),
         ({"split_lists": ("train.txt",)}, UsageError, "expected name=file"),
         ({"task": "detection"}, UsageError, "layout folders serves classification"),
-    ],
-)
-def test_wrong_options_are_refused_and_nothing_is_written(source, tmp_path, options, kind, match):
-    fails_and_writes_nothing(kind, match, source, tmp_path / "out", **{**FOLDERS, **options})
+    ):
+        fails_and_writes_nothing(kind, match, source, tmp_path / "out", **{**FOLDERS, **options})
 
 
-LABEL_MAPS = {
-    "labels.txt": "coat\nshirt\nhat\n",
-    "labels.json": json.dumps({"0": "coat", "1": "shirt", "2": "hat"}),
-    "labels.pbtxt": "item { id: 0 name: 'coat' } item { id: 1 name: 'shirt' } item { id: 2 name: 'hat' }",
-}
-
-
-@pytest.mark.parametrize("name", LABEL_MAPS)
-def test_a_label_map_file_decides_the_ids(source, tmp_path, name):
-    (tmp_path / name).write_text(LABEL_MAPS[name])
-    done = run_convert(source, tmp_path / "out", label_map=str(tmp_path / name), **FOLDERS)
+def test_a_label_map_file_decides_the_ids(source, tmp_path):
+    (tmp_path / "labels.json").write_text(json.dumps({"0": "coat", "1": "shirt", "2": "hat"}))
+    done = run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.json"), **FOLDERS)
     assert done.manifest.labels == {0: "coat", 1: "shirt", 2: "hat"}
-    for source_name, features in read_all(Path(done.folder), ["train"]).items():
-        assert features["image/class/label"][0] == {"hat": 2, "shirt": 1}[source_name.split("/")[0]]
+    for name, features in read_all(Path(done.folder), ["train"]).items():
+        assert features["image/class/label"][0] == {"hat": 2, "shirt": 1}[name.split("/")[0]]
 
 
 def test_every_unknown_label_is_named_with_its_count_and_a_place(source, tmp_path):
@@ -105,34 +87,19 @@ def test_every_unknown_label_is_named_with_its_count_and_a_place(source, tmp_pat
         run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.txt"), **FOLDERS)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("2 label(s) of the data are not in") and "known: shirt" in lines[0]
-    assert lines[1:] == [
-        "  'glove': 1 times, first in glove/0000.jpg",
-        "  'hat': 12 times, first in hat/0000.jpg",
-    ]
+    said = "  '{0}': {1} times, first in {0}/0000.jpg"
+    assert lines[1:] == [said.format("glove", 1), said.format("hat", 12)]
     assert not (tmp_path / "out/set").exists()
-
-
-def coco(images: list[dict[str, Any]], annotations: list[dict[str, Any]]) -> str:
-    categories = [{"id": 1, "name": "hat"}]
-    return json.dumps({"images": images, "annotations": annotations, "categories": categories})
 
 
 def test_two_sources_with_one_id_are_both_named(source, tmp_path):
     """7 and "7" are one id, since an id in a file name or a table is a text."""
     files = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.jpg"))
     images = [{"id": 7, "file_name": files[0]}, {"id": "7", "file_name": files[1]}]
-    (source / "instances.json").write_text(coco(images, []))
-    fails_and_writes_nothing(
-        JobError, f"(?s)id 7.*{files[0]}.*{files[1]}", source, tmp_path / "out", layout="coco"
-    )
-
-
-def test_ids_that_begin_again_in_a_second_file_are_no_collision(source, tmp_path):
-    files = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.jpg"))
-    for part, name in (("train", files[0]), ("val", files[1])):
-        (source / f"instances_{part}.json").write_text(coco([{"id": 7, "file_name": name}], []))
-    done = run_convert(source, tmp_path / "out", layout="coco")
-    assert splits_of(done) == {files[0]: "train", files[1]: "val"}
+    document = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "hat"}]}
+    (source / "instances.json").write_text(json.dumps(document))
+    words = f"(?s)id 7.*{files[0]}.*{files[1]}"
+    fails_and_writes_nothing(JobError, words, source, tmp_path / "out", layout="coco")
 
 
 @pytest.mark.parametrize("layout", ["folders", "csv", "jsonl", "coco", "voc"])
@@ -155,24 +122,9 @@ def test_more_shards_than_pictures_leaves_empty_ones(tmp_path):
     assert len(read_all(Path(done.folder), ["train"])) == 2
 
 
-def rename(path: Path, name: bytes) -> None:
-    try:
-        path.rename(path.with_name(name.decode("utf-8", "surrogateescape")))
-    except OSError:
-        pytest.skip("this file system holds UTF-8 names only")
-
-
-def test_file_names_that_are_no_utf8_come_through(tmp_path):
-    draw_folders(tmp_path / "src", 4)
-    rename(tmp_path / "src/hat/0000.jpg", b"caf\xe9.jpg")
-    done = run_convert(tmp_path / "src", tmp_path / "out", **FOLDERS)
-    names = {bytes(features["image/filename"][0]) for features in read_split(Path(done.folder), "train")}
-    assert b"hat/caf\xe9.jpg" in names and len(names) == 4
-
-
 def test_a_class_whose_name_is_no_utf8_is_refused_by_name(tmp_path):
     draw_folders(tmp_path / "src", 4)
-    rename(tmp_path / "src/hat", b"caf\xe9")
+    os.rename(tmp_path / "src/hat", os.fsencode(tmp_path) + b"/src/caf\xe9")
     fails_and_writes_nothing(AnnotationsError, "UTF-8", tmp_path / "src", tmp_path / "out", **FOLDERS)
 
 
@@ -198,12 +150,126 @@ def test_split_names_of_the_data_that_cannot_be_file_names_are_the_datas_fault(t
     fails_and_writes_nothing(AnnotationsError, match, source, tmp_path / "out", layout="csv")
 
 
-def test_splits_of_one_spelling_in_an_option_are_wrong_usage(source, tmp_path):
-    options = {"split_shares": ("Train=0.5", "train=0.5"), **FOLDERS}
-    fails_and_writes_nothing(UsageError, "upper and lower case", source, tmp_path / "out", **options)
+NUMBERS = [str(number) for number in range(12)]
 
 
-def test_a_table_without_rows_is_the_datas_fault(tmp_path):
-    (tmp_path / "labels.csv").write_text("filename,class\n")
-    match = r"labels\.csv: a header and no rows"
-    fails_and_writes_nothing(AnnotationsError, match, tmp_path / "labels.csv", tmp_path / "out", layout="csv")
+@pytest.mark.parametrize(
+    ("layout", "first"), [("folders", 0), ("csv", 0), ("jsonl", 0), ("voc", 1), ("csv", 1)]
+)
+def test_classes_that_are_numbers_stand_in_the_order_of_their_numbers(tmp_path, layout, first):
+    folder = "{}/" if layout == "folders" else ""
+    draw(tmp_path / "src", *(f"{folder.format(name)}{name}.png" for name in NUMBERS))
+    if first:
+        boxes = [boxed(f"{name}.png", (2, 2, 8, 8), name) for name in NUMBERS]
+        write_annotations(tmp_path / "src", layout, boxes)
+    elif layout != "folders":
+        rows = [json.dumps({"filename": f"{name}.png", "class": int(name)}) for name in NUMBERS]
+        table = ["filename,class", *(f"{name}.png,{name}" for name in NUMBERS)]
+        (tmp_path / f"src/t.{layout}").write_text("\n".join(table if layout == "csv" else rows))
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout=layout)
+    assert done.manifest.labels == {number + first: name for number, name in enumerate(NUMBERS)}
+    if first == 0:
+        for record in read_all(Path(done.folder), ["train"]).values():
+            assert str(int(record["image/class/label"][0])) == bytes(record["image/class/text"][0]).decode()
+
+
+def test_masks_whose_names_are_numbers_have_their_order(tmp_path):
+    draw(tmp_path, "s1/ct.png", *(f"s1/segmentations/{name}.png" for name in ("1", "2", "10")))
+    files = LocalFiles(tmp_path)
+    values = class_masks.label_values(files, files, None, LayoutOptions())
+    assert dict(values) == {0: "background", 1: "1", 2: "2", 3: "10"}
+
+
+def test_numbers_and_texts_together_put_the_numbers_first(tmp_path):
+    names = ("10", "9", "2.5", "-1", "other", "10 cards")
+    draw(tmp_path / "src", *(f"{name}/a.png" for name in names))
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
+    assert list(done.manifest.labels.values()) == ["-1", "2.5", "9", "10", "10 cards", "other"]
+
+
+@pytest.mark.parametrize("other", ["1.0", "01", "+1"])
+def test_one_number_written_in_two_ways_is_refused(tmp_path, other):
+    draw(tmp_path / "src", *(f"{name}/a.png" for name in ("0", "1", other)))
+    with pytest.raises(AnnotationsError, match=r"are one number, written in two ways.*--label-map"):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
+    (tmp_path / "map.json").write_text(json.dumps({"0": 0, "1": 1, other: 2}))
+    done = run_convert(tmp_path / "src", tmp_path / "out", label_map=str(tmp_path / "map.json"), **FOLDERS)
+    assert done.manifest.labels == {0: "0", 1: "1", 2: other}
+
+
+def draw_voc(root: Path, *names: str) -> None:
+    """Annotations/NAME.xml and JPEGImages/NAME.png; the XML says the file's name without its folders, as VOC does."""
+    draw(root / "JPEGImages", *(f"{name}.png" for name in names))
+    for name in names:
+        xml = root / "Annotations" / f"{name}.xml"
+        xml.parent.mkdir(parents=True, exist_ok=True)
+        xml.write_text(voc_text(f"{Path(name).name}.png", voc_object(boxed(name, (3, 2, 20, 8)))))
+
+
+def write_lists(root: Path, **lists: str) -> None:
+    (root / "ImageSets/Main").mkdir(parents=True)
+    for name, entries in lists.items():
+        (root / "ImageSets/Main" / f"{name}.txt").write_text("\n".join(entries.split()) + "\n")
+
+
+def splits_of_voc(folder: str, names: list[str]) -> dict[str, str]:
+    return {
+        source.removeprefix("JPEGImages/").removesuffix(".png"): record["split"]
+        for source, record in read_all(Path(folder), names).items()
+    }
+
+
+@pytest.mark.parametrize(
+    "entry", ["{}.png", "JPEGImages/{}.png", "D:\\voc\\JPEGImages\\{}.png", "./{}", "Annotations/{}.xml"]
+)
+def test_entries_of_lists_may_have_extensions_and_folders_above(tmp_path: Path, entry: str) -> None:
+    draw_voc(tmp_path / "src", "cam1/a", "cam2/a", "v1.2")
+    first, *others = (entry.format(name) for name in ("cam1/a", "cam2/a", "v1.2"))
+    write_lists(tmp_path / "src", train=first, val=" ".join(others))
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="voc", max_rejected=0)
+    assert splits_of_voc(done.folder, ["train", "val"]) == {"cam1/a": "train", "cam2/a": "val", "v1.2": "val"}
+
+
+def test_an_entry_that_means_two_pictures_is_refused(tmp_path):
+    draw_voc(tmp_path / "src", "cam1/a", "cam2/a")
+    write_lists(tmp_path / "src", train="a")
+    words = r"ImageSets/Main/train.txt: a means Annotations/cam1/a.xml and Annotations/cam2/a.xml; .*cam2/a"
+    with pytest.raises(AnnotationsError, match=words):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="voc")
+
+
+def test_lists_that_share_names_are_all_listed_and_can_be_chosen(tmp_path):
+    draw_voc(tmp_path / "src", *"abcd")
+    write_lists(tmp_path / "src", train="a b c", val="d", mini="a b", hat_train="a", all="a b c d")
+    with pytest.raises(AnnotationsError) as caught:
+        run_convert(tmp_path / "src", tmp_path / "out", layout="voc")
+    for words in (
+        "ImageSets/Main: an image has one split, and lists share names",
+        "mini and train (a, 2 in all)",
+        "all and val (d)",
+        "choose lists with --image-sets of all (4), hat_train, mini (2), train (3), val (1)",
+        "--split-shares",
+    ):
+        assert words in str(caught.value)
+    options = {"layout": "voc", "image_sets": ("mini", "val")}
+    done = run_convert(tmp_path / "src", tmp_path / "out", **options)
+    assert splits_of_voc(done.folder, ["mini", "val"]) == {"a": "mini", "b": "mini", "d": "val"}
+    options["image_sets"] = ("mini", "all")
+    with pytest.raises(AnnotationsError, match=r"mini and all \(a, 2 in all\)"):
+        run_convert(tmp_path / "src", tmp_path / "other", **options)
+
+
+def test_shares_make_the_lists_irrelevant_unless_they_choose_the_images(tmp_path):
+    draw_voc(tmp_path / "src", *"abcdefgh")
+    write_lists(tmp_path / "src", train="a b c", val="d", mini="a d")
+    options = {"layout": "voc", "split_shares": ("train=0.5", "test=0.5"), "max_rejected": 0}
+    done = run_convert(tmp_path / "src", tmp_path / "out", **options)
+    assert set(splits_of_voc(done.folder, ["train", "test"])) == set("abcdefgh")
+    chosen = run_convert(tmp_path / "src", tmp_path / "few", image_sets=("train", "val", "mini"), **options)
+    assert set(splits_of_voc(chosen.folder, list(chosen.manifest.splits))) == set("abcd")
+    lists = [f"{name}={tmp_path / name}.txt" for name in ("one", "two")]
+    (tmp_path / "one.txt").write_text("a\nb\n")
+    (tmp_path / "two.txt").write_text("c\n")
+    own = run_convert(tmp_path / "src", tmp_path / "own", layout="voc", split_lists=tuple(lists))
+    assert splits_of_voc(own.folder, ["one", "two"]) == {"a": "one", "b": "one", "c": "two"}
+    assert {entry["reason"] for entry in rejected_entries(own.folder)} == {"in no split list"}

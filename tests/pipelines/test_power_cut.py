@@ -4,8 +4,6 @@ Copies of a mounted ext4 device, taken while a conversion writes to it and after
 leaves it: what the kernel had not written yet is not in them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import filecmp
 import os
@@ -22,6 +20,7 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines import storage
 from halofeed.schemas import durable
 from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start
+from tests.support.level_rows import levels
 
 OPTIONS = {"layout": "folders", "shards": 4}
 
@@ -47,8 +46,7 @@ def test_the_manifest_is_named_after_all_it_names_is_on_the_disk(tmp_path, monke
     committed = story.index(("as", str(folder / "manifest.json")))
     for path in folder.iterdir():
         if path.name != "manifest.json":
-            synced = story.index(("sync", str(path)))
-            assert story.index(("as", str(path))) < synced < committed, path
+            assert story.index(("as", str(path))) < story.index(("sync", str(path))) < committed, path
     assert story[committed - 2] == ("sync", story[committed - 1][1])  # the manifest, under its temporary name
     assert ("sync", str(folder)) in story[:committed]
     assert story[committed + 1] == ("sync", str(folder))
@@ -102,9 +100,7 @@ def begin(source: Path, out: Path, *more: str, **changed: object) -> subprocess.
     return start([*convert_words(source, out, **options), *more], stdout=None, stderr=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize(
-    "cuts", [pytest.param(3, marks=pytest.mark.long), pytest.param(12, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("cuts", levels(long=[3], exhaustive=[12]))
 def test_copies_of_the_device_hold_a_whole_version_or_go_on(tmp_path, disk, cuts):
     image, folder = disk
     draw_folders(tmp_path / "src", 40, side=200)

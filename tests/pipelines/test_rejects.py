@@ -1,20 +1,16 @@
-"""Does every input end as a record or in rejected.jsonl, and do turned pictures come out upright?"""
+"""Every input ends as a record or in rejected.jsonl, once and in its own split."""
 
-from __future__ import annotations
-
-import io
+import json
 import re
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image, ImageOps
 
 from halofeed.demo import draw_data_set
 from halofeed.schemas.errors import JobError
-from tests.support.annotation_writer import boxed, write_annotations
-from tests.support.conversions import boxes_in_source, draw_folders, read_all, rejected_entries, run_convert
+from tests.support.annotation_writer import boxed, coco_document, draw
+from tests.support.conversions import draw_folders, read_all, rejected_entries, run_convert
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
 
@@ -31,8 +27,7 @@ def test_every_odd_file_is_converted_or_rejected_with_a_true_reason(test_data, t
     assert len(listed) == len({entry["source"] for entry in listed})
     assert converted | refused == files and not converted & refused
     assert len(files) > 50 and len(converted) > 20 and len(refused) > 10
-    counted = Counter(f"{entry['stage']}: {entry['reason']}" for entry in listed)
-    assert counted == done.manifest.rejected
+    assert Counter(f"{entry['stage']}: {entry['reason']}" for entry in listed) == done.manifest.rejected
     for entry in listed:
         assert entry["stage"] in ("selection", "decode", "read") and entry["reason"] and entry["split"]
         assert "Error" not in entry["reason"] and "\n" not in entry["reason"]
@@ -44,65 +39,11 @@ def test_every_odd_file_is_converted_or_rejected_with_a_true_reason(test_data, t
     assert len(stern) <= 4, stern
 
 
-def eight_views(grid: np.ndarray) -> list[np.ndarray]:
-    return [
-        view
-        for base in (grid, grid.swapaxes(0, 1))
-        for view in (base, base[::-1], base[:, ::-1], base[::-1, ::-1])
-    ]
-
-
-def stored_turned(
-    upright: np.ndarray, marker: np.ndarray, orientation: int
-) -> tuple[bytes, np.ndarray, np.ndarray]:
-    """A PNG that Pillow turns upright, its pixels as stored, and the marker turned with them."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    for stored, mask in zip(eight_views(upright), eight_views(marker), strict=True):
-        buffer = io.BytesIO()
-        Image.fromarray(np.ascontiguousarray(stored)).save(buffer, "png", exif=exif)
-        if np.array_equal(np.asarray(ImageOps.exif_transpose(Image.open(buffer))), upright):
-            return buffer.getvalue(), stored, mask
-    raise AssertionError(f"no symmetry fits orientation {orientation}")
-
-
-def test_eight_orientations_of_one_picture_give_one_record(tmp_path):
-    generator = np.random.default_rng(5)
-    coarse = generator.integers(0, 256, (6, 9, 3)).astype(np.uint8)
-    upright = np.asarray(Image.fromarray(coarse).resize((72, 48), Image.Resampling.NEAREST))
-    marker = np.zeros(upright.shape[:2], np.uint8)
-    marker[6:17, 40:70] = 1
-    rows = []
-    (tmp_path / "src").mkdir()
-    for orientation in range(1, 9):
-        data, stored, mask = stored_turned(upright, marker, orientation)
-        name, (height, width) = f"o{orientation}.png", stored.shape[:2]
-        (tmp_path / "src" / name).write_bytes(data)
-        ys, xs = np.nonzero(mask)
-        box = [int(edge) for edge in (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)]
-        rows.append(boxed(name, box, height=height, width=width))
-    write_annotations(tmp_path / "src", "coco", rows)
-    done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco", resize="none", encoding="png")
-    records = read_all(Path(done.folder), ["train"])
-    assert len(records) == 8
-    for (source, features), row in zip(sorted(records.items()), rows, strict=True):
-        pixels = np.asarray(Image.open(io.BytesIO(features["image/encoded"][0])))
-        assert np.array_equal(pixels, upright), source
-        corners = np.array([features[f"image/object/bbox/{n}"][0] for n in ("ymin", "xmin", "ymax", "xmax")])
-        assert np.allclose(corners * [48, 72, 48, 72], [6, 40, 17, 70], atol=1e-4), source
-        assert features["image/object/area"][0] == 11 * 30
-        box = [[row[side] for side in ("ymin", "xmin", "ymax", "xmax")]]
-        assert np.allclose(boxes_in_source(features), box, atol=1e-3), source
-        for side in ("height", "width"):
-            assert int(features[f"image/source/{side}"][0]) == row[side]
-
-
 def test_a_truncated_picture_is_the_only_reject_of_the_drawn_set(tmp_path):
     draw_data_set(tmp_path / "src", 20)
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco", max_rejected=1)
-    assert [(e["stage"], e["reason"], e["split"]) for e in rejected_entries(done.folder)] == [
-        ("decode", "file is truncated", "train")
-    ]
+    (entry,) = rejected_entries(done.folder)
+    assert (entry["stage"], entry["reason"], entry["split"]) == ("decode", "file is truncated", "train")
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -121,15 +62,15 @@ def test_the_budget_allows_its_number_and_no_more(tmp_path, workers):
     assert not again.was_there and len(rejected_entries(again.folder)) == 3
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_an_early_stop_names_the_rejected_inputs_one_a_line(tmp_path, shards):
-    draw_folders(tmp_path / "src", 12, broken=6)
+@pytest.mark.parametrize(("shards", "broken", "budget"), [(1, 6, 4), (4, 6, 4), (1, 50, 40)])
+def test_an_early_stop_names_the_rejected_inputs_one_a_line_in_a_short_list(tmp_path, shards, broken, budget):
+    draw_folders(tmp_path / "src", broken + 6, broken=broken)
     options = {"layout": "folders", "shards": shards}
-    with pytest.raises(JobError, match=r"more than --max-rejected 4 ") as caught:
-        run_convert(tmp_path / "src", tmp_path / "out", max_rejected=4, **options)
+    with pytest.raises(JobError, match=rf"more than --max-rejected {budget} ") as caught:
+        run_convert(tmp_path / "src", tmp_path / "out", max_rejected=budget, **options)
     named = re.findall(r"(?:hat|shirt)/\d{4}\.jpg: decode: not an image", str(caught.value))
-    assert len(named) == len(set(named)) == 5, str(caught.value)
-    assert named[-1] and "the last was" in str(caught.value).splitlines()[0]
+    assert len(named) == len(set(named)) >= 5, str(caught.value)
+    assert "the last was" in str(caught.value).splitlines()[0] and len(str(caught.value).splitlines()) <= 12
 
 
 def test_rejects_of_shards_that_were_finished_before_are_named_too(tmp_path):
@@ -138,13 +79,6 @@ def test_rejects_of_shards_that_were_finished_before_are_named_too(tmp_path):
     (folder / "manifest.json").unlink()
     with pytest.raises(JobError, match=r"--max-rejected 0 .*/000\d\.jpg: decode: "):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
-
-
-def test_the_list_of_an_early_stop_is_short(tmp_path):
-    draw_folders(tmp_path / "src", 60, broken=50)
-    with pytest.raises(JobError) as caught:
-        run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=40)
-    assert 5 <= len(str(caught.value).splitlines()) <= 12
 
 
 def test_inputs_left_out_on_purpose_are_listed_and_cost_nothing(tmp_path):
@@ -166,3 +100,43 @@ def test_nothing_converted_is_an_error_that_leaves_the_list(tmp_path):
     with pytest.raises(JobError, match="nothing was converted: all 3 inputs were rejected"):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
     assert len(rejected_entries(tmp_path / "out/set/1.0.0")) == 3
+
+
+HEADER = "filename,class,xmin,ymin,xmax,ymax"
+
+
+def test_rows_of_a_lost_image_are_one_reject_in_the_split_of_the_table(tmp_path):
+    draw(tmp_path / "src", "a.png", "b.png")
+    rows = "".join(f"gone.png,hat,{x},2,9,9\n" for x in range(5))
+    (tmp_path / "src/train_boxes.csv").write_text(f"{HEADER}\na.png,hat,2,2,8,8\n")
+    (tmp_path / "src/val_boxes.csv").write_text(f"{HEADER}\n{rows}b.png,hat,2,2,8,8\nother.png,hat,2,2,8,8\n")
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="csv", max_rejected=2)
+    assert done.manifest.rejected == {"annotation: image file not found": 2}
+    gone, other = rejected_entries(done.folder)
+    assert (gone["source"], gone["split"], other["split"]) == ("gone.png", "val", "val")
+    assert gone["detail"].startswith("val_boxes.csv:2 and 4 more rows: 'gone.png'")
+    assert other["detail"].startswith("val_boxes.csv:8: 'other.png'")
+
+
+def test_a_lost_image_goes_to_the_split_that_its_hash_gives(tmp_path):
+    draw(tmp_path / "src", *(f"{number}.png" for number in range(20)))
+    rows = [f"{number}.png,hat,2,2,8,8\n" * 2 for number in range(40)]
+    (tmp_path / "src/t.csv").write_text(f"{HEADER}\n{''.join(rows)}")
+    shares = ("train=0.5", "val=0.5")
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="csv", split_shares=shares)
+    draw(tmp_path / "src", *(f"{number}.png" for number in range(20, 40)))
+    whole = run_convert(tmp_path / "src", tmp_path / "whole", layout="csv", split_shares=shares)
+    rejects = Counter(entry["split"] for entry in rejected_entries(done.folder))
+    assert rejects.total() == 20
+    for name, split in whole.manifest.splits.items():
+        assert rejects[name] == split.records - done.manifest.splits[name].records
+
+
+def test_images_that_no_annotation_names_are_in_the_split_of_their_folder(tmp_path):
+    document = json.dumps(coco_document([boxed("a.png", (2, 2, 8, 8))]))
+    for split in ("train", "valid"):
+        draw(tmp_path / "src", f"{split}/a.png", f"{split}/extra.png")
+        (tmp_path / "src" / split / "_annotations.coco.json").write_text(document)
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco")
+    found = {(entry["source"], entry["split"]) for entry in rejected_entries(done.folder)}
+    assert found == {("train/extra.png", "train"), ("valid/extra.png", "valid")}

@@ -1,12 +1,12 @@
-"""A committed version stands until a new one is whole, whatever happens to the run that makes it."""
-
-from __future__ import annotations
+"""A second command does nothing, or the committed version stands until a new one is whole, whatever happens."""
 
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,10 +14,14 @@ import pytest
 
 from halofeed.inspection.verify import verify
 from halofeed.pipelines import replace
-from halofeed.schemas.errors import JobError
-from halofeed.schemas.manifest import read_manifest
+from halofeed.pipelines.lock import held
+from halofeed.pipelines.scratch import scratch_folder
+from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.manifest import Manifest, read_manifest
 from tests.support.conversions import (
+    CLASSES,
     all_bytes,
+    bytes_of,
     convert_words,
     die_at,
     draw_folders,
@@ -25,6 +29,7 @@ from tests.support.conversions import (
     run_convert,
     start,
 )
+from tests.support.level_rows import levels
 
 OPTIONS = {"layout": "folders", "shards": 4}
 
@@ -75,30 +80,15 @@ def test_too_many_rejects_leave_the_committed_version(source, folder, tmp_path):
     assert not replacement(folder).exists()
 
 
-def test_a_full_disk_leaves_the_committed_version(source, folder, tmp_path):
-    before = all_bytes(folder)
-    limited = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); "
-        "from halofeed.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    words = convert_words(source, tmp_path / "out", height=64, width=64, shards=1, workers=1)
-    done = subprocess.run(
-        [sys.executable, "-c", limited, *words, "--overwrite"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1 and "is as it was" in done.stderr and "Traceback" not in done.stderr
-    assert all_bytes(folder) == before and verify(folder).ok
-
-
 STEPS = ["-00001-of-00004", "features.json", "manifest.json"]
 
 
 @pytest.mark.parametrize(
     ("way", "places"),
-    [
+    levels(
         ("exchange", [*STEPS, "exchange", "rename", "remove", "rmdir"]),
-        pytest.param("file by file", [*STEPS, "take", "remove"], marks=pytest.mark.long),
-    ],
+        long=[("file by file", [*STEPS, "take", "remove"])],
+    ),
 )
 def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tmp_path, way, places):
     outs = {(place, when): tmp_path / f"{place} {when}" for place in places for when in ("before", "after")}
@@ -124,9 +114,7 @@ def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tm
         assert not replacement(folder).exists(), case
 
 
-@pytest.mark.parametrize(
-    "rounds", [pytest.param(3, marks=pytest.mark.long), pytest.param(12, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("rounds", levels(long=[3], exhaustive=[12]))
 def test_whenever_an_overwrite_is_killed_one_whole_version_stands(source, tmp_path, rounds):
     draw_folders(source, 60, side=200)
 
@@ -190,23 +178,17 @@ def test_a_shard_that_is_damaged_is_made_again_and_the_others_are_kept(source, f
     assert all_bytes(folder) == before
 
 
-def test_a_version_folder_that_is_a_link_stays_one(source, folder, tmp_path):
+def test_a_version_folder_that_is_a_link_stays_one_and_the_folder_keeps_its_mode(source, folder, tmp_path):
+    folder.chmod(0o750)
     elsewhere = tmp_path / "disk/data"
     elsewhere.parent.mkdir()
     shutil.move(folder, elsewhere)
     folder.symlink_to(elsewhere)
     change(source)
     run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
-    assert folder.is_symlink() and folder.resolve() == elsewhere
+    assert folder.is_symlink() and folder.resolve() == elsewhere and folder.stat().st_mode & 0o777 == 0o750
     assert all_bytes(folder) == fresh_bytes(source, tmp_path)
     assert sorted(path.name for path in elsewhere.parent.iterdir()) == ["data"]
-
-
-def test_the_mode_of_the_folder_stays(source, folder, tmp_path):
-    folder.chmod(0o750)
-    change(source)
-    run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
-    assert folder.stat().st_mode & 0o777 == 0o750
 
 
 def test_a_replacement_that_nobody_finishes_is_swept_by_the_next_plain_run(source, folder, tmp_path):
@@ -252,21 +234,189 @@ def test_what_is_no_file_in_the_place_of_a_shard_or_its_index_is_rebuilt(source,
     assert all_bytes(folder) == before
 
 
-@pytest.mark.parametrize("kind", IRREGULAR)
-def test_a_manifest_that_is_no_file_is_refused_by_name(source, tmp_path, kind):
-    place = tmp_path / "other/set/1.0.0/manifest.json"
-    place.parent.mkdir(parents=True)
-    IRREGULAR[kind](place)
-    done = halofeed_here(*convert_words(source, tmp_path / "other", workers=1))
-    assert done.returncode == 2
-    assert "manifest.json: expected a regular file" in done.stderr
+def test_an_output_that_cannot_be_is_refused_in_words(source, tmp_path):
+    for kind, make in IRREGULAR.items():
+        (place := tmp_path / kind / "set/1.0.0/manifest.json").parent.mkdir(parents=True)
+        make(place)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    said = dict.fromkeys(IRREGULAR, "manifest.json: expected a regular file")
+    for out, words in (said | dict.fromkeys(("circle", "o" * 300), "cannot be made")).items():
+        done = halofeed_here(*convert_words(source, tmp_path / out, workers=1))
+        assert done.returncode == 2 and words in done.stderr and "Error" not in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("kind", ["circle", "long"])
-def test_a_folder_that_cannot_be_is_refused_in_words(source, tmp_path, kind):
-    out = tmp_path / ("o" * 300 if kind == "long" else "circle")
-    if kind == "circle":
-        out.symlink_to(out)
-    done = halofeed_here(*convert_words(source, out, workers=1))
-    assert done.returncode == 2
-    assert "cannot be made" in done.stderr and "Error" not in done.stderr
+def state(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_ino)
+        for p in [folder, *folder.rglob("*")]
+    }
+
+
+def test_the_same_command_does_nothing_and_says_so(source, folder, tmp_path):
+    before = state(folder)
+    assert run_convert(source, tmp_path / "out", workers=2, threads=3, max_rejected=0, **OPTIONS).was_there
+    assert state(folder) == before
+
+
+def test_a_budget_below_what_a_committed_version_rejected_is_told_and_changes_nothing(tmp_path):
+    draw_folders(tmp_path / "src", 10, broken=3)
+    (tmp_path / "src/hat/notes.psd").write_bytes(b"left out on purpose")
+    folder = Path(run_convert(tmp_path / "src", tmp_path / "out", **OPTIONS).folder)
+    assert sum(Manifest.from_json((folder / "manifest.json").read_bytes(), "").rejected.values()) == 4
+    before = state(folder)
+    words = r"3 of its inputs were rejected and --max-rejected allows 2 \(3 x decode: "
+    with pytest.raises(JobError, match=words):
+        run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)
+    assert run_convert(tmp_path / "src", tmp_path / "out", max_rejected=3, **OPTIONS).was_there
+    assert state(folder) == before
+    next(folder.glob("*.index")).unlink()
+    before = state(folder)
+    with pytest.raises(JobError, match="--max-rejected allows 2"):
+        run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)
+    assert state(folder) == before
+
+
+def test_another_recipe_is_refused_and_every_difference_named(source, folder, tmp_path):
+    before = state(folder)
+    with pytest.raises(UsageError) as caught:
+        run_convert(source, tmp_path / "out", layout="folders", shards=3, height=20, interpolation="tf2-area")
+    lines = str(caught.value).splitlines()
+    assert "--overwrite" in lines[0] and "--version" in lines[0] and str(folder) in lines[0]
+    assert lines[1:] == [
+        "  --height: was 16, now 20",
+        "  --interpolation: was 'antialias', now 'tf2-area'",
+        "  --shards: was 4, now 3",
+    ]
+    assert state(folder) == before
+
+
+CHANGES = {
+    "add": lambda source: shutil.copy(source / "hat/0000.jpg", source / "hat/new.jpg"),
+    "remove": lambda source: (source / "hat/0000.jpg").unlink(),
+    "enlarge": lambda source: os.truncate(source / "hat/0000.jpg", 1 << 20),
+    "rename": lambda source: (source / "hat/0000.jpg").rename(source / "hat/0001b.jpg"),
+    "reclass": lambda source: (source / "hat").rename(source / "cap"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_source_is_an_error_until_overwritten(source, folder, tmp_path, change):
+    before = state(folder)
+    CHANGES[change](source)
+    with pytest.raises(UsageError, match="was converted from other sources or labels"):
+        run_convert(source, tmp_path / "out", **OPTIONS)
+    assert state(folder) == before
+    assert not run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS).was_there
+    assert all_bytes(folder) == fresh_bytes(source, tmp_path)
+
+
+@pytest.mark.usefixtures("folder")
+def test_another_label_map_is_an_error(source, tmp_path):
+    (tmp_path / "labels.txt").write_text("shirt\nhat\n")
+    with pytest.raises(UsageError, match="other sources or labels"):
+        run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.txt"), **OPTIONS)
+
+
+def test_folders_with_awkward_names_work(tmp_path):
+    """Beam's local file system takes paths for glob patterns."""
+    place = tmp_path / "data[1] a*b what? ünï {x}"
+    draw_folders(place / "src", 6)
+    folder = Path(run_convert(place / "src", place / "out", layout="folders", shards=3).folder)
+    (folder / "manifest.json").unlink()
+    run_convert(place / "src", place / "out", layout="folders", shards=3)
+    run_convert(place / "src", place / "out", layout="folders", shards=2, overwrite=True)
+    draw_folders(tmp_path / "src", 6)
+    assert all_bytes(folder) == bytes_of(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2)
+
+
+def test_a_source_inside_out_is_fine_and_out_inside_the_source_is_refused(tmp_path):
+    draw_folders(tmp_path / "data/src", 6)
+    assert run_convert(tmp_path / "data/src", tmp_path / "data", **OPTIONS).manifest
+    for out in (tmp_path / "data/src", tmp_path / "data/src/converted"):
+        before = all_bytes(tmp_path / "data/src")
+        with pytest.raises(UsageError, match="lies inside --source"):
+            run_convert(tmp_path / "data/src", out, **OPTIONS)
+        assert all_bytes(tmp_path / "data/src") == before
+
+
+def test_a_named_annotation_file_may_lie_beside_the_output(tmp_path, monkeypatch):
+    draw_folders(tmp_path, 6)
+    rows = [f"{label}/{number:04d}.jpg,{label}" for number, label in enumerate(CLASSES * 3)]
+    (tmp_path / "labels.csv").write_text("\n".join(["filename,class", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    for was_there in (False, True):
+        done = run_convert("labels.csv", "out", layout="csv")
+        assert done.was_there == was_there and done.manifest.splits["train"].records == 6
+    assert not done.manifest.rejected
+
+
+HOLD = """
+import os, sys, time
+from halofeed.pipelines.lock import held
+from halofeed.pipelines.scratch import scratch_folder
+with held(sys.argv[1]), scratch_folder() as scratch:
+    print(scratch, flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path, monkeypatch):
+    """A process that holds the version's folder as a run does, and its scratch folder."""
+    folder = tmp_path / "out/set/1.0.0"
+    folder.mkdir(parents=True)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, folder, Path(process.stdout.readline().strip())
+        process.kill()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def test_a_second_run_ends_with_1_names_the_first_and_touches_nothing(source, tmp_path, holder):
+    process, folder, _ = holder
+    (folder / ".incomplete").mkdir()
+    (folder / ".incomplete/references").write_text("the first run's")
+    done = halofeed_here(*convert_words(source, tmp_path / "out"))
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    said = f"process {process.pid}" if Path("/proc/locks").exists() else "another process"
+    assert said in done.stderr and "is converting into it" in done.stderr
+    assert all_bytes(folder) == {".incomplete/references": b"the first run's"}
+
+
+def test_after_a_kill_the_next_run_goes_on_at_once_and_leaves_no_scratch_folder(source, tmp_path, holder):
+    process, folder, scratch = holder
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert scratch.is_dir()
+    assert run_convert(source, tmp_path / "out", layout="folders").manifest
+    assert not list((tmp_path / "tmp").iterdir())
+    assert all_bytes(folder) == bytes_of(source, tmp_path / "fresh", layout="folders")
+
+
+def test_scratch_folders_of_the_living_and_what_others_own_stay(tmp_path, holder):
+    _, _, scratch = holder
+    begun = tmp_path / "tmp/.halofeed-scratch-begun"
+    others = [tmp_path / "tmp" / name for name in ("halofeed-mine", "someone-elses", "beam-pipeline-temp1")]
+    for folder in (scratch, begun, *others):
+        folder.mkdir(exist_ok=True)
+        os.utime(folder, (time.time() - 3600,) * 2)
+    young = tmp_path / "tmp/.halofeed-scratch-young"
+    young.mkdir()
+    with scratch_folder() as ours:
+        assert all(folder.is_dir() for folder in (scratch, young, Path(ours), *others))
+        assert not begun.exists()
+    assert not Path(ours).exists() and scratch.is_dir()
+
+
+@pytest.mark.parametrize("more", [{}, {"overwrite": True}])
+def test_a_committed_version_that_another_run_holds_is_left_alone(source, folder, tmp_path, more):
+    before = all_bytes(folder)
+    said = f"(process {os.getpid()}|another process) is converting into it"
+    with held(str(folder)), pytest.raises(JobError, match=said):
+        run_convert(source, tmp_path / "out", **OPTIONS, **more)
+    assert all_bytes(folder) == before and os.listdir(folder.parent) == ["1.0.0"]
+    assert run_convert(source, tmp_path / "out", **OPTIONS).was_there

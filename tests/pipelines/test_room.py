@@ -1,14 +1,20 @@
-"""Is a conversion that the disk cannot hold refused before it begins, and one that fills it stopped without a loss?"""
+"""A conversion that the disk cannot hold is refused before it begins, and one that fills it stops without a loss."""
 
-from __future__ import annotations
-
+import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+from glob import glob
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from halofeed.pipelines import direct_file
+from halofeed.pipelines.direct_file import BUFFER_BYTES, DirectFile
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.room import check_room, record_bytes
@@ -66,9 +72,8 @@ def test_a_full_disk_ends_in_one_line_keeps_what_is_finished_and_the_same_comman
     assert "what is finished is kept: make room and run the same command again" in stopped.stderr
     assert len(stopped.stderr.strip().splitlines()) == 1
     folder = tmp_path / "out/set/1.0.0"
-    assert not (folder / "manifest.json").exists() and all(
-        path.name.startswith("references") for path in folder.glob(".incomplete/*")
-    )
+    assert not (folder / "manifest.json").exists()
+    assert all(path.name.startswith("references") for path in folder.glob(".incomplete/*"))
     again = halofeed_here(*words)
     assert again.returncode == 0, again.stderr
     whole = run_convert(tmp_path / "s", tmp_path / "other", layout="folders", shards=6, height=100, width=100)
@@ -97,11 +102,57 @@ def test_a_disk_that_is_full_is_told_like_that(tmp_path):
 def test_what_is_left_out_on_purpose_needs_no_room(tmp_path):
     draw_folders(tmp_path / "s", 20)
     (tmp_path / "train.txt").write_text("hat/0000.jpg\nhat/0002.jpg\n")
-    job = JobOptions(
-        source=str(tmp_path / "s"),
-        out=str(tmp_path / "out"),
-        name="set",
-        split_lists=(f"train={tmp_path / 'train.txt'}",),
-    )
+    lists = (f"train={tmp_path / 'train.txt'}",)
+    job = JobOptions(source=str(tmp_path / "s"), out=str(tmp_path / "out"), name="set", split_lists=lists)
     plan = make_plan(job, Recipe(layout="folders"), open_sources(job), None)
     assert (plan.count, plan.convertible) == (20, 2)
+
+
+LENGTHS = [0, 1, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 12_345]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("direct", [True, False])
+def test_what_is_read_is_what_was_written(tmp_path: Path, monkeypatch, length: int, direct: bool) -> None:
+    if not direct:
+        monkeypatch.setattr(direct_file, "fcntl", None)
+    data = np.random.default_rng(length).integers(0, 256, length, np.uint8).tobytes()
+    file = DirectFile(str(tmp_path / "file"))
+    cuts = [0, *sorted(np.random.default_rng(1).integers(0, length + 1, 9).tolist()), length]
+    for start, end in pairwise(cuts):
+        file.write(data[start:end])
+        assert file.tell() == end
+    file.close()
+    file.close()
+    assert (tmp_path / "file").read_bytes() == data
+
+
+def test_data_may_change_after_it_was_given(tmp_path: Path) -> None:
+    data = bytearray(b"a" * (BUFFER_BYTES + 5))
+    file = DirectFile(str(tmp_path / "file"))
+    file.write(data)
+    data[:] = b"b" * len(data)
+    file.close()
+    assert (tmp_path / "file").read_bytes() == b"a" * len(data)
+
+
+def write_file(path: Path, length: int) -> None:
+    file = DirectFile(str(path))
+    try:
+        file.write(bytes(length))
+    finally:
+        file.close()
+
+
+def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
+    old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BUFFER_BYTES // 2, old[1]))
+    try:
+        for length in (BUFFER_BYTES - 1, 3 * BUFFER_BYTES):
+            with pytest.raises(OSError, match="File too large"):
+                write_file(tmp_path / "file", length)
+        assert str(tmp_path / "file") not in map(os.path.realpath, glob("/proc/self/fd/*")), "it is closed"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -1,8 +1,5 @@
 """Does any file of a data set tell how its source was typed, or where it lay?"""
 
-from __future__ import annotations
-
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,13 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.annotation_writer import boxed, coco_document, voc_object, voc_text, write_annotations
-from tests.support.conversions import bytes_of, draw_folders, edited, run_convert
-from tests.support.dicom_writer import write_volume
-from tests.support.volume_support import save_nifti, write_table
+from tests.support.annotation_writer import boxed, write_annotations
+from tests.support.conversions import bytes_of, draw_folders, run_convert
+from tests.support.layout_sources import LAYOUT_SOURCES
+from tests.support.level_rows import levels
+from tests.support.volume_support import write_table
 
-VOLUMES: dict[str, Any] = {"depth": 5, "height": 8, "width": 9}
-AFFINE = np.diag([2.0, 2.0, 3.0, 1.0])
 BOX = (2, 3, 9, 11)
 
 
@@ -32,7 +28,7 @@ class Case:
     files by whole paths, which begin with the name of the source's own folder in braces.
     """
 
-    draw: Callable[[Path], object]
+    draw: Callable[[Path], object] = bool
     options: dict[str, Any] = field(default_factory=dict)
     file: str = ""
     images: str | None = None
@@ -60,22 +56,6 @@ def boxes(root: Path) -> None:
     write_annotations(root / "tables", "csv", [boxed(name, BOX, width=30, height=20) for name in names])
 
 
-def coco(root: Path) -> None:
-    pictures(root)
-    names = ("cam0/0.png", "cam1/1.png", "cam1/gone.png", "nowhere/2.png")
-    (root / "annotations").mkdir()
-    rows = [boxed(name, BOX, width=30, height=20) for name in names]
-    (root / "annotations/instances_train.json").write_text(json.dumps(coco_document(rows)))
-
-
-def voc(root: Path) -> None:
-    (root / "Annotations").mkdir(parents=True)
-    for name in ("0.png", "1.png", "gone.png"):
-        if name != "gone.png":
-            picture(root / "JPEGImages" / name, int(name[0]))
-        (root / "Annotations" / f"{name[:-4]}.xml").write_text(voc_text(name, voc_object(boxed(name, BOX))))
-
-
 def labels(root: Path) -> None:
     """A segmentation table of pictures whose rows lead upwards, one of them out of the images' folder."""
     pictures(root)
@@ -89,46 +69,16 @@ def labels(root: Path) -> None:
     write_table(root / "tables", rows).rename(root / "tables/pairs.csv")
 
 
-def scans(root: Path) -> None:
-    rows = []
-    for number in range(3):
-        generator = np.random.default_rng(number)
-        voxels = generator.integers(-900, 900, (5, 8, 9)).astype(np.int16)
-        save_nifti(root / f"ct/{number}.nii.gz", voxels, AFFINE)
-        save_nifti(root / f"masks/{number}.nii.gz", (voxels > 0).astype(np.uint8), AFFINE)
-        rows.append((f"scan{number}", f"ct/{number}.nii.gz", f"masks/{number}.nii.gz"))
-    rows += [("gone", "ct/gone.nii.gz", ""), ("up", "../outside.nii.gz", "")]
-    save_nifti(root.parent / "outside.nii.gz", np.zeros((5, 8, 9), np.int16), AFFINE)
-    write_table(root, rows)
-
-
-def series(root: Path) -> None:
-    for number in range(2):
-        voxels = np.random.default_rng(number).integers(-900, 900, (5, 8, 9)).astype(np.int16)
-        write_volume(root / f"p{number}/ct", voxels, AFFINE, series=f"1.2.3.{number}")
-    (root / "notes.txt").write_text("not DICOM")
-
-
-def class_folders(root: Path) -> None:
-    draw_folders(root, 8, broken=1)
-    (root / "hat/gone.jpg").symlink_to("nowhere.jpg")
-
-
-SHARES = ("train=0.5", "test=0.5")
 CASES = {
-    "folders": Case(draw=class_folders, options={"layout": "folders", "split_shares": SHARES, "shards": 2}),
     "boxes": Case(draw=boxes, options={"layout": "csv"}, file="tables/boxes.csv", images="pictures"),
     "boxes below one folder": Case(
         draw=boxes, options={"layout": "csv"}, file="tables/boxes.csv", images="."
     ),
-    "coco": Case(draw=coco, options={"layout": "coco"}, images="pictures"),
-    "voc": Case(draw=voc, options={"layout": "voc"}),
     "labels": Case(
         draw=labels, options={"layout": "csv", "task": "segmentation"}, file="tables/pairs.csv", images="."
     ),
-    "scans": Case(draw=scans, options={"layout": "csv", "task": "segmentation", **VOLUMES}),
-    "series": Case(draw=series, options={"layout": "dicom", **VOLUMES}),
 }
+NAMES = ("folders", *CASES, "coco", "voc", "scan table", "dicom")
 
 
 def ways_to_type(root: Path) -> dict[str, tuple[Path, str]]:
@@ -161,29 +111,33 @@ def differences(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
 
 
 def drawn(name: str, folder: Path) -> tuple[Case, Path]:
-    """A case, and where it lies."""
+    """A case or a source of a layout, of which a file is damaged and another is missing, and where it lies."""
     root = folder / "home" / "set"
     root.mkdir(parents=True)
-    CASES[name].draw(root)
-    return CASES[name], root
+    if name in CASES:
+        CASES[name].draw(root)
+        return CASES[name], root
+    source = LAYOUT_SOURCES[name](root)
+    (root / source.images[1][0]).write_bytes(b"damaged")
+    (root / source.images[2][0]).unlink()
+    (root / source.images[2][0]).symlink_to("nowhere")
+    more = {"split_shares": ("train=0.5", "test=0.5"), "shards": 2} if name == "folders" else {}
+    return Case(options=source.options | more), root
 
 
 FEW_WAYS = ("from elsewhere", "from inside", "a link to a link")
 EVERY = ("folders", "boxes")
+OTHERS = [name for name in NAMES if name not in EVERY]
 """Which are tried in every way at once; of the others the ways beside the few are exhaustive."""
 
 
 @pytest.mark.parametrize(
     ("name", "some"),
-    [
+    levels(
         *((name, "every way") for name in EVERY),
-        *((name, "few ways") for name in CASES if name not in EVERY),
-        *(
-            pytest.param(name, "the others", marks=pytest.mark.exhaustive)
-            for name in CASES
-            if name not in EVERY
-        ),
-    ],
+        *((name, "few ways") for name in OTHERS),
+        exhaustive=[(name, "the others") for name in OTHERS],
+    ),
 )
 def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, some, tmp_path, monkeypatch):
     case, root = drawn(name, tmp_path)
@@ -203,7 +157,7 @@ def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, so
     assert not any(changed.values()), changed
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_copy_that_lies_elsewhere_gives_the_same_bytes_in_every_file(name, tmp_path, monkeypatch):
     case, root = drawn(name, tmp_path)
     moved = tmp_path / "another user" / "data" / "set"
@@ -220,44 +174,17 @@ def test_a_copy_that_lies_elsewhere_gives_the_same_bytes_in_every_file(name, tmp
         assert str(tmp_path).encode() not in data
 
 
-def test_coco_with_whole_paths_gives_what_relative_paths_give(tmp_path):
-    root = tmp_path / "set"
-    coco(root)
-    file = root / "annotations/instances_train.json"
-    found = []
-    for number in range(2):
-        if number:
-            with edited(file) as document:
-                for entry in document["images"][:3]:
-                    entry["file_name"] = f"{root}/pictures/{entry['file_name']}"
-        found.append(bytes_of(root, tmp_path / f"{number}", layout="coco", images=str(root / "pictures")))
-    assert differences(*found) == []
-
-
-@pytest.mark.parametrize("task", ["boxes", "classes", "scans"])
-def test_a_table_of_whole_paths_gives_what_one_of_relative_paths_gives(task, tmp_path):
-    root = tmp_path / "set"
-    root.mkdir()
-    if task == "scans":
-        scans(root)
-        write_table(root, [(n, f"ct/{n}.nii.gz", f"masks/{n % 3}.nii.gz") for n in range(4)])
-        table = next(root.glob("*.csv"))
-        options = {"layout": "csv", "task": "segmentation", **VOLUMES}
-    else:
-        pictures(root)
-        box = "hat,2,3,9,11" if task == "boxes" else "hat"
-        head = "filename,class,xmin,ymin,xmax,ymax" if task == "boxes" else "filename,class"
-        names = [f"pictures/cam{n % 2}/{n}.png" for n in (0, 1, 2, 7)]
-        table = root / "table.csv"
-        table.write_text("\n".join([head, *(f"{name},{box}" for name in names)]) + "\n")
-        options = {"layout": "csv"}
-    found = []
+@pytest.mark.parametrize("layout", ["csv", "coco", "scan table"])
+def test_annotations_with_whole_paths_give_what_relative_paths_give(layout, tmp_path):
+    source = LAYOUT_SOURCES[layout](root := tmp_path / "set")
+    (root / source.images[2][0]).unlink()
+    table, found = root / source.tables[0], []
     for number, before in enumerate(("", f"{root}/")):
         text = table.read_text()
-        for folder in ("ct/", "masks/", "pictures/"):
+        for folder in ("ct/", "seg/", "pictures/", "images/"):
             text = text.replace(folder, f"{before}{folder}")
         table.write_text(text)
-        found.append(bytes_of(root, tmp_path / f"{number}", **options))
+        found.append(bytes_of(root, tmp_path / f"{number}", **source.options))
     assert differences(*found) == []
 
 
@@ -268,17 +195,13 @@ def test_a_label_map_of_another_name_gives_the_same_bytes(tmp_path):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text("shirt\nhat\n")
-        found.append(
-            bytes_of(tmp_path / "set", tmp_path / f"{number}", layout="folders", label_map=str(file))
-        )
+        options = {"layout": "folders", "label_map": str(file)}
+        found.append(bytes_of(tmp_path / "set", tmp_path / f"{number}", **options))
     assert differences(*found) == []
 
 
 def test_the_scheme_of_another_data_set_is_kept_and_not_where_that_lies(tmp_path):
-    root = tmp_path / "set"
-    root.mkdir()
-    scans(root)
-    options = {"layout": "csv", "task": "segmentation", **VOLUMES}
+    options = LAYOUT_SOURCES["scan table"](root := tmp_path / "set").options
     first = Path(run_convert(root, tmp_path / "first", **options).folder)
     shutil.copytree(first, tmp_path / "copy")
     found = []

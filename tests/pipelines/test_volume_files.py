@@ -1,33 +1,38 @@
-"""Are scans and labels in NRRD and MetaImage files taken wherever NIfTI is, with the same records and true rejects?"""
-
-from __future__ import annotations
+"""Each layout of volumes leads to the right records, classes and splits, also in NRRD and MetaImage files."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import nibabel
 import numpy as np
 import pytest
 import SimpleITK
 
+from halofeed.inspection.verify import verify
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.identity import example_id
 from halofeed.trainer.new_files import list_new_files
 from tests.support.conversions import run_convert
+from tests.support.dicom_mask_writer import frames_of, saved, segmentation
 from tests.support.dicom_writer import write_volume
 from tests.support.small_scans import (
     AFFINE,
+    FLIPPED,
     SHAPE,
     SIZE,
     image,
     mask,
     msd_document,
     nnunet_document,
+    reference_to,
     write_json,
 )
-from tests.support.volume_support import by_name, rejected, save_nifti, write_table
+from tests.support.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
 
 ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
 
@@ -44,15 +49,18 @@ def save(path: Path, voxels: Any, *, compress: bool = True) -> Path:
     return path
 
 
-def check(done: Conversion, numbers: Mapping[str, int], channels: int = 1) -> None:
-    """Every record, by its file, holds the voxels of image(number) and the classes of mask(number)."""
+def check(done: Conversion, expected: Mapping[str, tuple[str, int | None]], channels: int = 1) -> None:
+    """Every record has its split, the voxels of image(seed) and the classes of mask(seed), if there is one."""
     records = by_name(done)
-    assert set(records) == set(numbers) and rejected(done) == {}
-    for name, number in numbers.items():
+    splits = {name: split for name, (split, _) in expected.items()}
+    assert {name: record.split for name, record in records.items()} == splits
+    for number, (name, (_, seed)) in enumerate(expected.items()):
+        record = records[name]
         for channel in range(channels):
-            assert np.array_equal(records[name].image[..., channel], image(10 * channel + number))
-        assert np.array_equal(records[name].label, mask(number))
-        assert np.allclose(records[name].grid.affine, AFFINE, atol=1e-5)
+            assert np.array_equal(record.image[..., channel], image(10 * channel + number)), name
+        assert record.labelled == (seed is not None)
+        assert np.array_equal(record.label, np.zeros(SHAPE) if seed is None else mask(seed)), name
+        assert np.allclose(record.grid.affine, AFFINE, atol=1e-5)
 
 
 def test_every_layout_of_volumes_takes_them(tmp_path: Path) -> None:
@@ -89,7 +97,8 @@ def test_every_layout_of_volumes_takes_them(tmp_path: Path) -> None:
         channels = 2 if layout in ("csv", "jsonl") else 1
         options = SIZE | {"layout": layout, "task": "segmentation", "channels": channels}
         done = run_convert(tmp_path / source, tmp_path / f"out-{layout}", **options)
-        check(done, {name: number for number, name in enumerate(sources)}, channels)
+        assert rejected(done) == {}
+        check(done, {name: ("train", number) for number, name in enumerate(sources)}, channels)
 
 
 @pytest.mark.parametrize("ending", [".nrrd", ".mha"])
@@ -99,7 +108,7 @@ def test_nnunet_takes_those_of_one_file(ending: str, tmp_path: Path) -> None:
     save(tmp_path / f"s/labelsTr/a{ending}", mask(0))
     write_json(tmp_path / "s", nnunet_document(channels=("CT", "other"), file_ending=ending))
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="nnunet", channels=2, **SIZE)
-    check(done, {f"imagesTr/a_0000{ending}": 0}, channels=2)
+    check(done, {f"imagesTr/a_0000{ending}": ("train", 0)}, channels=2)
 
 
 def test_a_dicom_series_takes_such_a_label_and_its_voxels_are_no_slice(tmp_path: Path) -> None:
@@ -176,3 +185,86 @@ def test_new_files_to_predict_may_be_a_folder_of_them_or_one(tmp_path: Path) -> 
         assert set(records) == set(expected)
         for name, number in expected.items():
             assert np.array_equal(records[name].image[..., 0], image(number))
+
+
+def test_msd_has_its_classes_channels_and_prediction_cases(tmp_path):
+    for number in range(3):
+        array = np.stack([image(number), image(10 + number)], axis=-1)
+        save_nifti(tmp_path / f"s/imagesT{'s' if number == 2 else 'r'}/a_{number}.nii.gz", array, AFFINE)
+        if number < 2:
+            save_nifti(tmp_path / f"s/labelsTr/a_{number}.nii.gz", mask(number), AFFINE)
+    named = {"labels": ("oedema", "core"), "channels": ("M0", "M1")}
+    write_json(tmp_path / "s", msd_document("a_0.nii.gz", "a_1.nii.gz", test=("a_2.nii.gz",), **named))
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="msd", channels=2, **SIZE)
+    assert done.manifest.labels == {0: "background", 1: "oedema", 2: "core"} and not done.manifest.rejected
+    names = {f"imagesT{'s' if n == 2 else 'r'}/a_{n}.nii.gz": n for n in range(3)}
+    check(done, {k: ("test", None) if n == 2 else ("train", n) for k, n in names.items()}, channels=2)
+    with pytest.raises(UsageError, match=r"--channels 1: the data set has 2 \(M0, M1\); say --channels 2"):
+        run_convert(tmp_path / "s", tmp_path / "p", layout="msd", **SIZE)
+
+
+def test_class_masks_merge_into_one_label_volume(test_data, tmp_path):
+    total = test_data / "volumes/totalsegmentator"
+    (tmp_path / "s/s0001").mkdir(parents=True)
+    shutil.copy(total / "example_ct_sm.nii.gz", tmp_path / "s/s0001/ct.nii.gz")
+    shutil.copytree(total / "one_file_per_class", tmp_path / "s/s0001/segmentations")
+    options = {"depth": 30, "height": 101, "width": 122, "layout": "class-masks"}
+    classes = ("spleen", "liver", "aorta", "kidney_right", "lung_upper_lobe_left")
+    done = run_convert(tmp_path / "s", tmp_path / "o", classes=classes, **options)
+    assert done.manifest.labels == {0: "background", **dict(enumerate(classes, start=1))}
+    (record,) = stored_volumes(done)
+    for number, name in enumerate(classes, start=1):
+        one = np.asarray(nibabel.load(total / f"one_file_per_class/{name}.nii.gz").dataobj).T > 0
+        assert np.array_equal(record.label == number, one), name
+    done = run_convert(tmp_path / "s", tmp_path / "few", classes=("liver",), **options)
+    assert done.manifest.labels == {0: "background", 1: "liver"}
+
+
+def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
+    for number, name in enumerate("abc"):
+        ids = {"series": f"1.2.{number + 1}", "patient": f"P{number}"}
+        write_volume(tmp_path / f"s/{name}", image(number), AFFINE, **ids)
+    frames = [(v, depth, pixels) for v in (1, 2) for depth, pixels in frames_of(mask(0), v).items()]
+    made = segmentation(frames, AFFINE, {1: "liver", 2: "spleen"})
+    made.ReferencedSeriesSequence = [reference_to("1.2.1")]
+    (tmp_path / "s/a/seg.dcm").write_bytes(saved(made))
+    save_nifti(tmp_path / "s/b/mask.nii.gz", mask(1)[::-1, :, ::-1], FLIPPED)
+    (tmp_path / "map.json").write_text('{"background": 0, "spleen": 2, "liver": 1}')
+    options: dict[str, Any] = {"layout": "dicom", "missing_masks": "prediction", **SIZE}
+    done = run_convert(tmp_path / "s", tmp_path / "o", label_map=str(tmp_path / "map.json"), **options)
+    check(done, {"a": ("train", 0), "b": ("train", 1), "c": ("train", None)})
+    assert done.manifest.splits["train"].statistics.modalities == {"CT": 3}
+    done = run_convert(tmp_path / "s", tmp_path / "p", **options)
+    reason = "mask names its classes and no label map gives their ids"
+    assert rejected(done)["a"][:2] == ("annotation", reason) and "'liver', 'spleen'" in rejected(done)["a"][2]
+    (tmp_path / "lost.txt").write_text("liver\nspleen\n")
+    done = run_convert(tmp_path / "s", tmp_path / "q", label_map=str(tmp_path / "lost.txt"), **options)
+    assert rejected(done)["a"][1] == "class of the mask has the background's id"
+
+
+def test_the_folds_of_nnunet_convert(tmp_path):
+    for number in range(3):
+        save_nifti(tmp_path / f"n/imagesTr/c_{number}_0000.nii.gz", image(number), AFFINE)
+        save_nifti(tmp_path / f"n/labelsTr/c_{number}.nii.gz", mask(number), AFFINE)
+    write_json(tmp_path / "n", nnunet_document(3))
+    folds = [{"train": ["c_0"], "val": ["c_1", "c_2"]}, {"train": ["c_0", "c_2"], "val": ["c_1"]}]
+    (tmp_path / "splits_final.json").write_text(json.dumps(folds))
+    splits = {"layout": "nnunet", "nnunet_splits": str(tmp_path / "splits_final.json")}
+    done = run_convert(tmp_path / "n", tmp_path / "q", nnunet_fold=1, **splits, **SIZE)
+    expected = {"c_0": ("train", 0), "c_1": ("val", 1), "c_2": ("train", 2)}
+    check(done, {f"imagesTr/{case}_0000.nii.gz": outcome for case, outcome in expected.items()})
+    with pytest.raises(UsageError, match=r"splits_final.json: it has 2 folds; say --nnunet-fold 0 to 1"):
+        run_convert(tmp_path / "n", tmp_path / "r", **splits, **SIZE)
+
+
+def test_ids_of_tiles_differ_from_ids_of_tables(tmp_path):
+    for number, name in enumerate("ab"):
+        save_nifti(tmp_path / f"s/{name}.nii.gz", image(number), AFFINE)
+    tiles = {"layout": "csv", "fit": "tiles", "depth": 4, "height": SHAPE[1], "width": SHAPE[2]}
+    write_table(tmp_path / "s", [("a", "a.nii.gz", ""), ("a#1", "b.nii.gz", "")], "id,image,label")
+    done = run_convert(tmp_path / "s", tmp_path / "o", **tiles)
+    assert verify(done.folder).ok and len(stored_volumes(done)) == 2 * -(-SHAPE[0] // 4)
+    number = example_id("a", 1)
+    write_table(tmp_path / "s", [("a", "a.nii.gz", ""), (number, "b.nii.gz", "")], "id,image,label")
+    with pytest.raises(JobError, match=rf"id {number}: '(a|{number})' \(tile [01]\) and '"):
+        run_convert(tmp_path / "s", tmp_path / "p", **tiles)

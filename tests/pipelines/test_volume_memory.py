@@ -9,8 +9,6 @@ besides, whichever is the largest:
 - all records, where it is cut into tiles.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,8 +72,7 @@ CASES = {
 def draw_scan(folder: Path, shape: Shape) -> int:
     """A noisy scan stored as scanners do, with a mask, and the same as a DICOM series; the bytes of its voxels."""
     folder.mkdir()
-    random = np.random.default_rng(1)
-    some = random.normal(40, 12, (min(shape[0], 25), *shape[1:])).astype(np.int16)
+    some = np.random.default_rng(1).normal(40, 12, (min(shape[0], 25), *shape[1:])).astype(np.int16)
     some[:, : shape[1] // 4] = -1000
     scan = np.concatenate([some] * -(-shape[0] // len(some)))[: shape[0]]
     mask = np.zeros(shape, np.uint8)
@@ -147,18 +144,13 @@ def test_a_scan_becomes_its_records_within_a_few_volumes(small_scan: tuple[Path,
     ],
     ids=repr,
 )
-def test_stored_before_it_is_moved_a_scan_gives_the_same_records(
-    small_scan: tuple[Path, int], case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stored_before_it_is_moved_a_scan_gives_the_same_records(small_scan, case, monkeypatch):
     before = converted(small_scan[0], case)()
     monkeypatch.setattr(VolumeConverter, "_stores_first", lambda *_: False)
     after = converted(small_scan[0], case)()
-    assert [record.facts.body.to_json() for record in before] == [
-        record.facts.body.to_json() for record in after
-    ]
-    assert all(
-        one.example.to_bytes() == other.example.to_bytes() for one, other in zip(before, after, strict=True)
-    )
+    for one, other in zip(before, after, strict=True):
+        assert one.facts.body.to_json() == other.facts.body.to_json()
+        assert one.example.to_bytes() == other.example.to_bytes()
 
 
 # A whole worker -----------------------------------------------------------------------------------------
@@ -196,9 +188,7 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("name", [*CASES, *SEVERAL])
-def test_a_worker_that_converts_a_scan_of_400_slices_holds_a_few_volumes(
-    scans: tuple[Path, int, int], tmp_path: Path, name: str
-) -> None:
+def test_a_worker_that_converts_a_scan_of_400_slices_holds_a_few_volumes(scans, tmp_path, name):
     (folder, volume, base), case = scans, (CASES | SEVERAL)[name]
     more = peak_of(folder, tmp_path / "out", case, LARGE) - base
     assert more < case.bound * volume, f"{more / volume:.2f} volumes on top of {base / 1e6:.0f} MB"

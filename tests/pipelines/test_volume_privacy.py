@@ -1,7 +1,5 @@
 """Does anything that identifies a patient leave the DICOM headers for records, manifest, rejects or terminal?"""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,14 @@ import pydicom
 import pytest
 from pydicom.datadict import dictionary_VR, keyword_dict
 
-from tests.support.conversions import all_bytes, convert_words, halofeed, halofeed_here, run_convert
+from tests.support.conversions import all_bytes, convert_words, halofeed, halofeed_here
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.support.dicom_writer import write_volume
-from tests.support.volume_support import by_name, rejected, save_nifti
+from tests.support.level_rows import levels
+from tests.support.volume_support import save_nifti
 
 SHAPE = (6, 16, 18)
 OPTIONS = {"layout": "dicom", "depth": 6, "height": 16, "width": 18}
-PREDICTION = {"missing_masks": "prediction"}
 AFFINE = np.array([[0, 0, -1.0, 9], [0, -1.5, 0, 12], [2.5, 0, 0, -40], [0, 0, 0, 1]])
 TEXTS = ("PN", "LO", "SH", "LT", "ST", "UT", "UC")
 KEPT = ("SegmentLabel", "ROIName", "Modality", "SpecificCharacterSet")
@@ -48,12 +46,6 @@ def check(done: subprocess.CompletedProcess[str], *held: bytes | str) -> None:
     for text in (done.stdout, done.stderr, *held):
         data = text.encode() if isinstance(text, str) else text
         assert not [secret for secret in SECRETS if secret.encode() in data], data[:500]
-
-
-def label_map(folder: Path) -> str:
-    path = folder / "map.json"
-    path.write_text('{"background": 0, "liver": 1}')
-    return str(path)
 
 
 def dictionary_group(keyword: str) -> int:
@@ -121,20 +113,12 @@ def test_the_headers_are_full_of_sentinels(hospital):
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        ["--debug"],
-        pytest.param(["--refuse-flaws", "padding,tilt", "--salt", "s"], marks=pytest.mark.long),
-        pytest.param([], marks=pytest.mark.exhaustive),
-    ],
+    "more", levels(["--debug"], long=[["--refuse-flaws", "padding,tilt", "--salt", "s"]], exhaustive=[[]])
 )
 def test_no_sentinel_leaves_the_headers(hospital, tmp_path, more):
-    options = {
-        **OPTIONS,
-        **PREDICTION,
-        "label_map": label_map(tmp_path),
-        "split_shares": "train=0.5,test=0.5",
-    }
+    (tmp_path / "map.json").write_text('{"background": 0, "liver": 1}')
+    options = OPTIONS | {"missing_masks": "prediction", "split_shares": "train=0.5,test=0.5"}
+    options["label_map"] = str(tmp_path / "map.json")
     done = halofeed(*convert_words(hospital, tmp_path / "out", workers=1, **options), *more)
     assert done.returncode == 0, done.stderr
     files = all_bytes(tmp_path / "out")
@@ -146,19 +130,6 @@ def test_no_sentinel_leaves_the_headers(hospital, tmp_path, more):
     after = all_bytes(tmp_path / "out")
     assert len(after) > len(files), "the report is there too"
     check(done, *after.values())
-
-
-def test_both_masks_reach_their_records(hospital, tmp_path):
-    done = run_convert(hospital, tmp_path / "out", label_map=label_map(tmp_path), **OPTIONS, **PREDICTION)
-    records = by_name(done)
-    assert {name: record.labelled for name, record in records.items()} == {
-        "with-seg": True,
-        "with-struct": True,
-        "plain": False,
-    }
-    assert int((records["with-seg"].label == 1).sum()) == 2 * 5 * 6
-    assert int((records["with-struct"].label == 1).sum()) in range(2 * 4 * 5, 2 * 6 * 7 + 1)
-    assert {"gap", "sizes", "damaged"} <= {name.partition("#")[0] for name in rejected(done)}
 
 
 def test_a_failing_job_tells_nothing_either(hospital, tmp_path):

@@ -3,8 +3,6 @@
 Is no process copied that has threads, whose locks nobody would ever release in the copy?
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -53,7 +51,6 @@ def family(process: int) -> list[int]:
 
 
 def sockets_of(process: int) -> set[str]:
-    """The inodes of the sockets that a process holds."""
     found = set()
     with contextlib.suppress(OSError):  # the process or the descriptor has gone
         for link in Path(f"/proc/{process}/fd").iterdir():
