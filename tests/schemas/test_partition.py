@@ -12,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.schemas.errors import PartitionError
-from halofeed.schemas.partition import (
-    PER_HOST_V2,
-    Partition,
-    axis_names,
-    core_axes,
-    splits_that_divide,
-)
+from halofeed.schemas.partition import PER_HOST_V2, Partition, axis_names, core_axes, splits_that_divide
 
 
 def from_lists(*dims: object, cores: int | None = 4, mode: object = PER_HOST_V2) -> Partition:

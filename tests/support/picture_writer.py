@@ -109,11 +109,5 @@ def write_splits(
         pad_value=FILL[:channels],
     )
     return write_set(
-        folder,
-        dealt,
-        task=first["task"],
-        image=image,
-        labels={},
-        max_boxes=max_boxes,
-        masks=masks,
+        folder, dealt, task=first["task"], image=image, labels={}, max_boxes=max_boxes, masks=masks
     )

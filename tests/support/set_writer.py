@@ -167,11 +167,7 @@ def write_set(
 
 
 def _write_shard(
-    path: Path,
-    records: Sequence[Record],
-    raw_keys: Sequence[str],
-    statistics: Statistics,
-    rejected: Rejected,
+    path: Path, records: Sequence[Record], raw_keys: Sequence[str], statistics: Statistics, rejected: Rejected
 ) -> Shard:
     """Write a shard and its index; a feature that a test took away begins at 0 and is one byte."""
     offsets, lengths, footers = [], [], []

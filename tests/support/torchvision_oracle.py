@@ -89,11 +89,7 @@ def matches(boxes, anchors, high, low):
     from torchvision.ops import box_iou
 
     table = box_iou(torch.tensor(boxes), torch.tensor(anchors))
-    return (
-        table.argmax(1).tolist(),
-        Matcher(high, low)(table).tolist(),
-        SSDMatcher(high)(table).tolist(),
-    )
+    return (table.argmax(1).tolist(), Matcher(high, low)(table).tolist(), SSDMatcher(high)(table).tolist())
 
 
 def focal_loss(logits, targets, alpha, gamma):

@@ -56,8 +56,7 @@ def test_maps_have_half_the_size_at_each_stride_rounded_up(
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("resnet50", {"blocks": (1, 2, 1, 1), "width": 8}), ("mobilenet_v1", {"width": 8})],
+    ("name", "options"), [("resnet50", {"blocks": (1, 2, 1, 1), "width": 8}), ("mobilenet_v1", {"width": 8})]
 )
 def test_classifiers_of_any_width_give_float32_logits_of_any_image(name: str, options: Any) -> None:
     model = abstract(lambda layers: MODELS[name].build(layers, classes=7, image_shape=(40, 56, 1), **options))

@@ -9,13 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from halofeed.trainer.losses.overlap import (
-    OVERLAP_LOSSES,
-    SMOOTHING,
-    cross_entropy,
-    overlap,
-    tversky,
-)
+from halofeed.trainer.losses.overlap import OVERLAP_LOSSES, SMOOTHING, cross_entropy, overlap, tversky
 
 SHAPES = ((4, 6), (3, 4, 5))
 

@@ -10,14 +10,7 @@ import pytest
 from flax import nnx
 
 from halofeed.trainer.models import layers
-from tests.support.parity import (
-    PICTURE_SPLITS,
-    Case,
-    Split,
-    compare,
-    splits,
-    wrong,
-)
+from tests.support.parity import PICTURE_SPLITS, Case, Split, compare, splits, wrong
 
 PICTURES = Case(model="classifier", image_shape=(64, 16, 3), model_options={"features": [4, 8, 8, 8, 8]})
 SQUARE = Case(model="classifier", image_shape=(32, 32, 3), model_options={"features": [4, 8, 8]})

@@ -41,10 +41,7 @@ def shapes_of(image_shape, **options):
 def test_logits_lie_on_the_images_grid_and_coarse_ones_on_halved_ones(image_shape, upsampling):
     found = shapes_of(image_shape, depth=4, width=2, upsampling=upsampling, deep_supervision=True)
     sizes = np.array(image_shape[:-1])
-    assert found == {
-        "logits": (2, *sizes, 5),
-        "coarse": [(2, *(sizes // 2), 5), (2, *(sizes // 4), 5)],
-    }
+    assert found == {"logits": (2, *sizes, 5), "coarse": [(2, *(sizes // 2), 5), (2, *(sizes // 4), 5)]}
     assert shapes_of(image_shape, depth=2, width=2)["coarse"] == []
 
 
