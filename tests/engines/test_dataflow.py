@@ -1,7 +1,5 @@
 """Is a job for Dataflow described as a template without the service, against a store on this machine?"""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

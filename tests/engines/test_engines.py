@@ -3,8 +3,6 @@
 `--all` converts on Flink and kills a worker and a machine; the other engines and combinations are tried by hand.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,14 +39,14 @@ class LocalBytes(dict[str, dict[str, bytes]]):
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
+def source(tmp_path_factory):
     root = tmp_path_factory.mktemp("source")
     draw(root)
     return root
 
 
 @pytest.fixture(scope="module")
-def expected(source, tmp_path_factory) -> LocalBytes:
+def expected(source, tmp_path_factory):
     return LocalBytes(source, tmp_path_factory.mktemp("local"))
 
 
@@ -65,12 +63,12 @@ def running(engine, home: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def cluster_home(tmp_path_factory) -> Path:
+def cluster_home(tmp_path_factory):
     return tmp_path_factory.mktemp("flink")
 
 
 @pytest.fixture(scope="module")
-def cluster(cluster_home) -> Iterator[str]:
+def cluster(cluster_home):
     yield from running(flink, cluster_home)
 
 

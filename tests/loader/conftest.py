@@ -1,7 +1,5 @@
 """Fixtures that draw examples and write small picture data sets."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.picture_writer import draw_examples, write_splits

@@ -1,7 +1,5 @@
 """Do boxes, areas, masks and the transform follow the pixels under flips and crops?"""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

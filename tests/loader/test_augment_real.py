@@ -1,7 +1,5 @@
 """Boxes of photographs enclose their masks, and organs keep size and tissue, under every augmentation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Do label, affine and extent follow the voxels under every augmentation, and is each draw what was promised?"""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

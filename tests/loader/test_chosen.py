@@ -1,7 +1,5 @@
 """Is a loader of some records the loader of a data set that holds just these?"""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

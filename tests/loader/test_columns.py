@@ -1,7 +1,5 @@
 """Numbers kept in memory are those of the records, and no record is parsed again for them."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 

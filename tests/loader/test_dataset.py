@@ -1,7 +1,5 @@
 """Does a loader give what was written, in the promised order, whoever asks and wherever it starts?"""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Are JPEG pixels those of the decoder's accurate or fast options, as asked for?"""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import simplejpeg

@@ -1,7 +1,5 @@
 """A process with loaders keeps few files open under any limit and closes them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Is each record drawn as often as its weight, its classes or its foreground say, exactly and from any step?"""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Is every point taken from where a slow B-spline says, and does nothing fold, leave its extent or lose its label?"""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

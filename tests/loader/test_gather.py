@@ -1,7 +1,5 @@
 """Are records found where the index says, is damage named, and does memory come back?"""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,7 +1,5 @@
 """Are rows that are copied from memory, all of a batch at once, right whatever becomes of their files meanwhile?"""
 
-from __future__ import annotations
-
 import os
 
 import pytest

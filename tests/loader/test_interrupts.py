@@ -1,7 +1,5 @@
 """Interrupts at any moment of a batch cost that batch alone: no crash, no hang, no wrong byte, no thread that stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -17,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupts") / "1.0.0"
     examples = {"train": draw_examples(96, frame=(160, 192), vary=False)}
     write_splits(folder, examples, frame=(160, 192), shards=3)
@@ -52,15 +50,13 @@ def interrupt(data: Path, count: int, how: str, *kernel: Path, **environment: st
 
 
 @pytest.mark.parametrize("how", ["async", pytest.param("signal", marks=pytest.mark.long)])
-def test_an_interrupted_batch_leaves_no_copy_in_flight(data: Path, how: str) -> None:
+def test_an_interrupted_batch_leaves_no_copy_in_flight(data, how):
     interrupt(data, 100, how)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["async", "signal"])
-def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(
-    data: Path, tmp_path: Path, how: str
-) -> None:
+def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(data, tmp_path, how):
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc")

@@ -1,7 +1,5 @@
 """Does the kernel copy what NumPy copies and no byte beside it, and read what is right and nothing else?"""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import shutil

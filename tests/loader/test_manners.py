@@ -1,7 +1,5 @@
 """A loader behaves as Python, Keras, TensorFlow's strategies, torch and notebooks expect."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Every device of a mesh gets exactly its slab of the batch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

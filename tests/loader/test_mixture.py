@@ -1,7 +1,5 @@
 """Has each data set exactly its share, every record once an epoch, and is every batch a function of its step?"""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Do four pictures in one, and two through each other, hold what a slow drawing of them does, with the same others?"""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The stream on a mesh is the loader's own; the slabs of a batch together are the batch."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

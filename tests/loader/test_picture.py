@@ -1,7 +1,5 @@
 """Does the picture of a batch show each box, label, mask and line where it is?"""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

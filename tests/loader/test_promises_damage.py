@@ -10,8 +10,6 @@
     manifest   all that it says         against its own checksum; how a number or a letter is written changes nothing
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loaders keep their promises when processes are killed, run long or share a batch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Do voxels, labels, boxes and affines turn in millimeters, as a slow sampling at each point's place has it?"""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates

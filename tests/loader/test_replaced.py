@@ -1,7 +1,5 @@
 """A loader never gives bytes of another version than the one it was made of."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

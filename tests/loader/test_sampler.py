@@ -1,7 +1,5 @@
 """Every record comes exactly once per epoch, at a place that only seed and epoch decide."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

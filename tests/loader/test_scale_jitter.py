@@ -1,7 +1,5 @@
 """Do pixels, boxes, masks and labels land where a drawn scale puts them, and is that what a slow filter gives?"""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Does a segmentation data set, of volumes and of pictures, come as it was written: NumPy, tf.data and on a mesh?"""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Does a loader that skips records that cannot be read give all others as ever, and say what it skipped?"""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

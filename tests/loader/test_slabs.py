@@ -1,7 +1,5 @@
 """A slab equals that part of the whole batch, and only the slab is read."""
 
-from __future__ import annotations
-
 import itertools
 import os
 

@@ -1,7 +1,5 @@
 """Is the tf.data stream the same stream, with static shapes and without a copy?"""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -3,8 +3,6 @@
 Each attempt is a process of its own: before, the kernel ended it with SIGBUS.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Does a view show what NumPy's own flips, turns and slices show, wherever and however large it is?"""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

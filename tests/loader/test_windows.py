@@ -1,7 +1,5 @@
 """Rows that are planned together equal those that are written one by one."""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop

@@ -1,7 +1,5 @@
 """Checksums are CRC32C, in pieces as in one, over any buffer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Errors say what they should, exit as they should, cross process borders, and name a shortage of resources."""
 
-from __future__ import annotations
-
 import errno
 import pickle
 

@@ -1,7 +1,5 @@
 """All faults of a field are found, and tasks make fields without faults."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading ends whatever stands in a file's place; files and folders are synced in order and exchanged in one step."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket
@@ -57,7 +55,7 @@ def test_a_file_of_the_system_without_an_end_is_not_waited_for():
 
 
 @pytest.fixture
-def synced(monkeypatch) -> list[str]:
+def synced(monkeypatch):
     story: list[str] = []
     fsync = os.fsync
 

@@ -1,7 +1,5 @@
 """Example ids, shards, and the refusal of ids that come twice."""
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 

@@ -1,7 +1,5 @@
 """An index is read as it was written; every damaged or foreign one is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -10,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -72,14 +70,12 @@ def sample(**changes: Any) -> ShardIndex:
     return dataclasses.replace(index, **changes)
 
 
-@settings(deadline=None)
 @given(indexes())
 def test_the_columns_alone_are_those_of_the_whole(index: ShardIndex) -> None:
     alone = ShardIndex.from_bytes(index.to_bytes(), "x", columns_only=True)
     assert alone == dataclasses.replace(index, inputs={}, statistics=Statistics(), rejected=())
 
 
-@settings(deadline=None)
 @given(indexes())
 def test_what_is_written_is_read_again_and_gives_the_same_bytes(index: ShardIndex) -> None:
     data = index.to_bytes()

@@ -1,7 +1,5 @@
 """Names that do not fit a path or TFDS are refused; file names are those of TFDS."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

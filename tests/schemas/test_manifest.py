@@ -1,14 +1,12 @@
 """A manifest is read as it was written; a wrong one names every problem with its path."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.schemas.errors import ManifestError, UsageError
@@ -118,7 +116,6 @@ def reversed_inside(value: Any) -> Any:
     return [reversed_inside(item) for item in value] if isinstance(value, list) else value
 
 
-@settings(deadline=None)
 @given(manifests())
 def test_what_is_written_is_read_again_and_gives_the_same_bytes(manifest: Manifest) -> None:
     text = manifest.to_json()
@@ -136,7 +133,6 @@ def test_the_options_of_a_recipe_have_todays_names_whoever_wrote_them() -> None:
         assert found == {"depth": depth, "dtype": "int16", "interpolation": used}
 
 
-@settings(deadline=None)
 @given(manifests())
 def test_equal_manifests_give_equal_bytes(manifest: Manifest) -> None:
     changes = {
@@ -302,7 +298,6 @@ def test_what_is_no_manifest_at_all_is_a_manifest_error(text: bytes, message: st
         Manifest.from_json(text)
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_any_json_in_any_place_is_a_manifest_error_or_a_manifest(value: Any) -> None:
     for key in json.loads(sample().to_json()):

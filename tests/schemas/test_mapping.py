@@ -3,8 +3,6 @@
 Each attempt is a process of its own, which a fault would end.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An Example read in parts, or without its large values, equals the whole; damage is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

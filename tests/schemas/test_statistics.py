@@ -1,7 +1,5 @@
 """Statistics do not depend on the order of merging and are read as they were written."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The program waits while a signal's thread undoes what it began."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,11 +1,8 @@
 """TensorFlow Datasets reads our folder, with the same values and exact lengths."""
 
-from __future__ import annotations
-
 import io
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,9 +47,7 @@ def expected_value(example: Drawn, key: str, value: Any, encoding: str) -> Any:
 
 
 @pytest.mark.parametrize(("task", "encoding", "dtype", "channels", "varied"), CASES)
-def test_tfds_reads_the_same_values_and_exact_lengths(
-    tmp_path: Path, task: str, encoding: str, dtype: str, channels: int, varied: bool
-) -> None:
+def test_tfds_reads_the_same_values_and_exact_lengths(tmp_path, task, encoding, dtype, channels, varied):
     examples = draw_examples(
         task, {"train": 9, "validation": 3}, shape=(8, 12, channels), dtype=dtype, varied=varied
     )
@@ -85,7 +80,7 @@ def test_tfds_reads_the_same_values_and_exact_lengths(
         assert not by_key
 
 
-def test_tfds_slices_by_record_since_lengths_are_exact(tmp_path: Path) -> None:
+def test_tfds_slices_by_record_since_lengths_are_exact(tmp_path):
     examples = draw_examples("classification", {"train": 9})
     folder = write_dataset(tmp_path / "tiny" / "1.0.0", examples, task="classification", shards=3)
     builder = tfds.builder_from_directory(str(folder))
@@ -94,7 +89,7 @@ def test_tfds_slices_by_record_since_lengths_are_exact(tmp_path: Path) -> None:
     assert sorted(keys) == sorted(example.key for example in examples)
 
 
-def test_both_texts_are_a_pure_function_of_the_manifest(tmp_path: Path) -> None:
+def test_both_texts_are_a_pure_function_of_the_manifest(tmp_path):
     folder = write_dataset(tmp_path, draw_examples("detection", {"b": 3, "a": 4}), task="detection")
     manifest = Manifest.from_json((folder / "manifest.json").read_text())
     assert (folder / "dataset_info.json").read_text() == dataset_info_json(manifest)

@@ -1,7 +1,5 @@
 """Our tf.train.Example equals TensorFlow's, byte for byte and value for value; bad bytes are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -54,7 +52,6 @@ def assert_same(decoded: dict[str, Any], features: dict[str, Any]) -> None:
             assert decoded[key].tobytes() == value.tobytes()
 
 
-@settings(deadline=None)
 @given(FEATURES_OF_EQUAL_LENGTH)
 def test_our_bytes_are_those_of_tensorflows_deterministic_form(features: dict[str, Any]) -> None:
     encoded = encode_example(features)
@@ -62,13 +59,11 @@ def test_our_bytes_are_those_of_tensorflows_deterministic_form(features: dict[st
     assert encoded.length == len(encoded.to_bytes())
 
 
-@settings(deadline=None)
 @given(FEATURES)
 def test_what_tensorflow_writes_is_read_with_the_same_values(features: dict[str, Any]) -> None:
     assert_same(decode_example(tf_example(features).SerializeToString()), features)
 
 
-@settings(deadline=None)
 @given(FEATURES)
 def test_what_is_written_is_read_again_whatever_the_order_of_keys(features: dict[str, Any]) -> None:
     data = encode_example(features).to_bytes()
@@ -198,7 +193,6 @@ def test_an_example_of_two_gibibytes_is_refused_with_the_advice_to_tile() -> Non
         encode_example({"image": Huge()})
 
 
-@settings(deadline=None)
 @given(hnp.arrays(np.int64, st.integers(0, 300), elements=st.integers(-(2**63), 2**63 - 1)))
 def test_many_packed_numbers_are_what_few_are(numbers: Any) -> None:
     read = decode_example(encode_example({"a": numbers}).to_bytes()).get("a", np.zeros(0, np.int64))

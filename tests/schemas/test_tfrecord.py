@@ -1,7 +1,5 @@
 """Our TFRecord files are those of TensorFlow, and every damaged byte is found."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tempfile
@@ -92,7 +90,6 @@ def test_a_record_of_another_length_than_announced_is_refused() -> None:
         RecordWriter(io.BytesIO()).write([b"ab", b"cd"], 3)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_records_or_a_corrupt_file(data: bytes) -> None:
     try:

@@ -1,7 +1,5 @@
 """The one writer of pictures with boxes for tests: the same rows as a table, as lines of JSON, as COCO and as VOC."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How tests compare batches and put them together, and how they damage what these are read from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

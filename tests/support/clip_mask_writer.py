@@ -1,7 +1,5 @@
 """How tests draw clips with masks: two shapes that move, a class each, as videos, animations or folders of frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

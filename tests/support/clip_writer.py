@@ -1,7 +1,5 @@
 """How tests draw clips: a square that moves to the left or the right, as video, animation or folder of frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the tests of the command's surroundings share: every entry, run with a temporary folder of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """How tests write a small data set of pictures with classes or boxes: drawn examples in, a finished folder out."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What augmentations on the device are, once more: slow, in float64, a number at a time."""
 
-from __future__ import annotations
-
 import cmath
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What the tests of DICOM share: how a folder is opened and listed, and what damaged bytes of a mask may end in."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """DICOM segmentations and structure sets for tests, written with pydicom alone."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any

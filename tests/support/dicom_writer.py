@@ -4,8 +4,6 @@ Everything is in DICOM's own terms (left, posterior, superior; stored values), e
 a volume as the rest of halofeed knows it.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path

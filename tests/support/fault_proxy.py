@@ -1,7 +1,5 @@
 """A proxy on the loopback before a store's server, through which some requests go wrong."""
 
-from __future__ import annotations
-
 import http.client
 import random
 import socket

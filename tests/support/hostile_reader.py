@@ -4,8 +4,6 @@ python -m tests.support.hostile_reader SOUND SCRATCH KINDS FIRST COUNT reads so 
 below SOUND and prints a JSON line for each that ended in anything but an answer or an error of halofeed's own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

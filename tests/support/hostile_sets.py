@@ -1,7 +1,5 @@
 """Which sound data sets do tests make hostile: each task, encoding and kind of label once, converted, and small."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A hostile value is written as JSON text, since some have no form in Python: 1e400, 10 000 digits, a name twice.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -7,8 +7,6 @@ Every batch that is returned is compared with the one of an undisturbed loader. 
 the built one, for example one with AddressSanitizer. Prints one JSON line.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc

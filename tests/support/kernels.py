@@ -1,7 +1,5 @@
 """With the kernel, and as where it could not be built."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

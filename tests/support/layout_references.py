@@ -1,7 +1,5 @@
 """What the tests of layouts share: files without content, and what a layout makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

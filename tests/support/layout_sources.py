@@ -1,7 +1,5 @@
 """A small source of each layout, for tests of what all layouts must do alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

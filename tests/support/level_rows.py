@@ -1,7 +1,5 @@
 """Table rows that run only at a slower level of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

@@ -4,8 +4,6 @@ tests/durations.json: seconds per test file. Slow files run first, so that no co
 tests/exhaustive.json: per file with exhaustive tests, the last commit whose checkout passed all of them.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections import defaultdict

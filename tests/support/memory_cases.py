@@ -3,8 +3,6 @@
 Even pictures: what a decoder holds depends on their size alone, and their files are small.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import struct

@@ -6,8 +6,6 @@ Each call is made in a fork of its own, under the allocator's settings of a work
 that brings in modules and the pages of libraries.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gc

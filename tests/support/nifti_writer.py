@@ -1,7 +1,5 @@
 """NIfTI and Analyze files for tests: written by nibabel, then bent as a test wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drawn clips: each frame shows its own number in blocks that survive compression, and a color in each corner."""
 
-from __future__ import annotations
-
 import os
 import struct
 import wave

@@ -1,7 +1,5 @@
 """How tests take a report's page apart, and have a browser show it."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

@@ -1,7 +1,5 @@
 """What only tests need of `halofeed.prep.voxels.phantom`: all orientations, the way back, and the Dice overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from itertools import permutations, product
 from pathlib import Path

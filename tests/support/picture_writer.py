@@ -1,7 +1,5 @@
 """Write small picture data sets with the schema's own parts, without the converter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """How tests write the folder of a training run that never was: logs, configuration, examples."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

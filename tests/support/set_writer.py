@@ -1,7 +1,5 @@
 """The one writer of small data sets for tests: records whose features are known in, a finished folder out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The scans of a few voxels that tests convert, and the dataset.json that goes with them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests on stores share: each store as a place of files, with what they ask of it counted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

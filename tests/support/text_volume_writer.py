@@ -1,7 +1,5 @@
 """NRRD and MetaImage files for tests: written field by field, so that a test bends what it wants."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import zlib

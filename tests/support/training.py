@@ -1,7 +1,5 @@
 """What the tests of training share: facts of a data set that is not there, and a batch on a mesh."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Scans and masks that are large for the bytes of their files, and what converting one takes."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """How tests of reports draw and count a small segmentation data set: scans of the phantom, or pictures."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

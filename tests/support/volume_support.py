@@ -1,7 +1,5 @@
 """What the tests of converted volumes share: how to write a scan, and how to read a record without the loader."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence

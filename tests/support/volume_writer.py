@@ -3,8 +3,6 @@
 Every voxel of a drawn image holds its own number, so that a test can say which stored voxel it sees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The background thread prefetches items up to its limit and ends when it should."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

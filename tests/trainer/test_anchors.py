@@ -1,7 +1,5 @@
 """Anchors lie where the papers and other generators put them, and box codes are those of Faster R-CNN."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

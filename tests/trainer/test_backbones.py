@@ -1,7 +1,5 @@
 """Maps of the backbones have the sizes, channels and precision that detectors need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -44,9 +42,7 @@ def abstract(build: Callable[[Layers], Any]) -> Any:
         ("mobilenet_v1 to stride 16", (300, 64), [(38, 8, 64), (19, 4, 128)]),
     ],
 )
-def test_maps_have_half_the_size_at_each_stride_rounded_up(
-    name: str, size: tuple[int, int], expected: list[tuple[int, ...]]
-) -> None:
+def test_maps_have_half_the_size_at_each_stride_rounded_up(name, size, expected):
     model = abstract(BUILD[name])
     found = abstract_outputs(model, *size, 3)
     assert [x.shape[1:] for x in found] == expected
@@ -58,7 +54,7 @@ def test_maps_have_half_the_size_at_each_stride_rounded_up(
 @pytest.mark.parametrize(
     ("name", "options"), [("resnet50", {"blocks": (1, 2, 1, 1), "width": 8}), ("mobilenet_v1", {"width": 8})]
 )
-def test_classifiers_of_any_width_give_float32_logits_of_any_image(name: str, options: Any) -> None:
+def test_classifiers_of_any_width_give_float32_logits_of_any_image(name, options):
     model = abstract(lambda layers: MODELS[name].build(layers, classes=7, image_shape=(40, 56, 1), **options))
     logits = abstract_outputs(model, 40, 56, 1)
     assert (logits.shape, logits.dtype) == ((2, 7), np.dtype("float32"))
@@ -68,8 +64,8 @@ def test_classifiers_of_any_width_give_float32_logits_of_any_image(name: str, op
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.booleans(), st.booleans())
 def test_doubling_repeats_rows_and_columns_and_cuts_what_an_uneven_map_lacks(
-    height: int, width: int, uneven_height: bool, uneven_width: bool
-) -> None:
+    height, width, uneven_height, uneven_width
+):
     x = np.arange(height * width, dtype=np.float32).reshape(1, height, width, 1)
     shape = (1, 2 * height - uneven_height, 2 * width - uneven_width, 1)
     found = np.asarray(doubled(jnp.asarray(x), shape, Pass()))
@@ -79,7 +75,7 @@ def test_doubling_repeats_rows_and_columns_and_cuts_what_an_uneven_map_lacks(
             assert found[0, row, column, 0] == x[0, row // 2, column // 2, 0]
 
 
-def test_the_pyramid_adds_doubled_smoothed_levels_to_laterals() -> None:
+def test_the_pyramid_adds_doubled_smoothed_levels_to_laterals():
     """With identities for kernels and norms, each level is the sum of what lies above it."""
     pyramid = FeaturePyramid(Layers(rngs=nnx.Rngs(0), dtype=jnp.float32, norm_epsilon=0.0), (1, 1, 1), 1, 4)
     center = np.zeros((3, 3, 1, 1), np.float32)
@@ -99,7 +95,7 @@ def test_the_pyramid_adds_doubled_smoothed_levels_to_laterals() -> None:
     assert coarser.shape == (1, 1, 1, 1)
 
 
-def test_an_image_of_fewer_rows_than_the_first_halo_is_whole_for_the_first_convolution() -> None:
+def test_an_image_of_fewer_rows_than_the_first_halo_is_whole_for_the_first_convolution():
     """XLA's partitioner aborts the process where a halo is wider than the neighbor's rows."""
     run = Pass(mesh=make_mesh(8), dims=(1, 8, 1, 1))
     assert stem_pass((2, 24, 64, 3), run) is run
@@ -107,7 +103,7 @@ def test_an_image_of_fewer_rows_than_the_first_halo_is_whole_for_the_first_convo
     assert stem_pass((2, 8, 8, 3), Pass()) == Pass()
 
 
-def test_resnet_on_two_rows_a_core_gives_what_one_device_gives() -> None:
+def test_resnet_on_two_rows_a_core_gives_what_one_device_gives():
     model = ResNet(Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), blocks=(1, 1, 1, 1), width=4)
     image = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 16, 3)), jnp.float32)
     run = Pass(mesh=make_mesh(4, jax.devices()[:4]), dims=(1, 4, 1, 1), training=False)
@@ -119,7 +115,7 @@ def test_resnet_on_two_rows_a_core_gives_what_one_device_gives() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_backward_pass_keeps_no_more_of_the_stem_than_its_convolution_gives() -> None:
+def test_the_backward_pass_keeps_no_more_of_the_stem_than_its_convolution_gives():
     model = ResNet(Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), blocks=(1, 1, 1, 1), width=8)
     graph, parameters, statistics = nnx.split(model, nnx.Param, ...)
 

@@ -1,7 +1,5 @@
 """The metrics of detections are those of pycocotools on the same boxes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

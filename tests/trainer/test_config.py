@@ -1,7 +1,5 @@
 """The options of a run are read, checked and changed as documented."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Gradients of depthwise convolutions are right where cores of a replica do the same work."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
@@ -51,9 +49,7 @@ def slow_weight_gradient(x: Any, of_y: Any, stride: int, pads: Any) -> np.ndarra
         (5, 2, ((0, 1), (0, 1)), ((0, 1), (0, 1)), 2, None),  # images whole on two cores
     ],
 )
-def test_weight_gradients_are_those_of_one_device(
-    height: int, stride: int, padding: Padding, pads: Any, cores: int, dims: Any
-) -> None:
+def test_weight_gradients_are_those_of_one_device(height, stride, padding, pads, cores, dims):
     generator = np.random.default_rng(0)
     mesh = make_mesh(cores)
     with jax.enable_x64(True):
@@ -83,7 +79,7 @@ def test_weight_gradients_are_those_of_one_device(
         )
 
 
-def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight_gradient() -> None:
+def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight_gradient():
     """What `convolve_depthwise` is for. If XLA fixes the fault, this test fails; the detour may then go."""
     mesh = make_mesh(2)
     with jax.enable_x64(True):
@@ -102,7 +98,7 @@ def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight
         np.testing.assert_allclose(found["kernel"][...], 2 * expected["kernel"][...], rtol=1e-12, atol=1e-12)
 
 
-def test_only_convolutions_of_each_channel_apart_take_the_detour() -> None:
+def test_only_convolutions_of_each_channel_apart_take_the_detour():
     layers = Layers(rngs=nnx.Rngs(0))
     groups = {(6, 6, 6): True, (6, 6, 1): False, (6, 6, 3): False, (6, 12, 6): False, (1, 1, 1): False}
     for (before, after, count), expected in groups.items():

@@ -1,7 +1,5 @@
 """Focal loss, smooth L1 and Huber give the published numbers and stay finite."""
 
-from __future__ import annotations
-
 import math
 
 import jax

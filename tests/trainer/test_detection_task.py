@@ -1,7 +1,5 @@
 """The detection task counts the right anchors, gives finite gradients, and predicts what its outputs say."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

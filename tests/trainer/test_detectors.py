@@ -1,7 +1,5 @@
 """RetinaNet, SSD and its pooling pyramid have the levels, the anchors and the first outputs that their losses need."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -39,9 +37,7 @@ def abstract_model(name: str, **options: Any) -> Any:
         ({**SMALL, "last_level": 5, "scales_per_octave": 3}, (64, 96), [(8, 12), (4, 6), (2, 3)]),
     ],
 )
-def test_each_level_has_outputs_for_each_of_its_anchors(
-    options: dict[str, Any], size: tuple[int, int], expected: list[tuple[int, int]]
-) -> None:
+def test_each_level_has_outputs_for_each_of_its_anchors(options, size, expected):
     model = abstract_model("retinanet", **options)
     anchors = 9 if options.get("scales_per_octave") == 3 else 6
     levels = abstract_outputs(model, *size, 3)
@@ -52,12 +48,12 @@ def test_each_level_has_outputs_for_each_of_its_anchors(
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {np.dtype("float32")}
 
 
-def test_640_pixels_have_the_51150_anchors_of_levels_3_to_7() -> None:
+def test_640_pixels_have_the_51150_anchors_of_levels_3_to_7():
     levels = abstract_outputs(abstract_model("retinanet", **SMALL), 640, 640, 3)
     assert sum(math.prod(level.anchors.shape[:3]) for level in levels) == 51150
 
 
-def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_their_anchors() -> None:
+def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_their_anchors():
     model = RetinaNet(
         Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), classes=2, image_shape=(64, 64, 3), **SMALL
     )
@@ -67,7 +63,7 @@ def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_
         assert np.abs(level.box_codes).max() < 0.5
 
 
-def test_towers_share_kernels_over_levels_and_have_norms_of_their_own() -> None:
+def test_towers_share_kernels_over_levels_and_have_norms_of_their_own():
     tower = abstract_model("retinanet", **SMALL).class_tower
     assert (len(tower.convolutions), len(tower.norms), len(tower.norms[0])) == (1, 5, 1)
     assert set(SMALL) < set(MODELS["retinanet"].options())
@@ -81,7 +77,7 @@ def test_towers_share_kernels_over_levels_and_have_norms_of_their_own() -> None:
         ({**SMALL, "last_level": 4}, "model.last_level: expected 5 or more, got 4"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         abstract_model("retinanet", **options)
 
@@ -92,7 +88,7 @@ SIDES = {300: [19, 10, 5, 3, 2, 1], 512: [32, 16, 8, 4, 2, 1], 75: [5, 3, 2, 1, 
 @pytest.mark.parametrize(
     ("name", "finest", "total"), [("ssd_mobilenet_v1", 3, 1917), ("ssd_mobilenet_v1_ppn", 6, 3000)]
 )
-def test_six_levels_have_outputs_for_each_of_their_anchors(name: str, finest: int, total: int) -> None:
+def test_six_levels_have_outputs_for_each_of_their_anchors(name, finest, total):
     model = abstract_model(name)
     for side, expected in SIDES.items():
         levels = abstract_outputs(model, side, side, 3)
@@ -107,13 +103,13 @@ def test_six_levels_have_outputs_for_each_of_their_anchors(name: str, finest: in
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {np.dtype("float32")}
 
 
-def test_the_extra_maps_of_ssd_have_the_published_channels_or_their_share() -> None:
+def test_the_extra_maps_of_ssd_have_the_published_channels_or_their_share():
     for options, expected in (({}, [512, 256, 256, 128]), ({"width": 8}, [128, 64, 64, 32])):
         extra = abstract_model("ssd_mobilenet_v1", **options).extra
         assert [block.channels for block in extra] == expected
 
 
-def test_pooled_levels_share_every_kernel_and_see_the_largest_of_each_window() -> None:
+def test_pooled_levels_share_every_kernel_and_see_the_largest_of_each_window():
     model = SsdPooling(
         Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), classes=2, image_shape=(64, 64, 3), width=4
     )

@@ -1,7 +1,5 @@
 """A recipe's `device_augment` changes the images of training, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools
@@ -56,7 +54,7 @@ def batch_of(dtype: str = "uint8") -> dict[str, Any]:
     }
 
 
-def test_the_loss_is_that_of_the_augmented_batch() -> None:
+def test_the_loss_is_that_of_the_augmented_batch():
     several = (Contrast(), GaussianNoise(probability=1))
     problem, batch = dataclasses.replace(PLAIN, augment=several, augment_seed=3), batch_of()
     model = PLAIN.new_model(0)
@@ -70,12 +68,12 @@ def test_the_loss_is_that_of_the_augmented_batch() -> None:
     assert abs(loss(problem, batch) - loss(PLAIN, batch)) > 1e-3
 
 
-def test_without_the_table_the_batch_is_the_very_same() -> None:
+def test_without_the_table_the_batch_is_the_very_same():
     batch = batch_of()
     assert build_problem(TrainConfig(), FACTS).augmented(batch) is batch
 
 
-def test_wider_values_are_as_the_normalization_says() -> None:
+def test_wider_values_are_as_the_normalization_says():
     limited = Normalization(mean=(10.0,) * 3, std=(5.0,) * 3, limits=(-160.0, 240.0))
     for normalization, values in ((limited, (-160.0, 240.0)), (PLAIN.normalization, (0.0, 240.0))):
         problem = dataclasses.replace(
@@ -86,7 +84,7 @@ def test_wider_values_are_as_the_normalization_says() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     examples = draw_examples("classification", {"train": 12, "test": 4}, shape=(16, 16, 3))
     return write_dataset(tmp_path_factory.mktemp("set") / "tiny", examples, task="classification")
 
@@ -127,14 +125,12 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> TrainSummary:
+def whole(folder):
     """A run of four steps on one device."""
     return run(config_of(), folder)
 
 
-def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(
-    folder: Path, whole: TrainSummary
-) -> None:
+def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(folder, whole):
     split = run(config_of(cores_per_replica=4, partition="image=1,4,1,1"), folder, devices=8)
     np.testing.assert_allclose(split.losses, whole.losses, rtol=1e-3)
     plain = run(config_of(device_augment=()), folder)
@@ -143,8 +139,8 @@ def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(
 
 
 def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_version_goes_on(
-    folder: Path, tmp_path: Path, whole: TrainSummary
-) -> None:
+    folder, tmp_path, whole
+):
     first = run(config_of(), folder, out=tmp_path / "run", ends=2)
     assert first.steps == 2
     assert run(config_of(), folder, out=tmp_path / "run").losses == whole.losses[2:]
@@ -171,14 +167,12 @@ def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_versi
         ({"name": "HUWindow"}, "HUWindow: expected Hounsfield units, the images are uint8"),
     ],
 )
-def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(
-    table: dict[str, Any], message: str, folder: Path
-) -> None:
+def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(table, message, folder):
     with pytest.raises(UsageError, match=message):
         opened(config_of(device_augment=(table,)), folder)
 
 
-def test_a_recipe_of_toml_names_them(tmp_path: Path) -> None:
+def test_a_recipe_of_toml_names_them(tmp_path):
     recipe = tmp_path / "mine.toml"
     recipe.write_text('device_augment = [{ name = "BiasField", strength = [0.2, 0.3], zero = -5.0 }]\n')
     config = load_config(str(recipe))

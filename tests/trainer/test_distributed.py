@@ -1,7 +1,5 @@
 """Processes find each other, sum over all their devices, and agree."""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.schemas.errors import UsageError
@@ -28,14 +26,14 @@ print(jax.device_count(), float(total), is_chief(), answers, flush=True)
 """
 
 
-def test_two_processes_sum_over_all_their_devices_and_agree() -> None:
+def test_two_processes_sum_over_all_their_devices_and_agree():
     outputs = run_processes(PROGRAM, 2)
     total = float(sum(number**2 for number in range(16)))
     expected = f"4 {total} {{}} [False, True, True]"
     assert outputs == [expected.format(True), expected.format(False)]
 
 
-def test_a_single_process_needs_no_settings_and_agrees_with_itself() -> None:
+def test_a_single_process_needs_no_settings_and_agrees_with_itself():
     start_processes(None, None, None)
     assert is_chief()
     assert agree_any(True) is True
@@ -56,8 +54,6 @@ def test_a_single_process_needs_no_settings_and_agrees_with_itself() -> None:
         (("127.0.0.1:1234", 2, -1), "process id: expected 0 to 1, got -1"),
     ],
 )
-def test_partial_and_impossible_settings_are_refused(
-    settings: tuple[str | None, int | None, int | None], message: str
-) -> None:
+def test_partial_and_impossible_settings_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         start_processes(*settings)

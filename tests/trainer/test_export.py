@@ -1,7 +1,5 @@
 """An exported model gives the same in a fresh process, without halofeed."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The small recipes learn what their headers say, split over four cores, on drawn and on real data."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -28,7 +26,7 @@ def learned(data: Path, folder: Path, metric: str, config: str, *options: object
 
 
 @pytest.mark.exhaustive
-def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
+def test_a_detector_learns_the_demos_shapes(tmp_path):
     demo.draw_data_set(tmp_path / "source", 400)
     data = convert(tmp_path, tmp_path / "source", *demo.SHAPES_OPTIONS)
     rows = ("--partition", "image=1,4,1,1")
@@ -36,7 +34,7 @@ def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
+def test_a_unet_learns_the_demos_scans(tmp_path):
     source = tmp_path / "source"
     demo_volumes.draw_scans(source)
     table = ("--layout", "csv", "--task", "segmentation", "--label-map", source / "labels.txt")
@@ -45,7 +43,7 @@ def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data: Path) -> None:
+def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path, test_data):
     data = convert(
         tmp_path, test_data / "volumes/hippocampus", "--layout", "pairs",
         "--depth", 48, "--height", 64, "--width", 48, "--window-percentiles", "1,99",
@@ -58,7 +56,7 @@ def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data
 
 
 @pytest.mark.exhaustive
-def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp_path: Path) -> None:
+def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp_path):
     """No single frame tells the classes apart."""
     generator = np.random.default_rng(5)
     for split, each in (("train", 48), ("validation", 16)):
@@ -86,7 +84,7 @@ def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp
 
 
 @pytest.fixture(scope="module")
-def masked_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def masked_clips(tmp_path_factory):
     folder, generator = tmp_path_factory.mktemp("clips"), np.random.default_rng(3)
     for name, each in (("train", 24), ("validation", 8)):
         for number in range(each):
@@ -105,9 +103,7 @@ def masked_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("1,1,1,4,1", marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
-    masked_clips: Path, tmp_path: Path, split: str
-) -> None:
+def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(masked_clips, tmp_path, split):
     options = (
         *("--steps", 60, "--set", "augment=[]", "--set", "model.depth=3"),
         *("--partition", f"image={split}"),
@@ -116,7 +112,7 @@ def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
 
 
 @pytest.mark.exhaustive
-def test_a_classifier_learns_clothing(tmp_path: Path, test_data: Path) -> None:
+def test_a_classifier_learns_clothing(tmp_path, test_data):
     data = convert(
         tmp_path, test_data / "images/clothing", "--layout", "folders", "--height", 96, "--width", 96
     )

@@ -1,7 +1,5 @@
 """Each anchor is matched with the right box, on every level and every core."""
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

@@ -1,7 +1,5 @@
 """Every optimizer follows its paper, with clipping, decay, accumulation and the schedule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The overlap losses follow their papers, voxel by voxel."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

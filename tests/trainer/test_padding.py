@@ -1,7 +1,5 @@
 """The padding of records, in space and in time, does not count in an evaluation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nibabel

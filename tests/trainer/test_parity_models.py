@@ -5,8 +5,6 @@ than there are cores. What repeats on one grid stands there twice where that is 
 variants. One case is ResNet-50 whole, on four devices: in float64 on eight it would take 17 GB.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

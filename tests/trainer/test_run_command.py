@@ -1,7 +1,5 @@
 """`halofeed train` resumes after kills, runs on several processes, and its results serve the other commands."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

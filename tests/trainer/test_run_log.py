@@ -1,7 +1,5 @@
 """Every logged number is on disk and still right after a run was cut off, and a replaced run comes back whole."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,9 +1,6 @@
 """Every schedule gives the reference's values and refuses contradictory settings."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +39,7 @@ def manual_by_hand(step: int, boundaries: list[int], rates: list[float], warmup:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_cosine_equals_the_formula_at_every_step(data: st.DataObject) -> None:
+def test_cosine_equals_the_formula_at_every_step(data):
     total = data.draw(st.integers(1, 40))
     warm, hold = data.draw(st.integers(0, total)), data.draw(st.integers(0, 45))
     base = data.draw(st.floats(0.01, 10))
@@ -56,7 +53,7 @@ def test_cosine_equals_the_formula_at_every_step(data: st.DataObject) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_manual_step_equals_the_formula_at_every_step(data: st.DataObject) -> None:
+def test_manual_step_equals_the_formula_at_every_step(data):
     boundaries = sorted(data.draw(st.sets(st.integers(1, 30), max_size=5)))
     rate = st.one_of(st.just(0.0), st.floats(1e-3, 1))
     rates = data.draw(st.lists(rate, min_size=len(boundaries) + 1, max_size=len(boundaries) + 1))
@@ -80,14 +77,12 @@ def test_manual_step_equals_the_formula_at_every_step(data: st.DataObject) -> No
         ([], [1], True, "expected one at least, where the warm-up ends"),
     ],
 )
-def test_manual_step_refuses_wrong_boundaries_and_rates(
-    boundaries: Any, rates: Any, warmup: bool, message: str
-) -> None:
+def test_manual_step_refuses_wrong_boundaries_and_rates(boundaries, rates, warmup, message):
     with pytest.raises(UsageError, match=message):
         manual_step(boundaries=boundaries, rates=rates, warmup=warmup)
 
 
-def test_a_warm_up_above_the_rate_or_beyond_the_run_is_refused() -> None:
+def test_a_warm_up_above_the_rate_or_beyond_the_run_is_refused():
     with pytest.raises(
         UsageError, match=r"warm-up learning rate: expected at most the learning rate 0.1, got 0.2"
     ):
@@ -98,11 +93,11 @@ def test_a_warm_up_above_the_rate_or_beyond_the_run_is_refused() -> None:
         cosine_with_warmup(base=0.1, total_steps=10, warmup_rate=0.0, warmup_steps=11)
 
 
-def test_the_table_holds_every_name_that_a_config_may_say() -> None:
+def test_the_table_holds_every_name_that_a_config_may_say():
     assert tuple(SCHEDULES) == SCHEDULE_NAMES
 
 
-def test_a_config_counts_updates_and_scales_every_rate_with_the_batch() -> None:
+def test_a_config_counts_updates_and_scales_every_rate_with_the_batch():
     config = TrainConfig(
         steps=100,
         accumulate_steps=4,
@@ -156,12 +151,12 @@ def test_a_config_counts_updates_and_scales_every_rate_with_the_batch() -> None:
         ({"steps": 3, "accumulate_steps": 4}, "accumulate steps: expected at most the 3 steps"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(changes, message):
     with pytest.raises(UsageError, match=message):
         build_schedule(TrainConfig().changed(**changes))
 
 
-def test_a_rate_is_a_scalar_of_the_default_precision_inside_and_outside_jit() -> None:
+def test_a_rate_is_a_scalar_of_the_default_precision_inside_and_outside_jit():
     for options in ({}, {"schedule": "constant"}, {"schedule": "manual_step", "rates": (0.1,)}):
         schedule = build_schedule(TrainConfig(**options))
         assert schedule(3).dtype == jax.jit(schedule)(jnp.int32(3)).dtype == jnp.float32

@@ -1,7 +1,5 @@
 """Dice and Hausdorff distances are those of SimpleITK and of a loop over every pair of voxels."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The segmentation task counts the rows and sizes that it says."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The selection gives the surest boxes and leaves out what overlaps them, as other implementations do."""
 
-from __future__ import annotations
-
 import re
 
 import jax

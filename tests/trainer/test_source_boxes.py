@@ -1,7 +1,5 @@
 """The boxes of a perfect model land on the annotations in the source, EXIF orientations included."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

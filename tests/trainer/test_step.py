@@ -1,7 +1,5 @@
 """A step counts, normalizes and learns what it says."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The parts of detectors give torchvision's numbers; tests/support/torchvision_oracle.py computes those."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """A run learns, reports its progress, saves what it must, and stops with a reason."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

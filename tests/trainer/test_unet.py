@@ -1,7 +1,5 @@
 """The U-Net has the published structure; its convolutions and pools give the same on every split."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """Overlapping windows of a scan are blended: each voxel is the weighted mean of the tiles that show it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import nibabel

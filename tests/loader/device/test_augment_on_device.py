@@ -1,7 +1,5 @@
 """An example's augmentation depends only on its seed, epoch and id, not on its batch."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

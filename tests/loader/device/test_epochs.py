@@ -1,7 +1,5 @@
 """A batch holds the epoch of each example, so that all hosts augment alike."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

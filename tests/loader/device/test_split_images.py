@@ -1,7 +1,5 @@
 """An image split over cores is augmented like the whole image, without a gather."""
 
-from __future__ import annotations
-
 import re
 
 import jax

@@ -1,7 +1,5 @@
 """TensorFlow draws the same numbers and gives the same values as JAX."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

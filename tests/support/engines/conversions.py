@@ -1,7 +1,5 @@
 """What is converted on real engines by tests and by benchmarks/clusters.py, and how a worker is killed meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A Flink session cluster: a job manager, two task managers that start workers themselves, and Beam's job server."""
 
-from __future__ import annotations
-
 import json
 import signal
 import urllib.request

@@ -1,7 +1,5 @@
 """What Java engines share: their jars from Maven, and how a Java process is started."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Sequence

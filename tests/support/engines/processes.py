@@ -1,7 +1,5 @@
 """How the processes of an engine are started, found again by another command, and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

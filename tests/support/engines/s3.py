@@ -1,7 +1,5 @@
 """An S3 server on the loopback, moto's, with an empty bucket named "bucket"."""
 
-from __future__ import annotations
-
 import os
 import sys
 import urllib.request

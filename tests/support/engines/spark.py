@@ -1,7 +1,5 @@
 """Spark with two executor threads in one process, which try a task four times, and Beam's job server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.engines.java import BEAM, jars, java

@@ -1,7 +1,5 @@
 """The environment of workers on another machine: Beam, and the sdist of halofeed, and nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Sizes, exchanges and peak memory are read from the text of a compiled program."""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.trainer.plan.hlo import Module, arrays_of

@@ -1,11 +1,8 @@
 """A plan agrees with a run, refuses impossible splits, caches compiled programs and says what fits."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -41,18 +38,16 @@ needs_tpu_compiler = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+def cache(tmp_path_factory):
     return Cache(tmp_path_factory.mktemp("plans"))
 
 
 @pytest.fixture(scope="module")
-def on_cpu(cache: Cache) -> dict[str, Any]:
+def on_cpu(cache):
     return plan_config(Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache)
 
 
-def test_arguments_outputs_and_donated_memory_are_those_of_a_run(
-    on_cpu: dict[str, Any], cache: Cache
-) -> None:
+def test_arguments_outputs_and_donated_memory_are_those_of_a_run(on_cpu, cache):
     request = Request(
         config=SMALL.changed(cores_per_replica=4, partition="image=1,4,1,1"), topology="cpu:8", classes=4
     )
@@ -86,14 +81,14 @@ def _bytes_on(device: Any, tree: Any) -> int:
     )
 
 
-def test_a_plan_names_levels_that_stay_whole_and_what_to_take(on_cpu: dict[str, Any]) -> None:
+def test_a_plan_names_levels_that_stay_whole_and_what_to_take(on_cpu):
     (split,) = on_cpu["splits"]
     assert split["fits"] and on_cpu["recommended"] == 4
     assert split["replicas"] == 2 and split["batch_size"] == 8
     assert split["sent_bytes"]["halos"] > 0 and split["flops"] > 0
 
 
-def test_asking_again_compiles_nothing(on_cpu: dict[str, Any], cache: Cache) -> None:
+def test_asking_again_compiles_nothing(on_cpu, cache):
     told: list[str] = []
     again = plan_config(
         Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache, tell=told.append
@@ -103,7 +98,7 @@ def test_asking_again_compiles_nothing(on_cpu: dict[str, Any], cache: Cache) -> 
 
 @needs_tpu_compiler
 @pytest.mark.parametrize("name", ["v3-8", pytest.param("v5e-8", marks=pytest.mark.long)])
-def test_a_tpu_compiler_says_what_a_small_program_takes(name: str, cache: Cache) -> None:
+def test_a_tpu_compiler_says_what_a_small_program_takes(name, cache):
     tiny = SMALL.changed(model_options={"features": [8]}, image_shape=[16, 16, 3])
     plan = plan_config(Request(config=tiny, topology=name, classes=2), cores=(2,), cache=cache)
     (split,) = plan["splits"]
@@ -115,7 +110,7 @@ def test_a_tpu_compiler_says_what_a_small_program_takes(name: str, cache: Cache)
 
 @needs_tpu_compiler
 @pytest.mark.parametrize("name", ["v3-64", "v4-64", "v5e-16", "v5p-128", "v6e-16"])
-def test_a_mesh_lies_on_every_grid_of_chips(name: str) -> None:
+def test_a_mesh_lies_on_every_grid_of_chips(name):
     topology = topology_named(name)
     devices = devices_of(topology)
     assert len(devices) == topology.devices
@@ -126,7 +121,7 @@ def test_a_mesh_lies_on_every_grid_of_chips(name: str) -> None:
 
 @needs_tpu_compiler
 @pytest.mark.long
-def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache: Cache) -> None:
+def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache):
     huge = SMALL.changed(image_shape=[16384, 16384, 3], model_options={"features": [256]}, batch_size=64)
     plan = plan_config(Request(config=huge, topology="v3-8"), cores=(1,), cache=cache)
     (split,) = plan["splits"]
@@ -134,7 +129,7 @@ def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache: Cache) -> No
     assert split["memory"]["total"] > split["memory"]["limit"] > 14 * 2**30
 
 
-def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do() -> None:
+def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do():
     config = SMALL.changed(image_shape=[301, 301, 3])
     (case,) = cases(
         Request(config=config, topology="cpu:8"), topology_named("cpu:8"), (301, 301, 3), (4,), None
@@ -143,7 +138,7 @@ def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do() -> N
     assert (300, 301, 3) in [shape for shape, _ in case.nearest]
 
 
-def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path: Path) -> None:
+def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path):
     cache = Cache(tmp_path)
     cache.keep("key", {"memory": {}})
     cache.remember("request", "key", {})
@@ -159,12 +154,12 @@ def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path: Path) -> None:
         assert cache.recall("request") is None
 
 
-def test_cores_that_a_machine_lacks_are_refused_with_those_it_has() -> None:
+def test_cores_that_a_machine_lacks_are_refused_with_those_it_has():
     with pytest.raises(UsageError, match="v3-8 has 8 cores; it can be 1, 2, 4, 8"):
         cases(Request(config=SMALL, topology="v3-8"), topology_named("v3-8"), (32, 32, 3), (16,), None)
 
 
-def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does() -> None:
+def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does():
     (case,) = cases(
         Request(config=SMALL.changed(batch_size=12), topology="cpu:8"),
         topology_named("cpu:8"),
@@ -175,14 +170,14 @@ def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does() -> Non
     assert "--batch-size 8 or --batch-size 16" in case.refused
 
 
-def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads() -> None:
+def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads():
     facts = usual_facts(SMALL)
     arrays = usual_arrays(SMALL, facts)
     assert facts.classes == 1000 and arrays["image"] == ((8, 32, 32, 3), "uint8")
     assert {"label", "valid"} <= set(arrays)
 
 
-def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes() -> None:
+def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes():
     mesh = AbstractMesh((2, 2), ("data", "rows"))
     image = jax.ShapeDtypeStruct(
         (4, 16, 16, 3), "float32", sharding=NamedSharding(mesh, PartitionSpec("data", "rows"))
@@ -203,13 +198,13 @@ def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes() -> None:
 
 
 @pytest.fixture
-def _cached(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cached(cache, monkeypatch):
     """Let the command line use the cache of this file."""
     monkeypatch.setenv("HALOFEED_PLAN_CACHE", str(cache.folder))
 
 
 @pytest.mark.usefixtures("_cached")
-def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(tmp_path: Path) -> None:
+def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(tmp_path):
     config = tmp_path / "mine.toml"
     config.write_text(
         'model = "classifier"\nimage_shape = [32, 32, 3]\nbatch_size = 8\ncompute_dtype = "float32"\n'
@@ -229,7 +224,7 @@ def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_cached")
-def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(tmp_path: Path) -> None:
+def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(tmp_path):
     examples = draw_examples("classification", {"train": 8})
     folder = write_dataset(tmp_path / "drawn" / "1.0.0", examples, task="classification")
     words = ("--set", "model.features=[8, 8]", "--images-per-replica", 4, "--cores-per-replica", 1)

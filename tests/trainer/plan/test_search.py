@@ -1,7 +1,5 @@
 """A search ends at the largest size that fits, and savings compile what they name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,9 +40,7 @@ def fits_up_to(pixels_a_core: int, asked: list[Request]) -> Any:
 
 
 @pytest.mark.parametrize(("of", "largest"), [("side", 704), ("batch", 7)])
-def test_a_search_finds_the_largest_that_fits_in_few_compilations(
-    monkeypatch: pytest.MonkeyPatch, of: str, largest: int
-) -> None:
+def test_a_search_finds_the_largest_that_fits_in_few_compilations(monkeypatch, of, largest):
     asked: list[Request] = []
     limit = 511 * 1024 if of == "side" else 256 * 256 * 7
     monkeypatch.setattr(search_module, "answers", fits_up_to(limit, asked))
@@ -57,16 +53,14 @@ def test_a_search_finds_the_largest_that_fits_in_few_compilations(
     assert len(asked) < 9
 
 
-def test_a_search_needs_a_machine_that_can_be_full() -> None:
+def test_a_search_needs_a_machine_that_can_be_full():
     with pytest.raises(UsageError, match="name a TPU"):
         search_module.search(
             Request(config=CONFIG, topology="cpu:8"), {"splits": []}, "side", cache=Cache(None)
         )
 
 
-def test_savings_compile_the_split_that_does_not_fit_with_each_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_savings_compile_the_split_that_does_not_fit_with_each_change(monkeypatch):
     asked: list[Request] = []
     monkeypatch.setattr(document, "answers", fits_up_to(40000, asked))
     request = Request(config=CONFIG, topology="v3-8")
@@ -79,7 +73,7 @@ def test_savings_compile_the_split_that_does_not_fit_with_each_change(
     assert [one.config.remat for one in asked] == [False, True, False, False]
 
 
-def test_another_size_changes_every_array_on_the_images_grid() -> None:
+def test_another_size_changes_every_array_on_the_images_grid():
     facts = {"image_shape": [64, 64, 1]}
     arrays = {"image": ((8, 64, 64, 1), "uint8"), "label": ((8, 64, 64), "uint8"), "valid": ((8,), "bool")}
     asked = Request(config=TrainConfig(model="unet"), topology="cpu:1", facts=facts, arrays=arrays)

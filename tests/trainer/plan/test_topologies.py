@@ -1,7 +1,5 @@
 """Machines have the names of Google Cloud; an unknown name is refused with the known ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.schemas.errors import UsageError
@@ -22,15 +20,13 @@ from halofeed.trainer.plan.topologies import GENERATIONS, topology_named
         ("v3:8x8", "v3:8x8", 128),
     ],
 )
-def test_a_name_gives_the_grid_of_its_chips_and_the_cores_that_jax_counts(
-    name: str, grid: str, cores: int
-) -> None:
+def test_a_name_gives_the_grid_of_its_chips_and_the_cores_that_jax_counts(name, grid, cores):
     found = topology_named(name)
     assert (found.grid, found.devices) == (grid, cores)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_every_generation_says_where_its_figures_are_published(generation: str) -> None:
+def test_every_generation_says_where_its_figures_are_published(generation):
     chip = GENERATIONS[generation].chip
     assert chip.source and min(chip.memory_bytes, chip.flops_per_second, chip.memory_bytes_per_second) > 1e9
 
@@ -45,6 +41,6 @@ def test_every_generation_says_where_its_figures_are_published(generation: str) 
         ("", "not known"),
     ],
 )
-def test_an_unknown_machine_is_refused_with_those_there_are(name: str, words: str) -> None:
+def test_an_unknown_machine_is_refused_with_those_there_are(name, words):
     with pytest.raises(UsageError, match=words):
         topology_named(name)
