@@ -109,11 +109,9 @@ def test_objects_decide_in_detection(draw, write):
     assert all(abs(found[i] - expected[i]) < 12 for i in expected)
 
 
-@pytest.mark.parametrize(
-    "options", [{"shape": (6, 8, 10)}, {"shape": (20, 24), "dtype": "uint8", "channels": 3}]
-)
-def test_the_label_decides_in_segmentation(tmp_path, options):
-    scans = draw_scans({"train": 12}, **options)
+@pytest.mark.parametrize(("shape", "dtype", "channels"), [((6, 8, 10), "int16", 1), ((20, 24), "uint8", 3)])
+def test_the_label_decides_in_segmentation(tmp_path, shape, dtype, channels):
+    scans = draw_scans({"train": 12}, shape=shape, dtype=dtype, channels=channels)
     for number, scan in enumerate(scans):
         scan.label[...] = np.where(scan.label > 0, scan.label, 0) if number % 4 == 0 else 0
     with_foreground = {scan.id for scan in scans if scan.label.any()}

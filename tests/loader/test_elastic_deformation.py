@@ -63,9 +63,8 @@ def test_points_are_where_a_slow_spline_puts_them_and_nothing_folds(shape, spaci
         region = tuple(slice(*side) for side in part)
         assert np.abs(np.stack(bending.positions(part)) - expected[(slice(None), *region)]).max() < 1e-4
         # In millimeters no displacement is larger than the magnitude, and some are not small.
-        moved = (places - np.indices(shape)) * np.reshape(
-            spacing or (1,) * len(shape), (-1, *[1] * len(shape))
-        )
+        sides_mm = np.reshape(spacing or (1,) * len(shape), (-1, *[1] * len(shape)))
+        moved = (places - np.indices(shape)) * sides_mm
         assert 0.5 < np.abs(moved).max() <= 4.0
         gradient = np.stack([np.stack(np.gradient(place), axis=-1) for place in expected], axis=-2)
         assert (np.linalg.det(gradient) > 0).all()
@@ -89,10 +88,8 @@ def test_voxels_and_labels_are_those_at_their_points(tmp_path, dtype):
         sure = inside & np.all(np.abs(places - nearest) < 0.45, axis=0)
         label = scan.label[tuple(np.clip(nearest, 0, most).astype(int))]
         assert np.array_equal(batch["label"][row][sure], label[sure])
-        low, high = scan.extent
-        shows = np.all(
-            (nearest >= np.reshape(low, (3, 1, 1, 1))) & (nearest < np.reshape(high, (3, 1, 1, 1))), axis=0
-        )
+        low, high = (np.reshape(end, (3, 1, 1, 1)) for end in scan.extent)
+        shows = np.all((nearest >= low) & (nearest < high), axis=0)
         box = np.zeros(VOLUME, bool)
         box[tuple(map(slice, *batch["extent"][row]))] = True
         assert (box | ~shows).all()
@@ -100,17 +97,18 @@ def test_voxels_and_labels_are_those_at_their_points(tmp_path, dtype):
 
 def test_a_crop_of_the_bent_whole_is_the_same(tmp_path):
     folder, _ = volumes(tmp_path)
-    chain = [FlipLeftRight(1.0), RandomRotation(5.0), ElasticDeformation(2.0, 12.0, fill=0)]
+    chain, sides = (
+        [FlipLeftRight(1.0), RandomRotation(5.0), ElasticDeformation(2.0, 12.0, fill=0)],
+        (8, 9, 10),
+    )
     whole, crop = (
         Loader(folder, batch_size=6, augment=augment).batch(1)
-        for augment in (chain, [*chain, RandomCrop(8, 9, 10, foreground=1.0)])
+        for augment in (chain, [*chain, RandomCrop(*sides, foreground=1.0)])
     )
     for row in range(6):
         starts = []
-        for start in itertools.product(
-            *(range(size - side + 1) for size, side in zip(VOLUME, (8, 9, 10), strict=True))
-        ):
-            window = tuple(slice(at, at + side) for at, side in zip(start, (8, 9, 10), strict=True))
+        for start in np.ndindex(*(np.array(VOLUME) - sides + 1)):
+            window = tuple(slice(at, at + side) for at, side in zip(start, sides, strict=True))
             if np.array_equal(whole["label"][row][window], crop["label"][row]):
                 difference = whole["image"][row][window].astype(float) - crop["image"][row]
                 starts.append(np.abs(difference).max())

@@ -23,25 +23,9 @@ def data(tmp_path_factory):
 
 
 def interrupt(data: Path, count: int, how: str, *kernel: Path, **environment: str) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "tests.support.interrupts",
-        str(data),
-        str(count),
-        "1",
-        how,
-        *map(str, kernel),
-    ]
-    done = subprocess.run(
-        words,
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=3000,
-        check=False,
-    )
+    words = [sys.executable, "-m", "tests.support.interrupts", data, str(count), "1", how, *kernel]
+    given = {"cwd": ROOT, "env": os.environ | environment, "capture_output": True, "text": True}
+    done = subprocess.run(words, timeout=3000, check=False, **given)
     assert done.returncode == 0, done.stderr
     assert "AddressSanitizer" not in done.stderr
     found = json.loads(done.stdout)
@@ -63,8 +47,6 @@ def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(data, tmp_p
     library = tmp_path / "kernel.so"
     flags = ["-O1", "-g", "-fsanitize=address", "-fPIC", "-shared", "-o", str(library)]
     subprocess.run([compiler, *flags, str(ROOT / "loader/native/kernel.c")], check=True)
-    found = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    )
-    preload = {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    found = subprocess.check_output([compiler, "-print-file-name=libasan.so"], text=True).strip()
+    preload = {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     interrupt(data, 5000, how, library, **preload)

@@ -22,6 +22,7 @@ from tests.support.scripts import run_script
 from tests.support.volume_writer import draw_scans, write_scans
 
 pytestmark = needs_kernel
+WINDOWS = [FlipLeftRight(), FlipUpDown(), FlipDepth(), RandomCrop(11, 70, 90)]
 
 
 def alone(work):
@@ -144,11 +145,7 @@ def scans(tmp_path_factory):
 
 
 @pytest.mark.parametrize("verify", ["first", "always", "never"])
-@pytest.mark.parametrize(
-    "augment",
-    [[], [FlipLeftRight(), FlipUpDown(), FlipDepth(), RandomCrop(11, 70, 90)]],
-    ids=["whole", "windows"],
-)
+@pytest.mark.parametrize("augment", [[], WINDOWS], ids=["whole", "windows"])
 @pytest.mark.parametrize("slab", [None, ((3, 9), (10, 60), (0, 77))])
 def test_batches_are_those_of_numpy(scans, verify, augment, slab):
     def batches(is_used):

@@ -36,9 +36,7 @@ def slow_sources(shares, seed, rows):
 
     cycle, seen, found = sum(shares), [0] * len(shares), []
     for row in range(rows):
-        slot = int(
-            permute(np.array([row % cycle]), count=cycle, seed=seed, epoch=np.array([row // cycle]))[0]
-        )
+        (slot,) = permute(np.array([row % cycle]), count=cycle, seed=seed, epoch=np.array([row // cycle]))
         which = next(n for n in range(len(shares)) if slot < sum(shares[: n + 1]))
         found.append((which, seen[which]))
         seen[which] += 1
@@ -52,14 +50,6 @@ def test_rows_are_counted_as_one_by_one_from_any_start(folders, weights):
     for start, stop in ((0, 240), (0, 1), (37, 38), (99, 203), (100, 200)):
         which, places = mixed.sources(start, stop)
         assert list(zip(which.tolist(), places.tolist(), strict=True)) == expected[start:stop]
-
-
-def test_every_cycle_holds_each_data_set_as_often_as_its_weight_says(folders):
-    which, _ = mixture(folders).sources(0, 10_000)
-    cycles = which.reshape(-1, 10)
-    for number, share in enumerate((5, 3, 2)):
-        assert ((cycles == number).sum(1) == share).all()
-    assert len({tuple(cycle) for cycle in cycles.tolist()}) > 100, "in another order each time"
 
 
 def test_each_data_set_gives_every_record_once_an_epoch_as_its_own_loader_shows_it(folders):
@@ -114,9 +104,7 @@ def test_what_cannot_be_mixed_is_refused_with_what_differs(folders, draw, write,
         draw_folders(tmp_path / name, 6)
         (tmp_path / name / "hat").rename(tmp_path / name / f"{name}s")
         sets.append(run_convert(tmp_path / name, tmp_path / f"out{number}", layout="folders").folder)
-    with pytest.raises(
-        UsageError, match="classes: hats, shirt and shirt, shoes; convert with one --label-map"
-    ):
+    with pytest.raises(UsageError, match="hats, shirt and shirt, shoes; convert with one --label-map"):
         mixture(sets, (1, 1), augment=[])
 
 

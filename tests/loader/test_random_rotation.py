@@ -11,15 +11,20 @@ from halofeed.schemas.errors import UsageError
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (14, 22, 22)
+CHAINS = [
+    [RandomRotation(25.0)],
+    [RandomRotation((10, 0, 30))],
+    [FlipLeftRight(1.0), RandomRotation(15.0), RandomCrop(9, 11, 13)],
+    [Rotate90(1.0), RandomRotation(6.0), RandomRotation(6.0), FlipLeftRight(1.0)],
+]
 
 
 def smooth(shape, channels, seed=0):
     """Waves, between whose samples a line is nearly right."""
     rng = np.random.default_rng(seed)
     grid = np.indices(shape, dtype=np.float64)
-    waves = [
-        np.sin(np.tensordot(rng.uniform(-0.4, 0.4, len(shape)), grid, 1) + phase) for phase in range(channels)
-    ]
+    ways = [rng.uniform(-0.4, 0.4, len(shape)) for _ in range(channels)]
+    waves = [np.sin(np.tensordot(way, grid, 1) + phase) for phase, way in enumerate(ways)]
     return np.stack(waves, axis=-1) * 1000
 
 
@@ -48,16 +53,7 @@ def linear(image, places):
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
-@pytest.mark.parametrize(
-    "chain",
-    [
-        [RandomRotation(25.0)],
-        [RandomRotation((10, 0, 30))],
-        [FlipLeftRight(1.0), RandomRotation(15.0), RandomCrop(9, 11, 13)],
-        [Rotate90(1.0), RandomRotation(6.0), RandomRotation(6.0), FlipLeftRight(1.0)],
-    ],
-    ids=["turn", "some axes", "flip, turn, crop", "turn twice"],
-)
+@pytest.mark.parametrize("chain", CHAINS, ids=["turn", "some axes", "flip, turn, crop", "turn twice"])
 def test_each_voxel_is_what_lies_at_its_millimeter(tmp_path, chain, dtype):
     folder, scans = volumes(tmp_path, dtype)
     include = ["affine", "spacing_mm", "extent"]
@@ -74,19 +70,16 @@ def test_each_voxel_is_what_lies_at_its_millimeter(tmp_path, chain, dtype):
         assert difference.max() < 25 * turned**3, difference.max()
         nearest = np.rint(places)
         sure = inside & np.all(np.abs(places - nearest) < 0.45, axis=0).reshape(shape)
-        label = scan.label[tuple(np.clip(nearest, 0, np.array(VOLUME)[:, None] - 1).astype(int))].reshape(
-            shape
-        )
+        stored = np.clip(nearest, 0, np.array(VOLUME)[:, None] - 1).astype(int)
+        label = scan.label[tuple(stored)].reshape(shape)
         if turned == 1:
             assert np.array_equal(batch["label"][row][sure], label[sure])
         # A turn moves no millimeters closer together.
         lengths = np.linalg.norm(batch["affine"][row, :3, :3].astype(np.float64), axis=0)
         assert np.allclose(batch["spacing_mm"][row], lengths, rtol=1e-4)
         # All of the scan that is shown lies in the extent.
-        low, high = scan.extent
-        in_scan = np.all((places >= low[:, None] - 0.4) & (places <= high[:, None] - 0.6), axis=0).reshape(
-            shape
-        )
+        low, high = (end[:, None] for end in scan.extent)
+        in_scan = np.all((places >= low - 0.4) & (places <= high - 0.6), axis=0).reshape(shape)
         box = np.zeros(shape, bool)
         box[tuple(map(slice, *batch["extent"][row]))] = True
         assert (box | ~in_scan).all()
@@ -130,12 +123,8 @@ def test_pictures_of_every_dtype_turn_counterclockwise_about_their_center(dtype)
 def test_boxes_are_those_around_the_turned_corners_and_hold_their_masks(draw, write, encoding, pad):
     examples = draw(12, frame=(48, 64))
     folder = write(examples, frame=(48, 64), encoding=encoding, pad=pad, max_boxes=8, masks=True)
-    loader = Loader(
-        folder,
-        batch_size=12,
-        augment=[RandomRotation(30.0, minimum_visible=0.2)],
-        include=["masks", "transform", "size"],
-    )
+    turn = RandomRotation(30.0, minimum_visible=0.2)
+    loader = Loader(folder, batch_size=12, augment=[turn], include=["masks", "transform", "size"])
     plain = Loader(folder, batch_size=12, augment=[RandomRotation(0.0)], include=["transform"])
     originals = {example["id"]: example for example in examples}
     before, batch = plain.batch(0), loader.batch(0)

@@ -42,11 +42,8 @@ def test_another_record_takes_the_place_the_same_one_each_time_and_on_any_number
     taken = set()
     for step in range(2 * RECORDS // ROWS):
         expected, found = rows_of(plain.batch(step)), rows_of(skips.batch(step))
-        assert (
-            found
-            == rows_of(loader_of(folder).batch(step))
-            == [row for host in hosts for row in rows_of(host.batch(step))]
-        )
+        assert found == rows_of(loader_of(folder).batch(step))
+        assert found == [row for host in hosts for row in rows_of(host.batch(step))]
         for row, identity in enumerate(plain.batch(step)["id"]):
             if identity != bad:
                 assert found[row] == expected[row]
@@ -63,10 +60,8 @@ def test_another_record_takes_the_place_the_same_one_each_time_and_on_any_number
 
 def test_in_evaluation_the_row_is_not_valid_and_counts_nothing(whole, tmp_path):
     folder = damaged(whole, tmp_path / "set", [3])
-    options = {"training": False, "augment": []}
-    for step, (found, expected) in enumerate(
-        zip(loader_of(folder, **options), loader_of(whole, **options), strict=True)
-    ):
+    loaders = [loader_of(given, training=False, augment=[]) for given in (folder, whole)]
+    for step, (found, expected) in enumerate(zip(*loaders, strict=True)):
         assert found["valid"].tolist() == [ROWS * step + row != 3 for row in range(ROWS)]
         for row, valid in enumerate(found["valid"].tolist()):
             if valid:
@@ -78,7 +73,7 @@ def test_in_evaluation_the_row_is_not_valid_and_counts_nothing(whole, tmp_path):
 def test_more_than_one_in_a_hundred_stop_the_loader(whole, tmp_path):
     folder = damaged(whole, tmp_path / "set", [5, 60])
     with pytest.raises(
-        CorruptFileError, match="2 records of 120 cannot be read, and on_corrupt='skip' passes over"
+        CorruptFileError, match="2 records of 120 cannot be read, and on_corrupt='skip' passes"
     ):
         list(loader_of(folder, num_epochs=1))
 

@@ -25,6 +25,7 @@ CHAINS = {
         [],
     ],
 }
+CASES = [(kind, number) for kind in CHAINS for number in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +39,16 @@ def folders(draw, write, tmp_path_factory):
 @ways
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("verify", ["first", "never"])
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    others([(kind, at) for kind in CHAINS for at in range(4)], [(kind, 3) for kind in CHAINS]),
-)
-def test_planned_rows_are_those_written_one_by_one(
-    folders, kind, number, verify, in_memory, is_used, monkeypatch
-):
+@pytest.mark.parametrize(("kind", "number"), others(CASES, CASES[3::4]))
+def test_planned_rows_are_those_written_alone(folders, kind, number, verify, in_memory, is_used, monkeypatch):
     monkeypatch.setattr(kernel, "_library", kernel._library if is_used else None)
-    loader = Loader(
-        folders[kind], batch_size=7, seed=3, augment=CHAINS[kind][number], include=["epoch"], verify=verify
-    )
+    options = {"batch_size": 7, "seed": 3, "augment": CHAINS[kind][number], "include": ["epoch"]}
+    loader = Loader(folders[kind], **options, verify=verify)
     written = []
     moved = Assembler.move_planned
     for name in ("write_planned", "copy_planned"):
         act = getattr(Assembler, name)
-        monkeypatch.setattr(
-            Assembler, name, lambda self, *row, act=act: written.append(act(self, *row)) or written[-1]
-        )
+        monkeypatch.setattr(Assembler, name, lambda *row, act=act: written.append(act(*row)) or written[-1])
 
     def moved_too(self, *rows):
         made = moved(self, *rows)

@@ -10,14 +10,8 @@ from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.tasks import TASKS, ImageFormat, task_named
 
-GOOD = Field(
-    name="image",
-    keys=("image/encoded",),
-    dtype="uint8",
-    axes=("height", "width", "channel"),
-    shape=(4, 5, 3),
-    encoding="raw",
-)
+AXES = ("height", "width", "channel")
+GOOD = Field(name="image", keys=("image/encoded",), dtype="uint8", axes=AXES, shape=(4, 5, 3), encoding="raw")
 
 
 @pytest.mark.parametrize(
@@ -58,9 +52,8 @@ def test_equal_fields_have_equal_json() -> None:
 @pytest.mark.parametrize("name", sorted(TASKS))
 @pytest.mark.parametrize("masks", [False, True])
 def test_every_tasks_fields_are_without_faults_and_named_once(name: str, masks: bool) -> None:
-    image = ImageFormat(
-        kind=KINDS["picture"], shape=(4, 6), channels=3, dtype="uint8", encoding="raw", pad_value=(1, 2, 3)
-    )
+    how = {"dtype": "uint8", "encoding": "raw", "pad_value": (1, 2, 3)}
+    image = ImageFormat(kind=KINDS["picture"], shape=(4, 6), channels=3, **how)
     fields = task_named(name).fields(image, max_boxes=7, masks=masks)
     assert not [problem for field in fields for problem in field.problems()]
     assert len({field.name for field in fields}) == len(fields)

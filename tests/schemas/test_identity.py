@@ -1,7 +1,9 @@
-"""Example ids, shards, and the refusal of ids that come twice."""
+"""Example ids, shards, the refusal of ids that come twice, and the names of sets, splits and files."""
 
 import hashlib
+import re
 from array import array
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from halofeed.schemas.identity import example_id, mix, refuse_repeated, shard_of, shards_of
+from halofeed.schemas.layout import check_name, check_split, check_version, index_file, shard_file
 from tests.support.allocations import traced
 
 
@@ -30,7 +33,7 @@ def test_any_other_string_is_the_first_63_bits_of_its_sha256(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["007", "+7", "-7", " 7", "7\n", "1_0", "٧", "7.0", "", str(2**63), -7, 2**63]
+    "key", ["007", "+7", "-7", " 7", "7\n", "1_0", "٧", "7.0", "", f"{2**63}", -7, 2**63]
 )
 def test_what_is_no_plain_decimal_is_hashed(key: str | int) -> None:
     assert example_id(key) == int.from_bytes(hashlib.sha256(str(key).encode()).digest()[:8], "big") >> 1
@@ -90,3 +93,36 @@ def test_many_ids_are_checked_in_a_few_bytes_each() -> None:
     with traced() as memory:
         refuse_repeated(collected, list)
     assert memory.peak / len(collected) < 20
+
+
+@pytest.mark.parametrize("name", ["cards", "a", "a_1", "x9"])
+def test_good_names_are_returned(name: str) -> None:
+    assert check_name(name) == name
+    assert check_split(name) == name
+
+
+@pytest.mark.parametrize(
+    ("check", "option", "wrong"),
+    [
+        (check_name, "--name", ["", "Cards", "1a", "a-b", "a/b", "..", "a\n", "ä", "a b", "_a"]),
+        (check_version, "--version", ["1.0", "1.0.0.0", "01.0.0", "1.0.0\n", "1.0.x", "", "1.٣.0", "v1.0.0"]),
+        (check_split, "split", ["", "a-b", "a/b", "../a", "a b", "1st", "all", "a\n", "é"]),
+    ],
+)
+def test_bad_names_versions_and_splits_are_wrong_usage(check: Any, option: str, wrong: list[str]) -> None:
+    assert check_version("10.0.3") == "10.0.3"
+    for text in wrong:
+        with pytest.raises(UsageError, match=option):
+            check(text)
+
+
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_.]{0,10}", fullmatch=True)
+
+
+@given(NAMES, st.integers(0, 99998), st.integers(1, 99999))
+def test_a_shards_file_name_can_be_taken_apart_again(split: str, shard: int, count: int) -> None:
+    name = shard_file("a_b", split, shard, count)
+    matched = re.fullmatch(r"([a-z0-9_]+)-(.+)\.tfrecord-(\d{5})-of-(\d{5})", name)
+    assert matched is not None
+    assert matched.groups() == ("a_b", split, f"{shard:05d}", f"{count:05d}")
+    assert index_file("x") == "x.index"

@@ -121,7 +121,7 @@ def test_every_changed_byte_and_every_truncation_is_a_corrupt_file_that_says_how
         changed[position] ^= 1 << position % 8
         for broken in (bytes(changed), data[:position]):
             with pytest.raises(
-                CorruptFileError, match=r"x\.index: .*run the same `halofeed convert` with --overwrite"
+                CorruptFileError, match=r"x\.index: .*the same `halofeed convert` with --overwrite"
             ):
                 ShardIndex.from_bytes(broken, "x.index")
     with pytest.raises(CorruptFileError):
@@ -154,10 +154,7 @@ WRONG += [{"file_bytes": 2**63}, {"file_bytes": -1}, {"file_checksum": 2**32}]
 WRONG_ARRAYS = [{"shape": shape} for shape in ([2**62], [2**70], [-1], [1], [2.0], [True, 2])]
 WRONG_ARRAYS += [{"dtype": "O"}, {"dtype": "<f8"}, *({"at": at} for at in (10**9, 2**70, -(10**6), "x"))]
 HEADERS = [b"", b"\xff", b"[" * 100_000, [], {}, {"arrays": 7}, {"arrays": [{"name": 7}]}]
-HEADERS += [
-    *({**good_header(), **wrong} for wrong in WRONG),
-    *(with_array(**wrong) for wrong in WRONG_ARRAYS),
-]
+HEADERS += [{**good_header(), **wrong} for wrong in WRONG] + [with_array(**wrong) for wrong in WRONG_ARRAYS]
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: re.sub(r"\W+", "_", str(header)[:30]))
@@ -167,23 +164,13 @@ def test_a_right_checksum_around_a_wrong_content_is_a_corrupt_file(header: Any) 
         ShardIndex.from_bytes(checked(header, body), "x.index")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"offsets": [-100, 0]},
-        {"offsets": [0, 167]},
-        {"offsets": [0, 2**62]},
-        {"lengths": [84, -1]},
-        {"lengths": [84, 51]},
-        {"lengths": [2**63 - 1, 50]},
-        {"file_bytes": 165},
-        {"ids": [3, -1]},
-        {"raw_starts": {"image/encoded": np.array([11, 120])}},
-        {"raw_starts": {"image/encoded": np.array([20, 163])}},
-        {"raw_starts": {"image/encoded": np.array([20, -(2**63)])}},
-    ],
-    ids=str,
-)
+OUTSIDE: list[dict[str, Any]] = [{"offsets": [-100, 0]}, {"offsets": [0, 167]}, {"offsets": [0, 2**62]}]
+OUTSIDE += [{"lengths": [84, -1]}, {"lengths": [84, 51]}, {"lengths": [2**63 - 1, 50]}, {"ids": [3, -1]}]
+OUTSIDE += [{"raw_starts": {"image/encoded": np.array([at, end])}} for at, end in ((11, 120), (20, 163))]
+OUTSIDE += [{"raw_starts": {"image/encoded": np.array([20, -(2**63)])}}, {"file_bytes": 165}]
+
+
+@pytest.mark.parametrize("changes", OUTSIDE, ids=str)
 def test_no_record_lies_outside_of_its_shard(changes: dict[str, Any]) -> None:
     columns = {name: np.array(value) if isinstance(value, list) else value for name, value in changes.items()}
     with pytest.raises(CorruptFileError, match=r"x\.index: .*(outside of the shard|negative id)"):
@@ -205,7 +192,7 @@ def test_the_checksum_of_the_file_tells_indexes_apart() -> None:
 def test_an_index_of_the_earlier_form_is_refused_with_the_cure() -> None:
     data = b"HALOIDX1" + sample().to_bytes()[len(MAGIC) :]
     with pytest.raises(
-        CorruptFileError, match=r"x\.index: an index of an earlier version.*convert` with --overwrite"
+        CorruptFileError, match=r"x\.index: an index of an earlier version.* with --overwrite"
     ):
         ShardIndex.from_bytes(data, "x.index")
 

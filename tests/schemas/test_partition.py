@@ -14,9 +14,8 @@ from halofeed.schemas.partition import PER_HOST_V2, Partition, axis_names, core_
 
 
 def from_lists(*dims: object, cores: int | None = 4, mode: object = PER_HOST_V2) -> Partition:
-    return Partition.from_tpu_config(
-        num_cores_per_replica=cores, input_partition_dims=list(dims), per_host_input_for_training=mode
-    )
+    given = {"num_cores_per_replica": cores, "per_host_input_for_training": mode}
+    return Partition.from_tpu_config(input_partition_dims=list(dims), **given)
 
 
 IMAGE, MASK = (8, 64, 48, 3), (8, 64, 48, 1)

@@ -48,20 +48,13 @@ def expected_value(example: Drawn, key: str, value: Any, encoding: str) -> Any:
 
 @pytest.mark.parametrize(("task", "encoding", "dtype", "channels", "varied"), CASES)
 def test_tfds_reads_the_same_values_and_exact_lengths(tmp_path, task, encoding, dtype, channels, varied):
-    examples = draw_examples(
-        task, {"train": 9, "validation": 3}, shape=(8, 12, channels), dtype=dtype, varied=varied
-    )
-    masks = task == "detection"
-    folder = write_dataset(
-        tmp_path / "tiny" / "1.0.0", examples, task=task, encoding=encoding, shards=4, masks=masks
-    )
-    builder = tfds.builder_from_directory(str(folder))
+    counts, masks = {"train": 9, "validation": 3}, task == "detection"
+    examples = draw_examples(task, counts, shape=(8, 12, channels), dtype=dtype, varied=varied)
+    how = {"task": task, "encoding": encoding, "shards": 4, "masks": masks}
+    builder = tfds.builder_from_directory(str(write_dataset(tmp_path / "tiny/1.0.0", examples, **how)))
     assert builder.info.full_name == "tiny/1.0.0"
-    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
-        "train": 9,
-        "validation": 3,
-    }
-    for split in ("train", "validation"):
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == counts
+    for split in counts:
         by_key = {example.key: example for example in examples if example.split == split}
         dataset = builder.as_dataset(split=split)
         assert int(dataset.cardinality()) == len(by_key)

@@ -1,4 +1,4 @@
-"""Our tf.train.Example equals TensorFlow's, byte for byte and value for value; bad bytes are refused."""
+"""Our tf.train.Example equals TensorFlow's, byte for byte and value for value, also in parts; bad bytes are refused."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import RECORD_VALUES
-from halofeed.schemas.tfexample import decode_example, encode_example
+from halofeed.schemas.tfexample import decode_example, decode_parts, decode_small, encode_example
 from tests.support.allocations import traced
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
@@ -104,15 +104,9 @@ def test_large_values_are_referred_to_and_not_copied() -> None:
     assert isinstance(read, memoryview) and read == image
 
 
-SAMPLE = encode_example(
-    {
-        "a": np.array([1, -1, 300]),
-        "b": b"bytes" * 30,
-        "c": np.array([1.5, 2.5], np.float32),
-        "d": [b"x", b""],
-        "é": np.array([], np.float32),
-    }
-).to_bytes()
+FEATURES_OF_SAMPLE = {"a": np.array([1, -1, 300]), "b": b"bytes" * 30, "c": np.array([1.5, 2.5], np.float32)}
+FEATURES_OF_SAMPLE |= {"d": [b"x", b""], "é": np.array([], np.float32)}
+SAMPLE = encode_example(FEATURES_OF_SAMPLE).to_bytes()
 
 
 def test_every_changed_byte_gives_another_example_or_a_corrupt_file_error_and_nothing_else() -> None:
@@ -244,3 +238,101 @@ def test_a_long_key_is_refused() -> None:
 def test_more_values_than_are_read_are_not_written() -> None:
     with pytest.raises(UsageError, match="an example of 4,194,305 values is over the limit"):
         encode_example({"a": np.zeros(RECORD_VALUES, np.float32), "b": b""})
+
+
+KEYS = ("image/a", "image/b", "image/c" * 30, "image/d")
+SMALL_AND_LARGE = (
+    st.binary(max_size=300)
+    | st.lists(st.binary(max_size=20), max_size=4)
+    | st.integers(0, 20_000)  # so many bytes
+    | hnp.arrays(np.int64, st.integers(0, 5), elements=st.integers(-(2**63), 2**63 - 1))
+    | hnp.arrays(np.float32, st.integers(0, 5), elements=st.floats(width=32, allow_nan=False))
+)
+
+
+def plain(features):
+    return {
+        key: value.tolist() if isinstance(value, np.ndarray) else [bytes(item) for item in value]
+        for key, value in features.items()
+    }
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(st.sampled_from(KEYS), SMALL_AND_LARGE), st.sets(st.sampled_from(KEYS)))
+def test_small_values_are_those_of_the_whole(features, wanted):
+    values = {key: bytes(value) if isinstance(value, int) else value for key, value in features.items()}
+    data = memoryview(encode_example(values).to_bytes())
+
+    def read(at, size):
+        assert at >= 0 and at + size <= len(data)
+        return data[at : at + size]
+
+    assert plain(decode_small(read, len(data), wanted)) == plain(decode_example(data, wanted))
+
+
+def test_large_values_are_passed_over_unread():
+    features = {
+        "image/a": b"x",
+        "image/b": bytes(10_000_000),
+        "image/c": bytes(50_000),
+        "image/d": np.array([7]),
+    }
+    data = memoryview(encode_example(features).to_bytes())
+    reads = []
+
+    def read(at, size):
+        reads.append(size)
+        return data[at : at + size]
+
+    found = decode_small(read, len(data), ["image/a", "image/d"])
+    assert found["image/d"].tolist() == [7] and bytes(found["image/a"][0]) == b"x"
+    assert sum(reads) < 40_000
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from(KEYS), SMALL_AND_LARGE, min_size=1),
+    st.dictionaries(st.sampled_from(["raw/1", "image/aa", "zzz"]), st.binary(max_size=500), min_size=1),
+)
+def test_an_example_without_its_raw_values_gives_the_others(features, raw):
+    values = {key: bytes(value) if isinstance(value, int) else value for key, value in features.items()}
+    example = encode_example({**values, **raw})
+    data = memoryview(example.to_bytes())
+    parts, at = [], 0
+    for key in sorted(raw):
+        begin = example.starts[key]
+        parts.append((at, data[at:begin]))
+        at = begin + len(raw[key])
+    parts.append((at, data[at:]))
+    keys = frozenset(features)
+    assert plain(decode_parts(parts, len(data), keys)) == plain(decode_example(data, keys))
+
+
+def test_damage_is_a_corrupt_file_or_other_values_and_nothing_else():
+    example = encode_example({"image/a": np.array([1, 300]), "image/b": bytes(400), "image/c": [b"u", b"v"]})
+    data, begin = example.to_bytes(), example.starts["image/b"]
+    refused = 0
+    for position in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            view = memoryview(changed)
+            parts = [(0, view[:begin]), (begin + 400, view[begin + 400 :])]
+            for decode in (
+                lambda parts=parts: decode_parts(parts, len(data), frozenset(["image/a", "image/c"])),
+                lambda view=view: decode_small(lambda at, size: view[at : at + size], len(view), ["image/a"]),
+            ):
+                try:
+                    decode()
+                except CorruptFileError:
+                    refused += 1
+    assert refused > 200
+
+
+@pytest.mark.parametrize("shift", [-1, 1, 5])
+def test_a_raw_value_that_is_not_where_it_should_be_is_refused(shift):
+    example = encode_example({"image/a": np.array([1]), "image/b": bytes(400), "image/c": [b"u", b"v"]})
+    data, begin = memoryview(example.to_bytes()), example.starts["image/b"] + shift
+    parts = [(0, data[:begin]), (begin + 400, data[begin + 400 :])]
+    with pytest.raises(CorruptFileError, match="not a tf"):
+        decode_parts(parts, len(data), frozenset(["image/c"]))

@@ -43,9 +43,8 @@ def test_our_file_is_tensorflows_byte_for_byte_and_we_read_tensorflows(records: 
     assert data == written(records)
     read = list(read_records(data, "theirs"))
     assert [bytes(record) for _, record in read] == records
-    assert [offset for offset, _ in read] == [
-        sum(len(r) + 16 for r in records[:n]) for n in range(len(records))
-    ]
+    offsets = [sum(len(record) + 16 for record in records[:number]) for number in range(len(records))]
+    assert [offset for offset, _ in read] == offsets
 
 
 def test_every_changed_byte_is_found_and_placed() -> None:

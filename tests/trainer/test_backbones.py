@@ -51,10 +51,9 @@ def test_maps_have_half_the_size_at_each_stride_rounded_up(name, size, expected)
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {np.dtype("float32")}
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("resnet50", {"blocks": (1, 2, 1, 1), "width": 8}), ("mobilenet_v1", {"width": 8})]
-)
-def test_classifiers_of_any_width_give_float32_logits_of_any_image(name, options):
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v1"])
+def test_classifiers_of_any_width_give_float32_logits_of_any_image(name):
+    options = {"width": 8, **({"blocks": (1, 2, 1, 1)} if name == "resnet50" else {})}
     model = abstract(lambda layers: MODELS[name].build(layers, classes=7, image_shape=(40, 56, 1), **options))
     logits = abstract_outputs(model, 40, 56, 1)
     assert (logits.shape, logits.dtype) == ((2, 7), np.dtype("float32"))
@@ -107,11 +106,8 @@ def test_resnet_on_two_rows_a_core_gives_what_one_device_gives():
     model = ResNet(Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), blocks=(1, 1, 1, 1), width=4)
     image = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 16, 3)), jnp.float32)
     run = Pass(mesh=make_mesh(4, jax.devices()[:4]), dims=(1, 4, 1, 1), training=False)
-    for found, expected in zip(
-        nnx.jit(lambda model, x: model(x, run))(model, image),
-        nnx.jit(lambda model, x: model(x, Pass(training=False)))(model, image),
-        strict=True,
-    ):
+    alone = nnx.jit(lambda model, x: model(x, Pass(training=False)))(model, image)
+    for found, expected in zip(nnx.jit(lambda model, x: model(x, run))(model, image), alone, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -65,13 +65,10 @@ def test_probabilities_of_bfloat16_logits_are_float32():
 def test_metrics_of_a_worked_example():
     """Two cats, one seen as a dog; one dog, seen as a dog; no bird; one row that is not valid."""
     metrics = TASK.metrics()
-    scores = metrics.update(
-        {
-            "probabilities": np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]),
-            "label": np.array([0, 1, 1, 2], np.int32),
-        },
-        {"label": np.array([0, 0, 1, 2], np.int32), "valid": np.array([True, True, True, False])},
-    )
+    probabilities = [[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
+    predicted = {"probabilities": np.array(probabilities), "label": np.array([0, 1, 1, 2], np.int32)}
+    valid = np.array([True, True, True, False])
+    scores = metrics.update(predicted, {"label": np.array([0, 0, 1, 2], np.int32), "valid": valid})
     np.testing.assert_array_equal(scores, [0.7, 0.3, 0.8, np.nan])
     assert metrics.result() == {
         "accuracy": pytest.approx(2 / 3),
@@ -103,6 +100,5 @@ def test_metrics_count_each_valid_row_once_in_any_batches(rows, first):
     found = metrics.result()
     assert found["examples"] == len(counted)
     assert found["accuracy"] == pytest.approx(sum(a == b for a, b in counted) / max(1, len(counted)))
-    assert found["confusion"] == [
-        [counted.count((true, predicted)) for predicted in range(3)] for true in range(3)
-    ]
+    table = [[counted.count((true, predicted)) for predicted in range(3)] for true in range(3)]
+    assert found["confusion"] == table

@@ -13,15 +13,9 @@ from halofeed.trainer.config import TrainConfig, config_summary, load_config, na
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"steps": 0, "batch_size": 0},
-            "steps: expected 1 or more, got 0; batch size: expected 1 or more, got 0",
-        ),
+        ({"steps": 0, "batch_size": 0}, "steps: expected 1 or more, got 0; batch size: expected 1 or more"),
         ({"learning_rate": 0.0}, "learning rate: expected more than 0"),
-        (
-            {"image_shape": (32, 32)},
-            r"image shape: expected \[height, width, channel\] or .*, got \(32, 32\)",
-        ),
+        ({"image_shape": (32, 32)}, r"image shape: expected \[height, width, channel\] .*, got \(32, 32\)"),
         ({"image_shape": (32, 0, 3)}, "image shape: expected .* each 1 or more"),
         ({"optimizer": "lion"}, "optimizer: expected one of sgd, adam, adamw, lamb, lars"),
         ({"cores_per_replica": 4}, "pass --partition image=1,4,1,1"),
@@ -61,9 +55,8 @@ def test_a_setting_that_cannot_be_names_itself(setting: str, message: str) -> No
 
 
 def test_a_config_survives_json() -> None:
-    config = TrainConfig(
-        image_shape=(8, 8, 3), augment=({"name": "FlipLeftRight"},), boundaries=(3, 5), rates=(1.0, 0.5, 0.1)
-    )
+    augment, rates = ({"name": "FlipLeftRight"},), (1.0, 0.5, 0.1)
+    config = TrainConfig(image_shape=(8, 8, 3), augment=augment, boundaries=(3, 5), rates=rates)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 

@@ -18,15 +18,8 @@ BATCH, CHANNELS = 4, 6
 
 def layer(stride: int, padding: Padding, bias: bool = False) -> nnx.Conv:
     layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float64, param_dtype=jnp.float64)
-    return layers.convolution(
-        CHANNELS,
-        CHANNELS,
-        stride=stride,
-        padding=padding,
-        bias=bias,
-        groups=CHANNELS,
-        bias_init=nnx.initializers.ones,
-    )
+    given = {"stride": stride, "padding": padding, "bias": bias, "bias_init": nnx.initializers.ones}
+    return layers.convolution(CHANNELS, CHANNELS, groups=CHANNELS, **given)
 
 
 def slow_weight_gradient(x: Any, of_y: Any, stride: int, pads: Any) -> np.ndarray[Any, Any]:
@@ -73,10 +66,8 @@ def test_weight_gradients_are_those_of_one_device(height, stride, padding, pads,
         y, (of_parameters, of_x) = all_of(parameters, jax.device_put(x, sharding), of_y)
         np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(of_x, gradient_of(jnp.asarray(of_y))[0], rtol=1e-12, atol=1e-12)
-        of_kernel = of_parameters["kernel"][...]
-        np.testing.assert_allclose(
-            of_kernel, slow_weight_gradient(x, of_y, stride, pads), rtol=1e-11, atol=1e-11
-        )
+        slow = slow_weight_gradient(x, of_y, stride, pads)
+        np.testing.assert_allclose(of_parameters["kernel"][...], slow, rtol=1e-11, atol=1e-11)
 
 
 def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight_gradient():
@@ -92,9 +83,8 @@ def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight
 
         expected = jax.jit(jax.grad(lambda parameters, x: loss(parameters, x, None)))(parameters, x)
         sharding = NamedSharding(mesh, PartitionSpec("replica"))  # type: ignore[no-untyped-call]
-        found = jax.jit(jax.grad(lambda parameters, x: loss(parameters, x, mesh)))(
-            parameters, jax.device_put(x, sharding)
-        )
+        split = jax.device_put(x, sharding)
+        found = jax.jit(jax.grad(lambda parameters, x: loss(parameters, x, mesh)))(parameters, split)
         np.testing.assert_allclose(found["kernel"][...], 2 * expected["kernel"][...], rtol=1e-12, atol=1e-12)
 
 

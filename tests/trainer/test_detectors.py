@@ -54,9 +54,8 @@ def test_640_pixels_have_the_51150_anchors_of_levels_3_to_7():
 
 
 def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_their_anchors():
-    model = RetinaNet(
-        Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), classes=2, image_shape=(64, 64, 3), **SMALL
-    )
+    layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float32)
+    model = RetinaNet(layers, classes=2, image_shape=(64, 64, 3), **SMALL)
     image = jnp.asarray(np.random.default_rng(0).normal(size=(2, 64, 64, 3)), jnp.float32)
     for level in nnx.jit(lambda model, image: model(image))(model, image):
         assert np.abs(jax.nn.sigmoid(level.class_logits) - 0.01).max() < 0.005
@@ -85,11 +84,9 @@ def test_options_that_do_not_fit_are_refused(options, message):
 SIDES = {300: [19, 10, 5, 3, 2, 1], 512: [32, 16, 8, 4, 2, 1], 75: [5, 3, 2, 1, 1, 1]}
 
 
-@pytest.mark.parametrize(
-    ("name", "finest", "total"), [("ssd_mobilenet_v1", 3, 1917), ("ssd_mobilenet_v1_ppn", 6, 3000)]
-)
+@pytest.mark.parametrize(("name", "finest", "total"), [("", 3, 1917), ("_ppn", 6, 3000)])
 def test_six_levels_have_outputs_for_each_of_their_anchors(name, finest, total):
-    model = abstract_model(name)
+    model = abstract_model(f"ssd_mobilenet_v1{name}")
     for side, expected in SIDES.items():
         levels = abstract_outputs(model, side, side, 3)
         anchors = [finest, *[6] * 5]
@@ -110,9 +107,8 @@ def test_the_extra_maps_of_ssd_have_the_published_channels_or_their_share():
 
 
 def test_pooled_levels_share_every_kernel_and_see_the_largest_of_each_window():
-    model = SsdPooling(
-        Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), classes=2, image_shape=(64, 64, 3), width=4
-    )
+    layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float32)
+    model = SsdPooling(layers, classes=2, image_shape=(64, 64, 3), width=4)
     paths = [path for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))]
     kernels = [path for path in paths if path[-1] == "kernel" and path[0] != "backbone"]
     assert len(kernels) == 3

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import itertools
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import Mesh
 
 from halofeed.loader.device import BiasField, Contrast, GaussianNoise, Normalization, augment_on_device
 from halofeed.loader.mesh import split_id
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig, load_config
 from halofeed.trainer.data import BatchSource, TrainData, open_data
 from halofeed.trainer.models.classifier import Classifier
@@ -76,9 +73,8 @@ def test_without_the_table_the_batch_is_the_very_same():
 def test_wider_values_are_as_the_normalization_says():
     limited = Normalization(mean=(10.0,) * 3, std=(5.0,) * 3, limits=(-160.0, 240.0))
     for normalization, values in ((limited, (-160.0, 240.0)), (PLAIN.normalization, (0.0, 240.0))):
-        problem = dataclasses.replace(
-            PLAIN, augment=(GaussianNoise(probability=1),), normalization=normalization
-        )
+        several = (GaussianNoise(probability=1),)
+        problem = dataclasses.replace(PLAIN, augment=several, normalization=normalization)
         expected = augment_on_device(batch_of("int16"), problem.augment, seed=0, values=values)
         assert np.array_equal(problem.augmented(batch_of("int16"))["image"], expected["image"])
 
@@ -90,22 +86,15 @@ def folder(tmp_path_factory):
 
 
 def config_of(**changes: Any) -> TrainConfig:
-    small = {
-        "steps": 4,
-        "batch_size": 4,
-        "compute_dtype": "float32",
-        "model_options": {"features": (8, 8, 16)},
-    }
-    return TrainConfig(**{**small, "device_augment": TABLES, **changes})
+    small = {"steps": 4, "batch_size": 4, "compute_dtype": "float32", "device_augment": TABLES}
+    return TrainConfig(**{**small, "model_options": {"features": (8, 8, 16)}, **changes})
 
 
 def opened(config: TrainConfig, folder: Path) -> TrainData:
     return open_data(config, folder, "train", lambda facts: build_task(facts, {}))
 
 
-def run(
-    config: TrainConfig, folder: Path, devices: int = 1, out: Path | None = None, ends: int | None = None
-) -> TrainSummary:
+def run(config, folder, devices=1, out=None, ends=None) -> TrainSummary:
     data = opened(config, folder)
     if ends is not None:
         data = dataclasses.replace(data, batches=Ended(data.batches, ends))
@@ -118,9 +107,7 @@ class Ended:
     def __init__(self, batches: BatchSource, ends: int) -> None:
         self.batches, self.ends, self.state, self.restore = batches, ends, batches.state, batches.restore
 
-    def on_mesh(
-        self, mesh: Mesh, partition: Partition, start_step: int = 0
-    ) -> Iterator[Mapping[str, jax.Array]]:
+    def on_mesh(self, mesh, partition, start_step=0):
         return itertools.islice(self.batches.on_mesh(mesh, partition, start_step), self.ends - start_step)
 
 
@@ -160,10 +147,7 @@ def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_versi
     [
         ({"name": "Blur"}, "device_augment 'Blur': not known; known: Brightness, Contrast"),
         ({"name": "Hue", "angle": 3}, "device_augment Hue: .*it takes probability, degrees"),
-        (
-            {"name": "Hue", "degrees": 3},
-            r"Hue: degrees: expected a lower and an upper bound, such as \[-18.0, 18.0\]",
-        ),
+        ({"name": "Hue", "degrees": 3}, r"Hue: degrees: expected a lower .*, such as \[-18.0, 18.0\]"),
         ({"name": "HUWindow"}, "HUWindow: expected Hounsfield units, the images are uint8"),
     ],
 )

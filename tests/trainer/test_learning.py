@@ -8,6 +8,7 @@ import pytest
 
 from halofeed import demo, demo_volumes
 from tests.support import clip_mask_writer, clip_writer
+from tests.support.level_rows import others
 from tests.support.training import finished, halofeed, logged
 
 
@@ -68,10 +69,8 @@ def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp
     size = ("--layout", "folders", "--frames", 8, "--height", 24, "--width", 32)
     data = convert(tmp_path, tmp_path / "source", *size)
     options = ("--steps", 150, "--batch-size", 16, "--set", "augment=[]", "--partition", "image=1,1,4,1,1")
-    accuracy = learned(
-        data, tmp_path / "run", "accuracy", "classifier_small", *options, "--set", "learning_rate=0.003"
-    )
-    assert accuracy >= 0.9
+    options += ("--set", "learning_rate=0.003")
+    assert learned(data, tmp_path / "run", "accuracy", "classifier_small", *options) >= 0.9
     for direction in ("left", "right"):
         (tmp_path / "new").mkdir(exist_ok=True)
         for number in range(8):
@@ -95,26 +94,27 @@ def masked_clips(tmp_path_factory):
     return convert(folder, folder / "source", *size)
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        pytest.param("1,4,1,1,1", marks=pytest.mark.exhaustive),
-        pytest.param("1,1,4,1,1", marks=pytest.mark.long),
-        pytest.param("1,1,1,4,1", marks=pytest.mark.exhaustive),
-    ],
-)
+SPLITS = others(["1,4,1,1,1", "1,1,1,4,1"], [], pytest.mark.exhaustive) + others(["1,1,4,1,1"], [])
+
+
+@pytest.mark.parametrize("split", SPLITS)
 def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(masked_clips, tmp_path, split):
     options = (
-        *("--steps", 60, "--set", "augment=[]", "--set", "model.depth=3"),
-        *("--partition", f"image={split}"),
+        "--steps",
+        60,
+        "--set",
+        "augment=[]",
+        "--set",
+        "model.depth=3",
+        "--partition",
+        f"image={split}",
     )
     assert learned(masked_clips, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.9
 
 
 @pytest.mark.exhaustive
 def test_a_classifier_learns_clothing(tmp_path, test_data):
-    data = convert(
-        tmp_path, test_data / "images/clothing", "--layout", "folders", "--height", 96, "--width", 96
-    )
+    size = ("--layout", "folders", "--height", 96, "--width", 96)
+    data = convert(tmp_path, test_data / "images/clothing", *size)
     found = learned(data, tmp_path / "run", "accuracy", "classifier_small", "--partition", "image=1,4,1,1")
     assert found >= 0.35  # chance is 0.1

@@ -22,16 +22,9 @@ def tree(seed: int) -> Arrays:
 
 def config(optimizer: str, **changes: Any) -> TrainConfig:
     """Each of the three updates has a rate of its own."""
-    return TrainConfig(
-        steps=changes.pop("steps", STEPS),
-        optimizer=optimizer,
-        momentum=0.8,
-        schedule="manual_step",
-        boundaries=(1, 2),
-        rates=RATES,
-        weight_decay=DECAY,
-        **changes,
-    )
+    schedule = {"schedule": "manual_step", "boundaries": (1, 2), "rates": RATES}
+    given = {"steps": STEPS, "momentum": 0.8, "weight_decay": DECAY, **schedule, **changes}
+    return TrainConfig(optimizer=optimizer, **given)
 
 
 def clipped(gradients: Arrays, norm: float) -> Arrays:

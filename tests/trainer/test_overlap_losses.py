@@ -50,15 +50,11 @@ def slow_losses(logits, label, *, background):
         weight = {index: weight.get(index, max(weight.values(), default=1.0)) for index in classes}
         found["cross_entropy"].append(entropy / truth.size)
         found["dice"].append(1 - np.mean(scores))
-        found["generalized_dice"].append(
-            1
-            - 2
-            * sum(weight[index] * both[index] for index in classes)
-            / sum(weight[index] * (predicted[index] + true[index]) for index in classes)
-        )
-        found["adaptive_dice"].append(
-            1 - sum(np.exp(-score) * score for score in scores) / (len(scores) * np.exp(-1))
-        )
+        shared = sum(weight[index] * both[index] for index in classes)
+        all_of_both = sum(weight[index] * (predicted[index] + true[index]) for index in classes)
+        found["generalized_dice"].append(1 - 2 * shared / all_of_both)
+        adapted = sum(np.exp(-score) * score for score in scores) / (len(scores) * np.exp(-1))
+        found["adaptive_dice"].append(1 - adapted)
         parts = []
         for index in classes:
             extra, missed = predicted[index] - both[index], true[index] - both[index]

@@ -47,9 +47,8 @@ def test_distances_are_those_of_every_pair_of_surface_voxels(seed, rank):
     spacing = tuple(generator.uniform(0.5, 4, rank))
     one, other = (generator.random(shape) < generator.uniform(0.1, 0.95) for _ in range(2))
     if one.any() and other.any():
-        assert hausdorff95(one, other, spacing) == pytest.approx(
-            slow_hausdorff95(one, other, spacing), rel=1e-12
-        )
+        expected = slow_hausdorff95(one, other, spacing)
+        assert hausdorff95(one, other, spacing) == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -155,9 +154,7 @@ def test_without_distances_no_spacing_is_needed_and_with_them_its_absence_is_tol
     without = SegmentationMetrics(LABELS, kind="volume", hausdorff=False)
     without.update({"label": label}, truth)
     assert without.result() == {"dice": 1.0, "dice_per_class": {"liver": 1.0, "tumor": None}, "examples": 1}
-    with pytest.raises(
-        UsageError, match=r"example 42: expected a spacing_mm above 0 .* set task.hausdorff=false"
-    ):
+    with pytest.raises(UsageError, match=r"example 42: expected a spacing_mm .* set task.hausdorff=false"):
         SegmentationMetrics(LABELS, kind="volume").update({"label": label}, truth)
 
 
@@ -166,9 +163,8 @@ def test_what_is_predicted_where_nothing_is_known_counts_in_no_metric():
     true, predicted = (generator.integers(0, 3, (2, 6, 8)).astype(np.uint8) for _ in range(2))
     unknown = generator.random((2, 6, 8)) < 0.3
     cut = [np.where(unknown, 0, values) for values in (predicted, true)]
-    expected, found = (
-        SegmentationMetrics(LABELS, kind="picture", ignore_label=ignored) for ignored in (None, 255)
-    )
+    expected = SegmentationMetrics(LABELS, kind="picture")
+    found = SegmentationMetrics(LABELS, kind="picture", ignore_label=255)
     scores = expected.update({"label": cut[0]}, {"label": cut[1]})
     given = {"label": np.where(unknown, 255, true).astype(np.uint8)}
     assert found.update({"label": predicted}, given).tolist() == scores.tolist()

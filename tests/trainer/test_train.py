@@ -5,17 +5,15 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
-from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.run_folder import open_run
@@ -31,9 +29,7 @@ FACTS = facts_of("classification", LABELS, (SIDE, SIDE, 3), mean=(128.0,) * 3, s
 class Stripes:
     """Batches of pictures with stripes that run across (0) or down (1), each a function of its step."""
 
-    def __init__(
-        self, rows: int, steps: int | None = None, broken_step: int | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, rows, steps=None, broken_step=None, seed=0) -> None:
         self.batch_size, self.steps, self.broken_step, self.seed = rows, steps, broken_step, seed
         self.num_records = rows * (steps or 1)
         self.kill_at: int | None = None
@@ -54,9 +50,7 @@ class Stripes:
             "valid": np.ones(self.batch_size, bool),
         }
 
-    def on_mesh(
-        self, mesh: Mesh, partition: Partition, start_step: int = 0
-    ) -> Iterator[Mapping[str, jax.Array]]:
+    def on_mesh(self, mesh, partition, start_step=0):
         step = start_step
         while self.steps is None or step < self.steps:
             if step == self.kill_at:
@@ -74,24 +68,14 @@ class Stripes:
 
 def data_of(batches: Stripes, *, evaluation: Stripes | None = None, facts: DataFacts = FACTS) -> TrainData:
     description = {"data": "stripes", "data_name": "stripes", "data_version": "1.0.0", "split": "train"}
-    return TrainData(
-        facts=facts,
-        batches=batches,
-        evaluation=evaluation,
-        description={**description, "evaluate_split": "test", "recipe": {}},
-    )
+    description |= {"evaluate_split": "test", "recipe": {}}
+    return TrainData(facts=facts, batches=batches, evaluation=evaluation, description=description)
 
 
 def run(config: TrainConfig, batches: Stripes, devices: int = 1, **more: Any) -> TrainSummary:
-    folder, evaluation = more.pop("folder", None), more.pop("evaluation", None)
-    return train(
-        config,
-        data_of(batches, evaluation=evaluation, facts=more.pop("facts", FACTS)),
-        folder,
-        devices=jax.devices()[:devices],
-        stream=more.pop("stream", io.StringIO()),
-        **more,
-    )
+    folder, more = more.pop("folder", None), {"stream": io.StringIO(), **more}
+    data = data_of(batches, evaluation=more.pop("evaluation", None), facts=more.pop("facts", FACTS))
+    return train(config, data, folder, devices=jax.devices()[:devices], **more)
 
 
 def config_of(**changes: Any) -> TrainConfig:

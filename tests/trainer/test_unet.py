@@ -44,9 +44,8 @@ def test_logits_lie_on_the_images_grid_and_coarse_ones_on_halved_ones(image_shap
 
 
 def test_features_double_up_to_the_most():
-    model = nnx.eval_shape(
-        lambda: UNet(layers_of(), classes=2, image_shape=(16, 16, 1), depth=4, width=3, max_width=10)
-    )
+    options = {"classes": 2, "image_shape": (16, 16, 1), "depth": 4, "width": 3, "max_width": 10}
+    model = nnx.eval_shape(lambda: UNet(layers_of(), **options))
     assert [block[-1].convolution.out_features for block in model.down] == [3, 6, 10, 10]
 
 
@@ -76,9 +75,8 @@ def test_halvings_divide_and_thin_axes_wait_for_the_long_ones(sizes, depth, anis
     now = np.array(sizes)
     for step in steps:
         assert not (now % step).any()
-        assert all(by == 2 for by in step) or (
-            anisotropic and all((2 * now >= now.max()) == (np.array(step) == 2))
-        )
+        halved = np.array(step) == 2
+        assert halved.all() or (anisotropic and all((2 * now >= now.max()) == halved))
         now = now // step
 
 
@@ -142,9 +140,7 @@ def test_planes_are_taken_for_volumes_of_stride_one_on_a_cpu():
     assert not taken("planes", (2, 3, 3))
     for other in ({"stride": 2}, {"groups": 2}, {"padding": "VALID"}):
         assert not taken("planes", **other)
-    with pytest.raises(
-        UsageError, match="volume_convolution: expected one of auto, direct, planes, got 'fast'"
-    ):
+    with pytest.raises(UsageError, match=r"volume_convolution: expected one of auto, .* got 'fast'"):
         layers_of(volume_convolution="fast")
 
 
@@ -168,9 +164,8 @@ def test_a_pool_before_a_whole_level_is_that_of_one_device_and_gathers_little(sh
     run = Pass(mesh=make_mesh(4, jax.devices()[:4]), dims=dims)
     # Many equal values, to whose first the gradient goes.
     x = jnp.asarray(np.random.default_rng(3).integers(0, 3, shape), jnp.float32)
-    weights = jnp.asarray(
-        np.random.default_rng(4).normal(size=(2, *(n // 2 for n in shape[1:-1]), 2)), jnp.float32
-    )
+    halved = (2, *(size // 2 for size in shape[1:-1]), 2)
+    weights = jnp.asarray(np.random.default_rng(4).normal(size=halved), jnp.float32)
 
     def loss(x, run):
         return (pooled(run.hold(x), (2, 2, 2), run) * weights).sum()

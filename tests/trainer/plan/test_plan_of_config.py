@@ -24,13 +24,8 @@ from halofeed.trainer.plan.topologies import topology_named
 from tests.support.dataset_writer import draw_examples, write_dataset
 from tests.support.training import command
 
-SMALL = TrainConfig(
-    model="classifier",
-    model_options={"features": [8, 8]},
-    image_shape=(32, 32, 3),
-    batch_size=8,
-    compute_dtype="float32",
-)
+FEATURES: dict[str, Any] = {"model_options": {"features": [8, 8]}, "compute_dtype": "float32"}
+SMALL = TrainConfig(model="classifier", image_shape=(32, 32, 3), batch_size=8, **FEATURES)
 needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
     reason="needs the TPU's compiler: pip install 'halofeed[plan]'",
@@ -48,15 +43,14 @@ def on_cpu(cache):
 
 
 def test_arguments_outputs_and_donated_memory_are_those_of_a_run(on_cpu, cache):
-    request = Request(
-        config=SMALL.changed(cores_per_replica=4, partition="image=1,4,1,1"), topology="cpu:8", classes=4
-    )
+    config = SMALL.changed(cores_per_replica=4, partition="image=1,4,1,1")
+    request = Request(config=config, topology="cpu:8", classes=4)
     program, spec = build(request, jax.devices()[:8])
     step = program.step()
     state = program.new_state()
+    abstract = program.abstract_batch(spec)
     batch = {
-        name: jax.device_put(jax.numpy.zeros(one.shape, one.dtype), one.sharding)
-        for name, one in program.abstract_batch(spec).items()
+        name: jax.numpy.zeros(one.shape, one.dtype, device=one.sharding) for name, one in abstract.items()
     }
     lowered = step.lower(state, batch)
     kept = {name: batch[name] for name in ("image", "label", "valid")}
@@ -90,9 +84,8 @@ def test_a_plan_names_levels_that_stay_whole_and_what_to_take(on_cpu):
 
 def test_asking_again_compiles_nothing(on_cpu, cache):
     told: list[str] = []
-    again = plan_config(
-        Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache, tell=told.append
-    )
+    request = Request(config=SMALL, topology="cpu:8", classes=4)
+    again = plan_config(request, cores=(4,), cache=cache, tell=told.append)
     assert again["splits"] == on_cpu["splits"] and told == []
 
 
@@ -103,9 +96,8 @@ def test_a_tpu_compiler_says_what_a_small_program_takes(name, cache):
     plan = plan_config(Request(config=tiny, topology=name, classes=2), cores=(2,), cache=cache)
     (split,) = plan["splits"]
     assert split["fits"] and split["bound"]["step"] > 0
-    assert (
-        split["memory"]["padding"] > 0 and split["memory"]["total"] < plan["topology"]["chip"]["memory_bytes"]
-    )
+    assert split["memory"]["padding"] > 0
+    assert split["memory"]["total"] < plan["topology"]["chip"]["memory_bytes"]
 
 
 @needs_tpu_compiler
@@ -131,9 +123,8 @@ def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache):
 
 def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do():
     config = SMALL.changed(image_shape=[301, 301, 3])
-    (case,) = cases(
-        Request(config=config, topology="cpu:8"), topology_named("cpu:8"), (301, 301, 3), (4,), None
-    )
+    request = Request(config=config, topology="cpu:8")
+    (case,) = cases(request, topology_named("cpu:8"), (301, 301, 3), (4,), None)
     assert case.request is None and "divides by 4" in case.refused
     assert (300, 301, 3) in [shape for shape, _ in case.nearest]
 
@@ -160,13 +151,8 @@ def test_cores_that_a_machine_lacks_are_refused_with_those_it_has():
 
 
 def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does():
-    (case,) = cases(
-        Request(config=SMALL.changed(batch_size=12), topology="cpu:8"),
-        topology_named("cpu:8"),
-        (32, 32, 3),
-        (1,),
-        None,
-    )
+    request = Request(config=SMALL.changed(batch_size=12), topology="cpu:8")
+    (case,) = cases(request, topology_named("cpu:8"), (32, 32, 3), (1,), None)
     assert "--batch-size 8 or --batch-size 16" in case.refused
 
 
@@ -179,15 +165,13 @@ def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads():
 
 def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes():
     mesh = AbstractMesh((2, 2), ("data", "rows"))
-    image = jax.ShapeDtypeStruct(
-        (4, 16, 16, 3), "float32", sharding=NamedSharding(mesh, PartitionSpec("data", "rows"))
-    )
+    split = NamedSharding(mesh, PartitionSpec("data", "rows"))
+    image = jax.ShapeDtypeStruct((4, 16, 16, 3), "float32", sharding=split)
     kernel = jax.ShapeDtypeStruct((3, 3, 3, 8), "float32")
 
     def step(kernel: jax.Array, image: jax.Array) -> jax.Array:
-        made = jax.lax.conv_general_dilated(
-            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        order = ("NHWC", "HWIO", "NHWC")
+        made = jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=order)
         return kernel - jax.grad(lambda k: (made * k.sum()).mean())(kernel)
 
     (found,) = plan(step, [kernel, image], ["cpu:8"], remember=False)

@@ -45,19 +45,17 @@ def test_a_search_finds_the_largest_that_fits_in_few_compilations(monkeypatch, o
     limit = 511 * 1024 if of == "side" else 256 * 256 * 7
     monkeypatch.setattr(search_module, "answers", fits_up_to(limit, asked))
     split = {"cores": 1, "partition": "", "replicas": 8, "batch_size": 8}
-    found = search_module.search(
-        Request(config=CONFIG, topology="v3-8"), {"splits": [split]}, of, cache=Cache(None)
-    )
+    request = Request(config=CONFIG, topology="v3-8")
+    found = search_module.search(request, {"splits": [split]}, of, cache=Cache(None))
     (entry,) = found["found"]
     assert entry["largest"] == largest and entry["least_refused"] == largest + search_module.STEPS[of]
     assert len(asked) < 9
 
 
 def test_a_search_needs_a_machine_that_can_be_full():
+    request = Request(config=CONFIG, topology="cpu:8")
     with pytest.raises(UsageError, match="name a TPU"):
-        search_module.search(
-            Request(config=CONFIG, topology="cpu:8"), {"splits": []}, "side", cache=Cache(None)
-        )
+        search_module.search(request, {"splits": []}, "side", cache=Cache(None))
 
 
 def test_savings_compile_the_split_that_does_not_fit_with_each_change(monkeypatch):
