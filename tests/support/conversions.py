@@ -42,14 +42,8 @@ def run_convert(source: object, out: object, **options: Any) -> Conversion:
 
 def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "halofeed", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        **more,
-    )
+    command = [sys.executable, "-m", "halofeed", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **more)
 
 
 def halofeed_here(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -68,12 +62,11 @@ def convert_words(source: object, out: object, **options: object) -> list[str]:
 
 
 def _word(name: str, value: object) -> str:
-    flag = f"--{name.replace('_', '-')}"
-    return (
-        flag
-        if value is True
-        else f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+    flag, text = (
+        f"--{name.replace('_', '-')}",
+        ",".join(map(str, value if isinstance(value, tuple) else (value,))),
     )
+    return flag if value is True else f"{flag}={text}"
 
 
 _PEAK = r"""
@@ -214,14 +207,8 @@ def die_at(*cases: tuple[str, str, str, Sequence[str]]) -> None:
     A case says at which step it dies, keeping a file whose name ends so or a call; "before" or "after" it; whether
     folders change places by an "exchange" or "file by file"; and the command's words.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", _DIE_AT],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    how = {"input": json.dumps(cases), "capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run([sys.executable, "-c", _DIE_AT], check=False, **how)
     died = [line for line in done.stdout.splitlines() if line.lstrip("-").isdecimal()]
     assert died == [f"{-signal.SIGKILL}"] * len(cases), (done.stdout, done.stderr)
 
@@ -256,22 +243,7 @@ def planned(
 
 def shard_job(recipe: Recipe, plan: Plan, source: Path, folder: str | Path, **more: Any) -> ShardJob:
     """The job of a plan that writes into a folder, as a conversion describes it to its workers."""
-    usual = {
-        "replaces": None,
-        "inputs": {},
-        "max_rejected": None,
-        "threads": 1,
-        "room_bytes": None,
-        "progress_folder": None,
-    }
-    return ShardJob(
-        recipe=recipe,
-        task=plan.task,
-        labels=plan.labels,
-        name="set",
-        version="1.0.0",
-        images=str(source),
-        folder=str(folder),
-        splits=plan.splits,
-        **usual | more,
-    )
+    usual = dict.fromkeys(("replaces", "max_rejected", "room_bytes", "progress_folder"))
+    usual |= {"inputs": {}, "threads": 1, "name": "set", "version": "1.0.0"}
+    planned = {"task": plan.task, "labels": plan.labels, "splits": plan.splits}
+    return ShardJob(recipe=recipe, images=str(source), folder=str(folder), **planned, **usual | more)

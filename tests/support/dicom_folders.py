@@ -30,7 +30,7 @@ def slices(count: int) -> NDArray[np.uint16]:
 
 
 def write_scan(
-    folder: Path, count: int = 4, series: str = "1.2.3", step: Sequence[float] = (0, 0, 2), **options: Any
+    folder: Path, count=4, series="1.2.3", step: Sequence[float] = (0, 0, 2), **options: Any
 ) -> None:
     """A series of such slices."""
     positions = [[index * side for side in step] for index in range(count)]

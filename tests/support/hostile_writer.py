@@ -25,6 +25,7 @@ from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter, read_records
 from tests.support.memory_cases import png_chunk
 
 MANIFEST = "manifest.json"
+EMPTY: Mapping[str, list[int]] = {}
 
 NUMBERS = ["-1", "0", "1", "2", "7", "255", "65536", "2147483648", "1099511627776", "4611686018427387904"]
 NUMBERS += ["9223372036854775807", "9223372036854775808", "-9223372036854775808", "1e400", "-1e400", "0.5"]
@@ -38,6 +39,9 @@ OTHERS += ["[1,2,3]", "[" * 900 + "]" * 900, "[" * 200_000 + "]" * 200_000]
 OTHERS += [f"[{','.join(['0'] * 3000)}]", '{"x":"y"}']
 OTHERS += [f"{{{','.join(f'{chr(34)}k{n}{chr(34)}:{n}' for n in range(3000))}}}", "[4294967295,4294967295,3]"]
 HOSTILE = [*NUMBERS, *TEXTS, *OTHERS]
+VARINTS = (b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x80" * 9 + b"\x00")
+PLACED = ("pipe", "zero", "folder", "nothing", "itself", "sparse", "line", "empty", "twice", "text")
+BYTES = (b"", b"\0", b"\xff\xfe", b"<script>", b"../../../x", b"9" * 20, b"0", b"-1", b"y" * 99_999)
 _MARK = "@hostile:{}@"
 
 
@@ -166,9 +170,7 @@ def hostile_record(folder: Path, draw: random.Random) -> list[str]:
         if what == "byte":
             record[at] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, record[at] ^ 1 << draw.randrange(8)))
         elif what == "varint":
-            record[at : at + 10] = draw.choice(
-                (b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x80" * 9 + b"\x00")
-            )
+            record[at : at + 10] = draw.choice(VARINTS)
         elif what == "cut":
             del record[at : at + draw.choice((1, 2, 100))]
         elif what == "insert":
@@ -185,9 +187,7 @@ def hostile_record(folder: Path, draw: random.Random) -> list[str]:
 def hostile_file(folder: Path, draw: random.Random) -> list[str]:
     """Put something else in the place of one file."""
     file = draw.choice([*sorted(path for path in folder.iterdir() if path.is_file()), folder / "another"])
-    what = draw.choice(
-        ("pipe", "zero", "folder", "nothing", "itself", "sparse", "line", "empty", "twice", "text")
-    )
+    what = draw.choice(PLACED)
     content = file.read_bytes() if file.exists() else b""
     file.unlink(missing_ok=True)
     if what == "pipe":
@@ -236,9 +236,7 @@ def _hostile_value(value: Any, draw: random.Random) -> Any:
             numbers = [-1, 0, 1, 2, 3, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), 65_535]
             return np.array([draw.choice(numbers) for _ in range(length)], np.int64)
     elif draw.random() < 0.8:
-        text = draw.choice(
-            (b"", b"\0", b"\xff\xfe", b"<script>", b"../../../x", b"9" * 20, b"0", b"-1", b"y" * 99_999)
-        )
+        text = draw.choice(BYTES)
         return draw.choice((text, [text] * 3, [], [text, *value], picture(draw)))
     return draw.choice((np.zeros(0, np.float32), np.arange(3), [b"a"] * 5, b""))
 
@@ -265,7 +263,7 @@ def picture(draw: random.Random) -> bytes:
 
 
 def rewrite(
-    folder: Path, shard: str, records: list[bytes], raw_starts: Mapping[str, list[int]] | None = None
+    folder: Path, shard: str, records: list[bytes], raw_starts: Mapping[str, list[int]] = EMPTY
 ) -> None:
     """Write a shard again.
 
@@ -283,7 +281,7 @@ def rewrite(
     lengths = np.array([len(record) for record in records], np.int64)
     first, moved = begins + HEADER_BYTES, begins - before.offsets
     starts = {key: np.clip(old + moved, first, first + lengths) for key, old in before.raw_starts.items()}
-    starts |= {key: first + np.array(inside, np.int64) for key, inside in (raw_starts or {}).items()}
+    starts |= {key: first + np.array(inside, np.int64) for key, inside in raw_starts.items()}
     values = {**vars(before), "offsets": begins, "lengths": lengths, "raw_starts": starts}
     values["checksums"] = np.array([mask_crc(crc32c(record)) for record in records], np.uint32)
     for key, column in starts.items():

@@ -68,9 +68,8 @@ class Interrupter(threading.Thread):
                     if self._how == "signal":
                         signal.pthread_kill(self._main, signal.SIGINT)
                     else:
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                            ctypes.c_ulong(self._main), ctypes.py_object(Interrupted)
-                        )
+                        thread, what = ctypes.c_ulong(self._main), ctypes.py_object(Interrupted)
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, what)
 
 
 def attempt(interrupter: Interrupter, act: Callable[[], Any]) -> Any:
@@ -104,9 +103,8 @@ def main(data: str, count: int, seed: int, how: str) -> None:
         raise Interrupted
 
     signal.signal(signal.SIGINT, raise_interrupted)
-    expected = [
-        {name: value.copy() for name, value in new_loader().batch(step).items()} for step in range(STEPS)
-    ]
+    batches = map(new_loader().batch, range(STEPS))
+    expected = [{name: value.copy() for name, value in batch.items()} for batch in batches]
     loader = new_loader()
     loader.batch(0)
     began = time.perf_counter()
@@ -135,15 +133,12 @@ def main(data: str, count: int, seed: int, how: str) -> None:
     stream.close()
     gc.collect()
     end = time.monotonic() + 30
-    running = [
-        workers.running for workers in list(workers_module._all) if workers is not loader._filler._workers
-    ]
+    others = [workers for workers in list(workers_module._all) if workers is not loader._filler._workers]
+    running = [workers.running for workers in others]
     while any(running) and time.monotonic() < end:
         time.sleep(0.01)
-    left = sum(map(len, running))
-    print(
-        json.dumps({"interrupts": interrupter.fired, "returned": returned, "wrong": wrong, "threads": left})
-    )
+    counted = {"interrupts": interrupter.fired, "returned": returned, "wrong": wrong}
+    print(json.dumps({**counted, "threads": sum(map(len, running))}))
 
 
 if __name__ == "__main__":

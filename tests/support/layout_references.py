@@ -23,20 +23,14 @@ def make(root: Path, *paths: str, content: str = "x") -> LocalFiles:
     return write_files(root, dict.fromkeys(paths, content))
 
 
-def list_references(
-    layout: str, root: Path, file: str | None = None, images: Path | None = None, **options: Any
-) -> list[Reference]:
+def list_references(layout: str, root: Path, file=None, images=None, **options: Any) -> list[Reference]:
     """What the layout finds, the images in a folder of their own where one is given."""
     listing = find_layout(layout).list_references
     return list(listing(LocalFiles(root), LocalFiles(images or root), file or None, LayoutOptions(**options)))
 
 
 def by_source(
-    layout: str,
-    source: LocalFiles | Path,
-    file: str | None = None,
-    images: Path | None = None,
-    **options: Any,
+    layout: str, source: LocalFiles | Path, file=None, images=None, **options
 ) -> dict[str, Reference]:
     """The same by source: each once, as its text says it, of files that are there unless it has a problem."""
     root = source if isinstance(source, Path) else Path(source.root)

@@ -79,9 +79,8 @@ def _boxes(layout: str, folder: str, tables: Sequence[str]) -> Callable[[Path], 
         for label, name in zip(labels, names, strict=bool(labels)):
             (root / label).parent.mkdir(exist_ok=True)
             (root / name).with_suffix(".xml").rename(root / label)
-        return Source(
-            options={"layout": layout}, images=[[name] for name in names], labels=labels, tables=tables
-        )
+        images = [[name] for name in names]
+        return Source(options={"layout": layout}, images=images, labels=labels, tables=tables)
 
     return draw
 
@@ -112,9 +111,8 @@ def _dicom(root: Path) -> Source:
     images = []
     for number in range(COUNT):
         voxels = np.random.default_rng(number).integers(-900, 900, _SHAPE).astype(np.int16)
-        paths = write_volume(
-            root / f"p{number}", voxels, _AFFINE, series=f"1.2.{number + 1}", patient=f"P{number}"
-        )
+        ids = {"series": f"1.2.{number + 1}", "patient": f"P{number}"}
+        paths = write_volume(root / f"p{number}", voxels, _AFFINE, **ids)
         images.append([str(path.relative_to(root)) for path in paths])
     return Source(options={"layout": "dicom", "missing_masks": "prediction"} | _SIZE, images=images)
 

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 
-def others(
-    rows: Iterable[Any], quick: Collection[Any], mark: pytest.MarkDecorator = pytest.mark.long
-) -> list[Any]:
+def others(rows: Iterable[Any], quick: Collection[Any], mark=pytest.mark.long) -> list[Any]:
     """Return the rows of a table for `parametrize`, with the mark on all but the quick ones."""
     return [
         row if row in quick else pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=mark)

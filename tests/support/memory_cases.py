@@ -43,9 +43,7 @@ def png_of(*chunks: tuple[bytes, bytes]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in (*chunks, (b"IEND", b"")))
 
 
-def even_png(
-    height: int, width: int, bits: int, color_type: int, *, interlaced: bool = False, more: bytes = b""
-) -> bytes:
+def even_png(height: int, width: int, bits: int, color_type: int, *, interlaced=False, more=b"") -> bytes:
     """A PNG of zeros; `more` are chunks before the pixels."""
     samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color_type]
     compressor, pixels = zlib.compressobj(1), []
@@ -92,14 +90,14 @@ def _animated(kind: str, side: int) -> bytes:
     return saved(frames[0], kind, save_all=True, append_images=frames[1:], duration=100)
 
 
+TRANSPARENT = png_chunk(b"tRNS", b"\0\7")
+DEFLATED = {"compression": "tiff_adobe_deflate", "tiffinfo": {278: 1 << 20}}
 PICTURES: dict[str, Callable[[int], bytes]] = {
     "PNG 1 bit": lambda side: even_png(side, side, 1, 0),
     "PNG gray": lambda side: even_png(side, side, 8, 0),
     "PNG gray and alpha": lambda side: even_png(side, side, 8, 4),
     "PNG 16 bit gray": lambda side: even_png(side, side, 16, 0),
-    "PNG 16 bit gray, transparent": lambda side: even_png(
-        side, side, 16, 0, more=png_chunk(b"tRNS", b"\0\7")
-    ),
+    "PNG 16 bit gray, transparent": lambda side: even_png(side, side, 16, 0, more=TRANSPARENT),
     "PNG palette": lambda side: even_png(side, side, 4, 3),
     "PNG palette, transparent": lambda side: even_png(side, side, 8, 3, more=png_chunk(b"tRNS", b"\0")),
     "PNG RGB": lambda side: even_png(side, side, 8, 2),
@@ -123,9 +121,7 @@ PICTURES: dict[str, Callable[[int], bytes]] = {
     "TIFF 1 bit": lambda side: saved(_even("1", side), "TIFF", compression="group4"),
     "TIFF": lambda side: saved(_even("RGB", side), "TIFF"),
     "TIFF LZW": lambda side: saved(_even("RGB", side), "TIFF", compression="tiff_lzw"),
-    "TIFF deflate, one strip": lambda side: saved(
-        _even("RGB", side), "TIFF", compression="tiff_adobe_deflate", tiffinfo={278: 1 << 20}
-    ),
+    "TIFF deflate, one strip": lambda side: saved(_even("RGB", side), "TIFF", **DEFLATED),
     "TIFF CMYK": lambda side: saved(_even("CMYK", side), "TIFF", compression="tiff_lzw"),
     "TIFF JPEG": lambda side: saved(_even("RGB", side), "TIFF", compression="jpeg"),
     "TIFF 16 bit gray": lambda side: _opencv(".tiff", side, side),
@@ -184,15 +180,12 @@ def drawn(name: str, side: int) -> bytes:
     return PICTURES[name](side)
 
 
-def measured_picture(
-    name: str, side: int, options: dict[str, Any], folder: Path, polygons: int = 0
-) -> tuple[int, Measured]:
+def measured_picture(name: str, side: int, options, folder: Path, polygons: int = 0) -> tuple[int, Measured]:
     """What converting a picture of a format is planned to take, and what it takes."""
     large, small = folder / "large", folder / "small"
     data = drawn(name, side)
     large.write_bytes(data)
     small.write_bytes(PICTURES[name](64))
-    measured = measure(
-        convert_picture, str(large), options, polygons, warm=(str(small), options, min(polygons, 1))
-    )
+    warm = (str(small), options, min(polygons, 1))
+    measured = measure(convert_picture, str(large), options, polygons, warm=warm)
     return planned_bytes(data, options, reference_of(polygons)), measured

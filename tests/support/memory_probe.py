@@ -37,7 +37,7 @@ class Measured:
 
 
 def measure(
-    function: Callable[..., Any], *arguments: Any, warm: tuple[Any, ...] = (), most_bytes: int | None = None
+    function: Callable[..., Any], *arguments: Any, warm=(), most_bytes: int | None = None
 ) -> Measured:
     """Make a call of a function that a module names, and measure it.
 
@@ -55,13 +55,9 @@ def measure(
 @functools.cache
 def _server() -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.memory_probe"],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-m", "tests.support.memory_probe"]
+    server = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
     atexit.register(server.kill)
     return server
 
@@ -92,9 +88,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return f"{type(error).__name__}: {error}"[:500]
 
 
-def _measured(
-    function: Callable[..., Any], arguments: tuple[Any, ...], warm: tuple[Any, ...], most_bytes: int | None
-) -> tuple[int, float, Any]:
+def _measured(function: Callable[..., Any], arguments, warm, most_bytes) -> tuple[int, float, Any]:
     if warm:
         _call(function, warm)
     gc.collect()

@@ -47,12 +47,7 @@ def open_nifti_mask(data: bytes) -> Mask:
 
 
 def write_header(
-    shape: tuple[int, ...],
-    dtype: Any,
-    order: str = "<",
-    version: int = 1,
-    kind: str = "single",
-    **fields: Any,
+    shape: tuple[int, ...], dtype: Any, order="<", version=1, kind="single", **fields: Any
 ) -> bytes:
     """A header with an sform and a qform of AFFINE; `fields` overwrite what they name."""
     classes: dict[tuple[int, str], Any] = {

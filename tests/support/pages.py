@@ -114,10 +114,8 @@ def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium here; install it to check the report in a browser")
-    frames = "".join(
-        f'<iframe width="{width}" height="4000" srcdoc="{html.escape(page)}"></iframe>'
-        for width in (375, 820, 1280)
-    )
+    inside = f'height="4000" srcdoc="{html.escape(page)}"'
+    frames = "".join(f'<iframe width="{width}" {inside}></iframe>' for width in (375, 820, 1280))
     file = folder / "probe.html"
     file.write_text(f'<!doctype html><meta charset="utf-8"><body>{frames}{PROBE}</body>')
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """What only tests need of `halofeed.prep.voxels.phantom`: all orientations, the way back, and the Dice overlap."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import Plan
 from halofeed.prep.voxels.phantom import Orientation, draw, grid_around, stored, stored_grid
 from tests.support.volume_support import save_nifti
@@ -22,7 +21,7 @@ ORIENTATIONS: tuple[Orientation, ...] = tuple(
 
 
 def write_phantom(
-    folder: Path, numbers: Iterable[int], grids: Mapping[str, Grid] | None = None, ending: str = ".nii"
+    folder: Path, numbers: Iterable[int], grids=None, ending=".nii"
 ) -> list[tuple[str, str, str]]:
     """Write the phantom and its mask in some of the 48 orientations, and on other grids.
 

@@ -39,9 +39,7 @@ def write_json(root: Path, document: Mapping[str, Any]) -> None:
     (root / "dataset.json").write_text(json.dumps(document))
 
 
-def msd_document(
-    *cases: str, test: Sequence[str] = (), labels: Sequence[str] = LABELS, channels: Sequence[str] = ("CT",)
-) -> dict[str, Any]:
+def msd_document(*cases: str, test=(), labels: Sequence[str] = LABELS, channels=("CT",)) -> dict[str, Any]:
     """The Decathlon's: files of the cases in imagesTr and labelsTr; labels from 1, the background before them."""
     return {
         "modality": {str(number): name for number, name in enumerate(channels)},
@@ -51,9 +49,7 @@ def msd_document(
     }
 
 
-def nnunet_document(
-    training: int = 1, *, labels: Sequence[str] = LABELS, channels: Sequence[str] = ("CT",), **changes: Any
-) -> dict[str, Any]:
+def nnunet_document(training: int = 1, *, labels=LABELS, channels=("CT",), **changes: Any) -> dict[str, Any]:
     """nnU-Net's, of so many training cases."""
     return {
         "channel_names": {str(number): name for number, name in enumerate(channels)},

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from halofeed.schemas.partition import Partition
 from halofeed.trainer.models.layers import Pass
 from halofeed.trainer.shared.facts import DataFacts
 from tests.support.conversions import run_convert
+from tests.support.engines.processes import free_port
 from tests.support.volume_support import write_table
 
 
@@ -101,25 +101,12 @@ def finished(process: subprocess.Popen[str], code: int = 0, seconds: float = 300
     return output
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def run_processes(program: str, count: int, *extra: str, seconds: float = 120) -> list[str]:
     """The last line of `count` processes given the coordinator, the count and their number; none outlives the call."""
     coordinator = f"127.0.0.1:{free_port()}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, coordinator, str(count), str(number), *extra],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(count)
-    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = [[sys.executable, "-c", program, coordinator, str(count), str(at), *extra] for at in range(count)]
+    processes = [subprocess.Popen(command, text=True, **pipes) for command in words]
     try:
         outputs = [process.communicate(timeout=seconds) for process in processes]
     finally:

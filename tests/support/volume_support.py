@@ -72,10 +72,8 @@ def _stored(features: Mapping[str, Any], split: str, dtypes: Mapping[str, str]) 
     shape = tuple(int(features[f"image/{side}"][0]) for side in ("depth", "height", "width"))
     image = image_values(features["image/encoded"][0], dtypes["image"]).reshape(*shape, -1)
     label = np.frombuffer(features["image/label"][0], np.dtype(dtypes["label"]).newbyteorder("<"))
-    affines = [
-        np.asarray(features[f"image/{name}"], np.float64).reshape(4, 4)
-        for name in ("affine", "source/affine")
-    ]
+    of_scan = (features[f"image/{name}"] for name in ("affine", "source/affine"))
+    affines = [np.asarray(each, np.float64).reshape(4, 4) for each in of_scan]
     source_shape = tuple(int(side) for side in features["image/source/shape"])
     shared = ("encoded", "label", "labelled", "affine", "spacing_mm", "extent", "tile", "tile/origin")
     values = [features[f"image/{name}"] for name in shared]

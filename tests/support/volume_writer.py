@@ -108,19 +108,15 @@ def draw_scans(
                 affine[3] = 0, 0, 0, 1
             else:
                 affine = np.array([[2, 0, 1], [0, 2, -3]], np.float32)
-            drawn.append(
-                DrawnScan(
-                    key=f"{split}/scan {number}",
-                    split=split,
-                    image=image.astype("uint16" if dtype == "bfloat16" else dtype),
-                    label=label.astype(label_dtype),
-                    labelled=labelled,
-                    extent=extent,
-                    affine=affine,
-                    source_affine=2 * affine,
-                    tile=number % 4,
-                )
-            )
+            image = image.astype("uint16" if dtype == "bfloat16" else dtype)
+            arrays = {
+                "image": image,
+                "label": label.astype(label_dtype),
+                "labelled": labelled,
+                "extent": extent,
+            }
+            place = {"affine": affine, "source_affine": 2 * affine, "tile": number % 4}
+            drawn.append(DrawnScan(key=f"{split}/scan {number}", split=split, **arrays, **place))
     return drawn
 
 
@@ -173,20 +169,15 @@ def write_scans(
         return Record(id=scan.id, features=alter(scan, scan_features(scan, encoding, pad)), facts=scan)
 
     image, label = scans[0].image, scans[0].label
-    stored = image_format(
-        image.shape, dtype or str(image.dtype), encoding, pad_value=pad_value, label_dtype=str(label.dtype)
-    )
+    how = {"pad_value": pad_value, "label_dtype": str(label.dtype)}
+    stored = image_format(image.shape, dtype or str(image.dtype), encoding, **how)
     more = {"labels": CLASSES, "statistics": scan_statistics, **more}
     return write_set(folder, deal(scans, shards, record), task="segmentation", image=stored, **more)
 
 
 def scan_statistics(chosen: Sequence[DrawnScan]) -> Statistics:
     """What is counted of labels."""
-    return Statistics(
-        records=len(chosen),
-        labelled=sum(scan.labelled for scan in chosen),
-        labels={str(value): sum(bool((scan.label == value).any()) for scan in chosen) for value in CLASSES},
-        label_voxels={
-            str(value): sum(int((scan.label == value).sum()) for scan in chosen) for value in CLASSES
-        },
-    )
+    voxels = {str(value): [int((scan.label == value).sum()) for scan in chosen] for value in CLASSES}
+    counts = {"records": len(chosen), "labelled": sum(scan.labelled for scan in chosen)}
+    counts["labels"] = {value: sum(map(bool, each)) for value, each in voxels.items()}
+    return Statistics(**counts, label_voxels={value: sum(each) for value, each in voxels.items()})

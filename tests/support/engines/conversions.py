@@ -53,13 +53,8 @@ def run(source: Path, out: Path, case: str, beam: str = "", more: str = "") -> d
 @contextlib.contextmanager
 def begun(source: Path, out: Path, case: str, beam: str, more: str = "") -> Iterator[subprocess.Popen[str]]:
     """A conversion, which is ended with the block."""
-    command = subprocess.Popen(
-        words(source, out, case, beam, more),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    command = subprocess.Popen(words(source, out, case, beam, more), cwd=ROOT, **streams)
     try:
         yield command
     finally:

@@ -54,13 +54,8 @@ def start(home: Path) -> dict[str, str]:
     """Bring the cluster up; Beam's options for it are in HALOFEED_BEAM_OPTIONS, the cluster's page in FLINK_REST."""
     folder = _jars()
     rpc, rest, jobs = (free_port() for _ in range(3))
-    settings = {
-        **_SETTINGS,
-        "jobmanager.rpc.port": str(rpc),
-        "rest.port": str(rest),
-        "io.tmp.dirs": str(home / "temporary"),
-        "web.tmpdir": str(home / "temporary"),
-    }
+    settings = {**_SETTINGS, "jobmanager.rpc.port": str(rpc), "rest.port": str(rest)}
+    settings |= dict.fromkeys(("io.tmp.dirs", "web.tmpdir"), str(home / "temporary"))
     for name in ("conf", "temporary", "artifacts"):
         (home / name).mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(home / "nothing.jar", "w") as nothing:
