@@ -7,7 +7,6 @@ from tests.support.picture_writer import draw_examples, write_splits
 
 @pytest.fixture(scope="session")
 def draw():
-    """Draws random examples."""
     return draw_examples
 
 

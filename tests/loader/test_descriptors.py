@@ -19,7 +19,6 @@ SHARDS = 300
 
 @pytest.fixture(scope="module")
 def many(draw, write):
-    """As many shards as records."""
     return write(draw(SHARDS, frame=(12, 16), task="classification"), frame=(12, 16), shards=SHARDS)
 
 

@@ -34,7 +34,6 @@ def versions(draw, write, count, shards, **options):
 
 @pytest.fixture(scope="module")
 def many(draw, write):
-    """Two versions of many shards."""
     return versions(draw, write, SHARDS, SHARDS)
 
 

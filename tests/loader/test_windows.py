@@ -63,20 +63,3 @@ def test_planned_rows_are_those_written_alone(folders, kind, number, verify, in_
     monkeypatch.setattr(Assembler, "plan", lambda self, *rows: None)
     for step, found in enumerate(batches):
         same(found, loader.batch(step))
-
-
-def test_what_reads_more_than_windows_is_written_one_by_one(folders, monkeypatch):
-    def refuse(*_):
-        raise AssertionError("planned")
-
-    for name in ("write_planned", "copy_planned", "move_planned"):
-        monkeypatch.setattr(Assembler, name, refuse)
-    for kind, options in (
-        ("volumes", {"augment": [RandomCrop(2, 3, 4, foreground=0.5)]}),
-        ("volumes", {"augment": [FlipDepth()], "include": ["extent"]}),
-        ("volumes", {"augment": [FlipDepth()], "verify": "always"}),
-        ("pictures", {"augment": [FlipUpDown()], "include": ["size"]}),
-    ):
-        loader = Loader(folders[kind], batch_size=8, **options)
-        for step in range(8):
-            loader.batch(step)

@@ -53,20 +53,14 @@ def indexes(draw: Any) -> ShardIndex:
 
 
 def sample(**changes: Any) -> ShardIndex:
-    index = ShardIndex(
-        offsets=np.array([0, 100]),
-        lengths=np.array([84, 50]),
-        checksums=np.array([5, 2**32 - 1], np.uint32),
-        ids=np.array([3, 9]),
-        raw_starts={"image/encoded": np.array([20, 120])},
-        raw_checksums={"image/encoded": np.array([[1, 2], [3, 4]], np.uint32)},
-        file_bytes=166,
-        file_checksum=77,
-        fingerprint="abc",
-        inputs={"b/\udcff.jpg": "12", "a.jpg": ""},
-        statistics=Statistics(records=2),
-        rejected=({"source": "c.jpg", "stage": "decode"},),
-    )
+    records = {"offsets": np.array([0, 100]), "lengths": np.array([84, 50]), "ids": np.array([3, 9])}
+    records["checksums"] = np.array([5, 2**32 - 1], np.uint32)
+    raw = {"raw_starts": {"image/encoded": np.array([20, 120])}}
+    raw["raw_checksums"] = {"image/encoded": np.array([[1, 2], [3, 4]], np.uint32)}
+    file: dict[str, Any] = {"file_bytes": 166, "file_checksum": 77, "fingerprint": "abc"}
+    file |= {"inputs": {"b/\udcff.jpg": "12", "a.jpg": ""}, "statistics": Statistics(records=2)}
+    rejected = ({"source": "c.jpg", "stage": "decode"},)
+    index = ShardIndex(**records, **raw, **file, rejected=rejected)
     return dataclasses.replace(index, **changes)
 
 

@@ -16,7 +16,9 @@ from tests.support.allocations import traced
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 FLOATS = hnp.arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32))
-INTEGERS = hnp.arrays(np.int64, st.integers(0, 20), elements=st.integers(-(2**63), 2**63 - 1))
+INTEGERS = hnp.arrays(
+    np.int64, st.integers(0, 20) | st.integers(200, 300), elements=st.integers(-(2**63), 2**63 - 1)
+)
 BYTES = st.lists(st.binary(max_size=300), max_size=5)
 VALUES = st.one_of(FLOATS, INTEGERS, BYTES)
 FEATURES = st.dictionaries(st.text(max_size=10), VALUES, max_size=6)
@@ -25,7 +27,6 @@ FEATURES_OF_EQUAL_LENGTH = st.dictionaries(st.text(min_size=3, max_size=3), VALU
 
 
 def tf_example(features: dict[str, Any]) -> Any:
-    """The same features as TensorFlow's own message."""
     example = tf.train.Example()
     example.features.SetInParent()
     for key, value in features.items():
@@ -185,12 +186,6 @@ def test_an_example_of_two_gibibytes_is_refused_with_the_advice_to_tile() -> Non
 
     with pytest.raises(UsageError, match="over protobuf's limit of 2,147,483,647; cut it into tiles"):
         encode_example({"image": Huge()})
-
-
-@given(hnp.arrays(np.int64, st.integers(0, 300), elements=st.integers(-(2**63), 2**63 - 1)))
-def test_many_packed_numbers_are_what_few_are(numbers: Any) -> None:
-    read = decode_example(encode_example({"a": numbers}).to_bytes()).get("a", np.zeros(0, np.int64))
-    assert read.tolist() == numbers.tolist()
 
 
 def varint(value: int) -> bytes:

@@ -22,7 +22,6 @@ def bits(batch: Batch) -> dict[str, tuple[Any, ...]]:
 
 
 def same(first: Batch, second: Batch) -> None:
-    """Refuses batches that differ."""
     found, expected = bits(first), bits(second)
     assert found.keys() == expected.keys()
     assert not [name for name in found if found[name] != expected[name]]

@@ -42,7 +42,6 @@ def write_gif(path: Path, frames: Sequence[NDArray[np.uint8]]) -> None:
 
 
 def write_folder(path: Path, frames: Sequence[NDArray[np.uint8] | Image.Image]) -> None:
-    """PNG files called by numbers without leading zeros."""
     path.mkdir(parents=True)
     for number, frame in enumerate(frames):
         image = frame if isinstance(frame, Image.Image) else Image.fromarray(frame)

@@ -15,7 +15,6 @@ STOPPED = "stopped ("
 
 
 def convert(source: Path, out: Path, workers: int, *more: str) -> list[str]:
-    """The words of a conversion."""
     return [*convert_words(source, out, workers=workers, **SETTINGS), *more]
 
 

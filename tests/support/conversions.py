@@ -112,17 +112,14 @@ def all_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def bytes_of(source: object, out: object, **options: Any) -> dict[str, bytes]:
-    """Every file that `run_convert` leaves."""
     return all_bytes(Path(run_convert(source, out, **options).folder))
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
-    """The shards and their indexes."""
     return {name: data for name, data in all_bytes(folder).items() if ".tfrecord-" in name}
 
 
 def shard_paths(folder: Path, split: str) -> list[Path]:
-    """The shards of a split in order."""
     return sorted(p for p in folder.glob(f"*-{split}.tfrecord-*-of-*") if p.suffix != ".index")
 
 

@@ -88,7 +88,6 @@ def encode_mask(shape: tuple[int, int], box: NDArray[np.float32]) -> bytes:
 
 
 def record_features(example: Drawn, task: str, encoding: str, masks: bool = False) -> dict[str, Any]:
-    """The tf.train.Example features of one example."""
     encoded = encode_pixels(example.pixels, encoding)
     height, width, _ = example.pixels.shape
     features = stored_features(example.key, example_id(example.key), encoded, encoding, (height, width))

@@ -49,30 +49,25 @@ def details(scan: Scan) -> dict[str, tuple[str, str]]:
 
 
 def open_listed(root: Path, one: Reference, options: ScanOptions | None = None) -> Scan:
-    """What the layout found, as a conversion opens it."""
     return open_scan(LocalFiles(root), one.source, one.members, options, one.volume)
 
 
 def refusal(folder: Path, **policy: Any) -> SourceError:
-    """Why it cannot be read."""
     with pytest.raises(SourceError) as caught:
         open_folder(folder, **policy).read()
     return caught.value
 
 
 def listed(root: Path, **policy: Any) -> list[Reference]:
-    """What the layout finds."""
     files = LocalFiles(root)
     return list(list_references(files, files, None, LayoutOptions(series=SeriesPolicy(**policy))))
 
 
 def listed_by_source(root: Path, **policy: Any) -> dict[str, Reference]:
-    """The same by source."""
     return {one.source: one for one in listed(root, **policy)}
 
 
 def open_mask(file: bytes | Dataset, grid: Grid | None = None) -> Mask:
-    """A mask from its file."""
     data = file if isinstance(file, bytes) else saved(file)
     return open_dicom_mask(MemoryFiles({"mask.dcm": data}), "mask.dcm", grid)
 

@@ -113,7 +113,6 @@ def structure_set(
 
 
 def saved(dataset: Dataset) -> bytes:
-    """The file's bytes."""
     stream = io.BytesIO()
     dataset.save_as(stream, enforce_file_format=True)
     return stream.getvalue()

@@ -103,7 +103,6 @@ def _handler_of(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                 self.reset()
 
         def reset(self) -> None:
-            """End the connection without a word."""
             self.wfile.flush()
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True

@@ -117,7 +117,6 @@ def with_checksum(text: str) -> str:
 
 
 def hostile_manifest(folder: Path, draw: random.Random) -> list[str]:
-    """Change the manifest of a data set."""
     file = folder / MANIFEST
     document = json.loads(file.read_bytes())
     del document["crc32c"]
@@ -153,7 +152,6 @@ def hostile_index(folder: Path, draw: random.Random) -> list[str]:
 
 
 def _some_shard(folder: Path, draw: random.Random) -> Path:
-    """One that holds records."""
     files = sorted(folder.glob("*.tfrecord-*"))
     return draw.choice([file for file in files if file.suffix != ".index" and file.stat().st_size])
 
@@ -185,7 +183,6 @@ def hostile_record(folder: Path, draw: random.Random) -> list[str]:
 
 
 def hostile_file(folder: Path, draw: random.Random) -> list[str]:
-    """Put something else in the place of one file."""
     file = draw.choice([*sorted(path for path in folder.iterdir() if path.is_file()), folder / "another"])
     what = draw.choice(PLACED)
     content = file.read_bytes() if file.exists() else b""

@@ -33,7 +33,6 @@ class Interrupted(BaseException):
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two batches hold the same bytes."""
     return all(np.array_equal(one[name], other[name]) for name in other)
 
 
@@ -94,8 +93,6 @@ def attempt(interrupter: Interrupter, act: Callable[[], Any]) -> Any:
 
 
 def main(data: str, count: int, seed: int, how: str) -> None:
-    """Interrupt so many times, and print what happened."""
-
     def new_loader() -> Loader:
         return Loader(data, batch_size=16, seed=3, augment=[RandomCrop(150, 180), FlipLeftRight()])
 

@@ -74,13 +74,11 @@ class Levels:
         items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), 0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up the seconds and outcomes of each file."""
         file = file_of(report.nodeid)
         self.seconds[file] += report.duration
         self.outcomes[file].add(report.outcome)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the records."""
         if self.record_durations:
             slow = {file: round(s) for file, s in self.seconds.items() if s >= _SHORTEST_SECONDS}
             known = read_json(DURATIONS) | slow

@@ -34,12 +34,10 @@ class PlannedError(Exception):
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
-    """A chunk with its checksum."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def png_of(*chunks: tuple[bytes, bytes]) -> bytes:
-    """A PNG of these chunks and the last one."""
     return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in (*chunks, (b"IEND", b"")))
 
 
@@ -68,7 +66,6 @@ def _passes(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """A file that Pillow writes."""
     stream = io.BytesIO()
     image.save(stream, kind, **options)
     return stream.getvalue()

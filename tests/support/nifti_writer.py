@@ -42,7 +42,6 @@ def open_nifti(source: bytes | Mapping[str, bytes], path: str = "a.nii", **optio
 
 
 def open_nifti_mask(data: bytes) -> Mask:
-    """The label volume of a file."""
     return open_mask(MemoryFiles({"a.nii": data}), "a.nii", Grid(shape=(1, 1, 1), affine=np.eye(4)))
 
 

@@ -36,7 +36,6 @@ def draw(number: int) -> np.ndarray:
 
 
 def number_in(frame: np.ndarray) -> int:
-    """The number that a frame shows."""
     return sum(int(frame[22:26, 12 * bit + 3 : 12 * bit + 9].mean() > 128) << bit for bit in range(8))
 
 
@@ -48,20 +47,17 @@ def corners_of(frame: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def opened(folder: Path, data: bytes, options: ClipOptions | None = None, name: str = "clip") -> Clip:
-    """The clip of a file of these bytes."""
     (folder / name).write_bytes(data)
     return open_clip(LocalFiles(folder), name, options=options)
 
 
 def rejected(folder: Path, data: bytes, options: ClipOptions | None = None) -> SourceError:
-    """Why such a file is no clip."""
     with pytest.raises(SourceError) as caught:
         opened(folder, data, options)
     return caught.value
 
 
 def numbers_in(clip: Clip) -> list[int]:
-    """The numbers that all its frames show."""
     return [number_in(frame) for frame in clip.read(range(clip.frames))]
 
 
@@ -139,7 +135,6 @@ def with_durations(data: bytes, ticks: Sequence[int]) -> bytes:
 
 
 def write_sound(path: Path) -> bytes:
-    """A WAVE file of a tenth of a second."""
     with wave.open(str(path), "wb") as sound:
         sound.setnchannels(1)
         sound.setsampwidth(2)
@@ -149,7 +144,6 @@ def write_sound(path: Path) -> bytes:
 
 
 def avi_of_sound() -> bytes:
-    """An AVI file with one track of sound."""
     numbers = (0, 0, 0, 0, 1, 8000, 0, 800, 0, 0, 2, 0, 0, 0, 0)
     header = struct.pack("<4s4sIHHIIIIIIII4H", b"auds", bytes(4), *numbers)
     form = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, 16)

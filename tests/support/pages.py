@@ -65,7 +65,6 @@ class Page(HTMLParser):
         self.texts.append(([given.get("id") or "" for _, given in self.open], data))
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of every such element."""
         return [given for name, given in self.elements if name == tag]
 
     def words(self, section: str | None = None) -> str:
@@ -74,7 +73,6 @@ class Page(HTMLParser):
 
 
 def part_of(source: str, section: str) -> str:
-    """The HTML of a section."""
     start = source.index(f'<section id="{section}">')
     return source[start : source.index("</section>", start)]
 

@@ -112,7 +112,6 @@ class Case:
         return " ".join([self.model, "x".join(map(str, self.image_shape)), *words])
 
     def to_json(self) -> str:
-        """As `from_json` reads it."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -188,7 +187,6 @@ class Distances:
     changes: dict[str, float]
 
     def worst(self) -> dict[str, float]:
-        """The largest of each kind."""
         return {kind: max(leaves.values(), default=0.0) for kind, leaves in vars(self).items()}
 
     def wrong(self) -> dict[str, float]:

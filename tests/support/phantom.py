@@ -47,5 +47,4 @@ def map_back(plan: Plan, points: Any) -> NDArray[np.float64]:
 
 
 def dice(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Twice the shared voxels over all voxels of both."""
     return float(2 * (first & second).sum() / (first.sum() + second.sum()))

@@ -49,7 +49,6 @@ Splits = dict[str, list[list[Record]]]
 
 
 def refusal(source: str, stage: str, reason: str, detail="", *, split="train") -> dict[str, str]:
-    """One entry of rejected.jsonl."""
     return {"source": source, "split": split, "stage": stage, "reason": reason, "detail": detail}
 
 
@@ -79,7 +78,6 @@ def image_format(shape: Sequence[int], dtype: str, encoding: str, **more: Any) -
 
 
 def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
-    """The image as raw bytes, JPEG or PNG."""
     return bytes(ENCODERS[encoding](pixels, 95))
 
 

@@ -34,7 +34,6 @@ def reference_to(series: str) -> Dataset:
 
 
 def write_json(root: Path, document: Mapping[str, Any]) -> None:
-    """A dataset.json in the folder, which is made."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "dataset.json").write_text(json.dumps(document))
 

@@ -122,6 +122,5 @@ def convert_words(source: str | Path, out: str | Path, *more: str) -> list[str]:
 
 
 def convert(source: str | Path, out: str | Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run it."""
     words = convert_words(source, out, *more)
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)

@@ -49,7 +49,6 @@ def nrrd_parts(stored: NDArray[Any], encoding="raw", order="<", **fields: str | 
 
 
 def write_nrrd(stored: NDArray[Any], encoding: str = "raw", order: str = "<", **fields: str | None) -> bytes:
-    """A .nrrd file."""
     return b"".join(nrrd_parts(stored, encoding, order, **fields))
 
 
@@ -83,7 +82,6 @@ def meta_parts(stored: NDArray[Any], encoding="raw", order="<", parts=1, **field
 
 
 def write_meta(stored: NDArray[Any], encoding="raw", order="<", parts=1, **fields: str | None) -> bytes:
-    """A .mha file."""
     return b"".join(meta_parts(stored, encoding, order, parts, **fields))
 
 

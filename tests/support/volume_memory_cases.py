@@ -98,7 +98,6 @@ CONVERSIONS = {
 
 
 def draw(folder: Path, shape: Shape, *names: str) -> None:
-    """Write some of the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         if not (folder / name).exists():

@@ -125,7 +125,6 @@ def as_simpleitk(array: NDArray[Any], grid: Grid) -> Any:
 
 
 def write_table(folder: Path, rows: Iterable[Sequence[object]], columns: str = "id,image,label") -> Path:
-    """A table of scans as CSV."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "table.csv"
     with path.open("w", newline="") as stream:

@@ -58,7 +58,6 @@ class DrawnScan:
 
     @property
     def grid(self) -> Grid:
-        """Of a volume."""
         return Grid(shape=self.label.shape, affine=self.affine)  # type: ignore[arg-type]
 
     @property
@@ -69,7 +68,6 @@ class DrawnScan:
 
     @property
     def spacing_mm(self) -> NDArray[np.float32]:
-        """The distance between voxels along each axis."""
         return np.array(self.grid.spacing_mm, np.float32)
 
 
@@ -176,7 +174,6 @@ def write_scans(
 
 
 def scan_statistics(chosen: Sequence[DrawnScan]) -> Statistics:
-    """What is counted of labels."""
     voxels = {str(value): [int((scan.label == value).sum()) for scan in chosen] for value in CLASSES}
     counts = {"records": len(chosen), "labelled": sum(scan.labelled for scan in chosen)}
     counts["labels"] = {value: sum(map(bool, each)) for value, each in voxels.items()}

@@ -51,7 +51,6 @@ def test_the_counts_of_ssd_anchors_of_the_tf_object_detection_api():
 
 
 def slow_retinanet(image, feature, stride, scale, ratios, octaves):
-    """One anchor after the other."""
     found = np.zeros((*feature, len(ratios) * octaves, 4))
     for y, x in np.ndindex(*feature):
         center_y = y * stride + (stride / 2 if image[0] % stride == 0 else 0)

@@ -113,7 +113,6 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """A run of four steps on one device."""
     return run(config_of(), folder)
 
 

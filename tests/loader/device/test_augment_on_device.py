@@ -51,7 +51,6 @@ def changed(batch, augmentations, values=None, **options):
 
 
 def expected_of(batch, row, several, values):
-    """What an example becomes, by the oracles."""
     image = np.asarray(batch["image"][row])
     return augmented(image, several, seed=SEED, identity=int(IDS[row]), epoch=int(EPOCHS[row]), values=values)
 

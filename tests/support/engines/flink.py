@@ -19,6 +19,9 @@ from tests.support.engines.worker_environment import worker_options
 
 FLINK = "1.19.0"
 MACHINES = (1, 2)
+_MEMORY = {"framework.heap.size": 128, "task.heap.size": 256, "framework.off-heap.size": 128}
+_MEMORY |= {"task.off-heap.size": 0, "network.min": 64, "network.max": 64, "managed.size": 256}
+_MEMORY |= {"jvm-metaspace.size": 256, "jvm-overhead.min": 128, "jvm-overhead.max": 128}
 _SETTINGS = {
     "jobmanager.rpc.address": "localhost",
     "jobmanager.memory.process.size": "1024m",
@@ -28,16 +31,7 @@ _SETTINGS = {
     "taskmanager.host": "localhost",
     "taskmanager.numberOfTaskSlots": "1",
     "taskmanager.cpu.cores": "1",
-    "taskmanager.memory.framework.heap.size": "128m",
-    "taskmanager.memory.task.heap.size": "256m",
-    "taskmanager.memory.framework.off-heap.size": "128m",
-    "taskmanager.memory.task.off-heap.size": "0m",
-    "taskmanager.memory.network.min": "64m",
-    "taskmanager.memory.network.max": "64m",
-    "taskmanager.memory.managed.size": "256m",
-    "taskmanager.memory.jvm-metaspace.size": "256m",
-    "taskmanager.memory.jvm-overhead.min": "128m",
-    "taskmanager.memory.jvm-overhead.max": "128m",
+    **{f"taskmanager.memory.{part}": f"{mebibytes}m" for part, mebibytes in _MEMORY.items()},
     "parallelism.default": "2",
     "heartbeat.interval": "2000",
     "heartbeat.timeout": "10000",
@@ -107,7 +101,6 @@ def kill_task_manager(home: Path, machine: int) -> None:
 
 
 def worker_pids(home: Path) -> list[int]:
-    """The Python workers that run."""
     return [pid for machine in MACHINES for pid in children_of(home, f"taskmanager-{machine}")]
 
 

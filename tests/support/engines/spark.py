@@ -26,7 +26,6 @@ def start(home: Path) -> dict[str, str]:
 
 
 def worker_pids(home: Path) -> list[int]:
-    """The Python workers that run."""
     return children_of(home, "jobserver")
 
 

@@ -1,4 +1,4 @@
-"""A search ends at the largest size that fits, and savings compile what they name."""
+"""A search ends at the largest size that fits, savings compile what they name, and machines have known names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +14,7 @@ from halofeed.trainer.plan.cache import Cache
 from halofeed.trainer.plan.children import Answer
 from halofeed.trainer.plan.request import Request
 from halofeed.trainer.plan.search import resized
+from halofeed.trainer.plan.topologies import GENERATIONS, topology_named
 
 CONFIG = TrainConfig(model="classifier", image_shape=(256, 256, 3), batch_size=8, optimizer="adam")
 STATE = {"parameters": 10, "optimizer": 20, "average": 0}
@@ -80,3 +81,43 @@ def test_another_size_changes_every_array_on_the_images_grid():
         "image": ((8, 96, 96, 1), "uint8"), "label": ((8, 96, 96), "uint8"), "valid": ((8,), "bool"),
     }  # fmt: skip
     assert changed.facts == {"image_shape": [96, 96, 1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "cores"),
+    [
+        ("v2-8", "v2:2x2", 8),
+        ("v3-8", "v3:2x2", 8),
+        ("v3-16", "v3:2x4", 16),
+        ("v3-64", "v3:4x8", 64),
+        ("v4-8", "v4:2x2x1", 4),
+        ("V5LITEPOD-16", "v5e:4x4", 16),
+        ("v5p-16", "v5p:2x2x2", 8),
+        ("v6e-8", "v6e:2x4", 8),
+        ("v3:8x8", "v3:8x8", 128),
+    ],
+)
+def test_a_name_gives_the_grid_of_its_chips_and_the_cores_that_jax_counts(name, grid, cores):
+    found = topology_named(name)
+    assert (found.grid, found.devices) == (grid, cores)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_every_generation_says_where_its_figures_are_published(generation):
+    chip = GENERATIONS[generation].chip
+    assert chip.source and min(chip.memory_bytes, chip.flops_per_second, chip.memory_bytes_per_second) > 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v9-8", "known: v2, v3, v4, v5e, v5p, v6e"),
+        ("v3-12", "expected 8, 16, 32"),
+        ("v4:2x2", "lie along 3 axes"),
+        ("cpu:0", "1 to 128"),
+        ("", "not known"),
+    ],
+)
+def test_an_unknown_machine_is_refused_with_those_there_are(name, words):
+    with pytest.raises(UsageError, match=words):
+        topology_named(name)
