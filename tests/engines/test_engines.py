@@ -74,7 +74,7 @@ def cluster(cluster_home):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", [spark, prism], ids=["spark", "prism"])
-def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_bytes(
+def test_spark_and_prism_whose_workers_installed_the_sdist_give_local_bytes(
     engine, source, expected, tmp_path
 ):
     home = tmp_path / "engine"
@@ -97,9 +97,7 @@ def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_by
 
 
 @pytest.mark.exhaustive
-def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_at_its_limit(
-    source, expected, tmp_path
-):
+def test_a_pool_gives_local_bytes_and_a_job_without_a_worker_ends_at_its_limit(source, expected, tmp_path):
     home = tmp_path / "engine"
     for beam in running(prism, home):
         pool = " ".join([beam, *pool_options(home)])
@@ -137,9 +135,7 @@ def test_what_is_wrong_on_a_worker_is_told_with_its_cure(source, tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["masks", "volumes"])
-def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
-    case, cluster, source, expected, tmp_path
-):
+def test_flink_workers_that_installed_the_sdist_give_local_bytes(case, cluster, source, expected, tmp_path):
     assert run(source, tmp_path, case, cluster) == expected[case]
 
 
@@ -158,7 +154,7 @@ def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_inp
 
 
 @pytest.mark.exhaustive
-def test_what_a_killed_command_left_after_the_commit_is_swept_by_the_next(
+def test_what_a_command_killed_after_the_commit_left_is_swept_by_the_next(
     cluster, source, expected, tmp_path
 ):
     with begun(source, tmp_path, "masks", cluster) as command:

@@ -60,9 +60,8 @@ SCAN_CHAINS = [
 @pytest.mark.long
 @pytest.mark.parametrize("chain", SCAN_CHAINS)
 def test_organs_keep_their_size_and_their_tissue(brains, chain):
-    plain, moved = (
-        Loader(brains, batch_size=4, shuffle=False, augment=augment).batch(0) for augment in ([], chain)
-    )
+    given = {"batch_size": 4, "shuffle": False}
+    plain, moved = (Loader(brains, **given, augment=augment).batch(0) for augment in ([], chain))
     assert np.array_equal(plain["id"], moved["id"])
     for row in range(4):
         assert not np.array_equal(plain["label"][row], moved["label"][row])

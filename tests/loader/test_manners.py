@@ -91,9 +91,8 @@ def test_keras_fits_and_evaluates_without_a_map_of_its_own(photos):
     model.compile("sgd", loss, weighted_metrics=["accuracy"])
     model.fit(train.dataset(as_supervised=True), steps_per_epoch=2, shuffle=False, verbose=0)
     _, accuracy = model.evaluate(exact.dataset(as_supervised=True), verbose=0)
-    images, labels = (
-        np.concatenate([batch[name][batch["valid"]] for batch in exact]) for name in ("image", "label")
-    )
+    shown = [{name: array[batch["valid"]] for name, array in batch.items()} for batch in exact]
+    images, labels = (np.concatenate([batch[name] for batch in shown]) for name in ("image", "label"))
     expected = (model.predict(images, verbose=0).argmax(-1) == labels).mean()
     assert accuracy == pytest.approx(expected)
 

@@ -129,13 +129,11 @@ for step, placed in zip(range(3, 6), stream):
                  for shard in placed["image"].addressable_shards])
 print(json.dumps(held))
 """
-MESHES = [(2, 4, 2), (4, 4, 1), (4, 2, 1)]
+CASES = [(2, 4, 2), (4, 4, 1), (4, 2, 1)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("processes", "cores", "devices"), others(MESHES, MESHES[:1], pytest.mark.exhaustive)
-)
+@pytest.mark.parametrize(("processes", "cores", "devices"), others(CASES, CASES[:1], pytest.mark.exhaustive))
 def test_processes_hold_the_slabs_of_one_global_batch(draw, write, processes, cores, devices):
     folder = write(draw(20))
     outputs = run_processes(ON_MESH, processes, str(folder), str(cores), str(devices))

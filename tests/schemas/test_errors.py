@@ -32,12 +32,9 @@ def test_every_error_is_ours_and_survives_pickling(error: errors.HalofeedError) 
     assert isinstance(error, ValueError) == isinstance(error, errors.UsageError)
 
 
-def test_a_manifest_error_lists_every_problem_on_a_line_of_its_own() -> None:
+def test_a_manifest_error_lists_every_problem_and_a_source_error_without_detail_has_no_brackets() -> None:
     error = errors.ManifestError("m.json", iter([("a.b", "wrong"), ("c", "missing")]))
     assert str(error) == "m.json: 2 problems\n  a.b: wrong\n  c: missing"
-
-
-def test_a_source_error_without_detail_has_no_brackets() -> None:
     assert str(errors.SourceError("read", "gone")) == "read: gone"
 
 
@@ -50,13 +47,10 @@ def test_a_source_error_without_detail_has_no_brackets() -> None:
         (BlockingIOError(errno.EAGAIN, "not now"), "no further process could be started"),
     ],
 )
-def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
+def test_a_shortage_is_named_with_its_cure_and_other_errors_are_none(error, said, tmp_path):
     text = shortage(error)
     assert text is not None and text.startswith(said) and "--workers" in text
     with pytest.raises(JobError), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
         raise error
     assert job_error(str(tmp_path)) == f"shard train/0: {text}"
-
-
-def test_other_errors_are_none():
     assert shortage(RuntimeError("else")) is None and shortage(OSError(errno.ENOENT, "no")) is None

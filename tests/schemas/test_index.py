@@ -114,9 +114,7 @@ def test_every_changed_byte_and_every_truncation_is_a_corrupt_file_that_says_how
         changed = bytearray(data)
         changed[position] ^= 1 << position % 8
         for broken in (bytes(changed), data[:position]):
-            with pytest.raises(
-                CorruptFileError, match=r"x\.index: .*the same `halofeed convert` with --overwrite"
-            ):
+            with pytest.raises(CorruptFileError, match=r"x\.index: .*`halofeed convert` with --overwrite"):
                 ShardIndex.from_bytes(broken, "x.index")
     with pytest.raises(CorruptFileError):
         ShardIndex.from_bytes(data + b"\0", "x.index")
@@ -185,9 +183,7 @@ def test_the_checksum_of_the_file_tells_indexes_apart() -> None:
 
 def test_an_index_of_the_earlier_form_is_refused_with_the_cure() -> None:
     data = b"HALOIDX1" + sample().to_bytes()[len(MAGIC) :]
-    with pytest.raises(
-        CorruptFileError, match=r"x\.index: an index of an earlier version.* with --overwrite"
-    ):
+    with pytest.raises(CorruptFileError, match=r"x\.index: an index of an earlier version.* --overwrite"):
         ShardIndex.from_bytes(data, "x.index")
 
 

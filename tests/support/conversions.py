@@ -1,7 +1,5 @@
 """What the tests of conversions share: how to run one, and how to read what it left, without the loader."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -24,7 +22,6 @@ from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.plan import Plan, make_plan, open_sources
 from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.prep.annotations.contract import ListSeries
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
@@ -226,9 +223,7 @@ def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, brok
     return root
 
 
-def planned(
-    source: object, folder: Path, recipe: Recipe, list_series: ListSeries | None = None
-) -> tuple[Plan, list[bytes]]:
+def planned(source: object, folder: Path, recipe: Recipe, list_series=None) -> tuple[Plan, list[bytes]]:
     """A plan whose references are written into the folder of a data set, and each of them as text."""
     options = JobOptions(source=str(source), out="-", name="set")
     output = OutputFolder(str(folder))

@@ -116,9 +116,8 @@ def bias_field(image: Image, given: Any, drawn: Drawn, black: float, white: floa
     for place in np.ndindex(image.shape[:-1]):
         total, at = 0.0, [math.pi * (at + 0.5) / size for at, size in zip(place, image.shape, strict=False)]
         for weight, each in zip(weights, orders, strict=True):
-            total += weight * math.prod(
-                math.cos(order * angle) for order, angle in zip(each, at, strict=True)
-            )
+            waves = [math.cos(order * angle) for order, angle in zip(each, at, strict=True)]
+            total += weight * math.prod(waves)
         field = math.exp(strength * total / sum(map(abs, weights)))
         out[place] = given.zero + (image[place] - given.zero) * field
     return out
@@ -137,9 +136,7 @@ ORACLES: Mapping[str, Callable[..., Image]] = {
 }
 
 
-def augmented(
-    image: NDArray[Any], augmentations: Any, *, seed: int, identity: int, epoch: int, values
-) -> Image:
+def augmented(image: NDArray[Any], augmentations: Any, *, seed, identity, epoch, values) -> Image:
     """One image [..., channel] after all of them, without clipping."""
     out = image.astype(np.float64)
     for place, given in enumerate(augmentations):

@@ -1,7 +1,6 @@
 """What the tests of DICOM share: how a folder is opened and listed, and what damaged bytes of a mask may end in."""
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,7 @@ def slices(count: int) -> NDArray[np.uint16]:
     return np.arange(count * 30, dtype=np.uint16).reshape(count, 5, 6)
 
 
-def write_scan(
-    folder: Path, count=4, series="1.2.3", step: Sequence[float] = (0, 0, 2), **options: Any
-) -> None:
+def write_scan(folder: Path, count=4, series="1.2.3", step=(0, 0, 2), **options: Any) -> None:
     """A series of such slices."""
     positions = [[index * side for side in step] for index in range(count)]
     write_series(folder, slices(count), positions, series=series, **options)

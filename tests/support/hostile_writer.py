@@ -25,7 +25,8 @@ from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter, read_records
 from tests.support.memory_cases import png_chunk
 
 MANIFEST = "manifest.json"
-EMPTY: Mapping[str, list[int]] = {}
+Starts = Mapping[str, list[int]]
+EMPTY: Starts = {}
 
 NUMBERS = ["-1", "0", "1", "2", "7", "255", "65536", "2147483648", "1099511627776", "4611686018427387904"]
 NUMBERS += ["9223372036854775807", "9223372036854775808", "-9223372036854775808", "1e400", "-1e400", "0.5"]
@@ -259,9 +260,7 @@ def picture(draw: random.Random) -> bytes:
     return b"BM" + struct.pack("<IIIIiiHHIIiiII", 54, 0, 54, 40, *sides, 1, 24, 0, 0, 0, 0, 0, 0)
 
 
-def rewrite(
-    folder: Path, shard: str, records: list[bytes], raw_starts: Mapping[str, list[int]] = EMPTY
-) -> None:
+def rewrite(folder: Path, shard: str, records: list[bytes], raw_starts: Starts = EMPTY) -> None:
     """Write a shard again.
 
     Args:

@@ -9,6 +9,8 @@ from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.files import LocalFiles
 
+Found = dict[str, Reference]
+
 
 def write_files(root: Path, contents: Mapping[str, str | bytes]) -> LocalFiles:
     """Files by their paths below a folder; the folder."""
@@ -29,9 +31,7 @@ def list_references(layout: str, root: Path, file=None, images=None, **options: 
     return list(listing(LocalFiles(root), LocalFiles(images or root), file or None, LayoutOptions(**options)))
 
 
-def by_source(
-    layout: str, source: LocalFiles | Path, file=None, images=None, **options
-) -> dict[str, Reference]:
+def by_source(layout: str, source: LocalFiles | Path, file=None, images=None, **options) -> Found:
     """The same by source: each once, as its text says it, of files that are there unless it has a problem."""
     root = source if isinstance(source, Path) else Path(source.root)
     references = list_references(layout, root, file, images, **options)

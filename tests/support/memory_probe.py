@@ -36,9 +36,7 @@ class Measured:
     result: Any
 
 
-def measure(
-    function: Callable[..., Any], *arguments: Any, warm=(), most_bytes: int | None = None
-) -> Measured:
+def measure(function: Callable[..., Any], *arguments: Any, warm=(), most_bytes=None) -> Measured:
     """Make a call of a function that a module names, and measure it.
 
     Args:

@@ -45,9 +45,7 @@ def open_nifti_mask(data: bytes) -> Mask:
     return open_mask(MemoryFiles({"a.nii": data}), "a.nii", Grid(shape=(1, 1, 1), affine=np.eye(4)))
 
 
-def write_header(
-    shape: tuple[int, ...], dtype: Any, order="<", version=1, kind="single", **fields: Any
-) -> bytes:
+def write_header(shape: tuple[int, ...], dtype, order="<", version=1, kind="single", **fields: Any) -> bytes:
     """A header with an sform and a qform of AFFINE; `fields` overwrite what they name."""
     classes: dict[tuple[int, str], Any] = {
         (1, "single"): nibabel.Nifti1Header,

@@ -61,9 +61,7 @@ def numbers_in(clip: Clip) -> list[int]:
     return [number_in(frame) for frame in clip.read(range(clip.frames))]
 
 
-def write_video(
-    path: Path, codec: str, count=20, frame_rate: float = 25, numbers: Iterable[int] = ()
-) -> bytes:
+def write_video(path: Path, codec: str, count=20, frame_rate=25.0, numbers: Iterable[int] = ()) -> bytes:
     """Write a video of drawn frames; returns its bytes."""
     return write_frames(path, codec, [draw(number) for number in list(numbers) or range(count)], frame_rate)
 

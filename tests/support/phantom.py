@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from itertools import permutations, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,7 @@ ORIENTATIONS: tuple[Orientation, ...] = tuple(
 """All 48 ways to store a volume."""
 
 
-def write_phantom(
-    folder: Path, numbers: Iterable[int], grids=None, ending=".nii"
-) -> list[tuple[str, str, str]]:
+def write_phantom(folder, numbers: Iterable[int], grids=None, ending=".nii") -> list[tuple[str, str, str]]:
     """Write the phantom and its mask in some of the 48 orientations, and on other grids.
 
     Returns: the name, the image's file and the mask's file of each scan; names are numbers of two digits.

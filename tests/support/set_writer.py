@@ -81,9 +81,7 @@ def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
     return bytes(ENCODERS[encoding](pixels, 95))
 
 
-def stored_features(
-    key, identity: int, encoded: bytes, encoding: str, shape: Sequence[int], *, file=""
-) -> Features:
+def stored_features(key, identity, encoded: bytes, encoding, shape: Sequence[int], *, file="") -> Features:
     """What every record says of its image [(depth,) height, width]; its file is called as its key unless said."""
     sides = ("depth", "height", "width")[-len(shape) :]
     digest = {} if encoding == "raw" else {"image/key/sha256": hashlib.sha256(encoded).hexdigest().encode()}

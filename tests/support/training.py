@@ -40,9 +40,7 @@ def placed(mesh: Mesh, partition: Partition, batch: Mapping[str, Any]) -> dict[s
     """The batch, each of its arrays split as the partition says."""
     shapes = {key: value.shape for key, value in batch.items()}
     specs = mesh_specs(mesh, partition, shapes)
-    return place_batch(
-        mesh, specs, shapes, lambda first, last: {key: value[first:last] for key, value in batch.items()}
-    )
+    return place_batch(mesh, specs, shapes, lambda a, b: {key: value[a:b] for key, value in batch.items()})
 
 
 def abstract_outputs(model: Any, *shape: int) -> Any:

@@ -72,9 +72,7 @@ WHOLE = {"depth": LARGE[0], "height": LARGE[1], "width": LARGE[2]}
 SMALLER = {"depth": 32, "height": 128, "width": 128}
 
 
-def _of(
-    options: dict[str, Any], image="ct.nii.gz", mask="mask.nii.gz"
-) -> tuple[str, str | None, dict[str, Any]]:
+def _of(options, image="ct.nii.gz", mask="mask.nii.gz") -> tuple[str, str | None, dict[str, Any]]:
     return image, mask, options
 
 
@@ -187,8 +185,6 @@ def measured_mask(name: str, folder: Path) -> Measured:
     """What reading a mask takes; the result is what it is planned to take."""
     path, small = folder / "mask.dcm", folder / "small.dcm"
     path.write_bytes(saved(MASKS[name]()))
-    is_contour = "contour" in name
-    small.write_bytes(
-        saved(structure_set({1: ("a", [_circle(20, 1, 9)])}) if is_contour else _segments(1, 2))
-    )
+    contours = {1: ("a", [_circle(20, 1, 9)])}
+    small.write_bytes(saved(structure_set(contours) if "contour" in name else _segments(1, 2)))
     return measure(asked_for, "mask", os.fspath(path), warm=("mask", os.fspath(small)))

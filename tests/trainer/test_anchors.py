@@ -85,15 +85,13 @@ def test_ssd_anchors_of_a_wide_image_are_square_in_pixels():
     assert between[2] - between[0] == pytest.approx(200 * (0.35 * 0.5) ** 0.5, abs=1e-3)
 
 
-def test_the_lowest_ssd_layer_has_a_small_square_and_two_long_anchors():
+def test_the_lowest_and_the_last_ssd_level_have_anchors_of_their_own():
+    """A small square and two long ones; the last one interpolates towards the whole image."""
     anchors = ssd_anchors((300, 300), (1, 1), level=0, levels=6)[0, 0]
     sides = anchors[:, 2:] - anchors[:, :2]
     root = 2**0.5
     expected = [[0.1, 0.1], [0.2 / root, 0.2 * root], [0.2 * root, 0.2 / root]]
     np.testing.assert_allclose(sides, expected, atol=1e-6)
-
-
-def test_the_last_ssd_level_interpolates_towards_the_whole_image():
     anchors = ssd_anchors((300, 300), (1, 1), level=5, levels=6)[0, 0]
     sides = anchors[:, 2] - anchors[:, 0]
     assert sides[0] == pytest.approx(0.95) and sides[5] == pytest.approx(0.95**0.5)

@@ -62,9 +62,7 @@ def test_classifiers_of_any_width_give_float32_logits_of_any_image(name):
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.booleans(), st.booleans())
-def test_doubling_repeats_rows_and_columns_and_cuts_what_an_uneven_map_lacks(
-    height, width, uneven_height, uneven_width
-):
+def test_doubling_repeats_rows_and_cuts_what_an_uneven_map_lacks(height, width, uneven_height, uneven_width):
     x = np.arange(height * width, dtype=np.float32).reshape(1, height, width, 1)
     shape = (1, 2 * height - uneven_height, 2 * width - uneven_width, 1)
     found = np.asarray(doubled(jnp.asarray(x), shape, Pass()))

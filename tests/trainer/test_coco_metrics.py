@@ -66,9 +66,8 @@ def as_files(folder, evaluation):
                     "area": float(truth["area"][row, index]),
                     "iscrowd": int(truth["is_crowd"][row, index]),
                 }
-                annotations.append(
-                    {"id": len(annotations) + 1, **as_coco(image["id"], truth, row, index), **more}
-                )
+                more["id"] = len(annotations) + 1
+                annotations.append(as_coco(image["id"], truth, row, index) | more)
             for index in range(predictions["num_detections"][row]):
                 score = float(predictions["scores"][row, index])
                 results.append({**as_coco(image["id"], predictions, row, index), "score": score})
@@ -146,7 +145,7 @@ def test_rows_that_are_not_valid_count_nothing():
     np.testing.assert_array_equal(scores[~np.isnan(scores)], of_valid)
 
 
-def test_where_there_is_nothing_to_count_a_number_is_none():
+def test_where_there_is_nothing_to_count_a_number_is_none_and_without_detections_precision_is_zero():
     evaluation = list(random_evaluation(7))
     for _, truth in evaluation:
         truth["num_boxes"][:] = 0
@@ -155,9 +154,6 @@ def test_where_there_is_nothing_to_count_a_number_is_none():
     assert set(scores[~np.isnan(scores)]) <= {0.0, 1.0}
     empty = CocoMetrics(LABELS).result()
     assert empty["mAP"] is None and empty["examples"] == 0
-
-
-def test_without_detections_precision_is_zero():
     evaluation = list(random_evaluation(8))
     for predictions, _ in evaluation:
         predictions["num_detections"][:] = 0

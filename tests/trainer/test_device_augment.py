@@ -124,9 +124,7 @@ def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(fold
     assert whole.metrics is not None and whole.metrics["examples"] == 4
 
 
-def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_version_goes_on(
-    folder, tmp_path, whole
-):
+def test_a_resumed_run_draws_what_the_whole_one_drew_also_of_an_earlier_version(folder, tmp_path, whole):
     first = run(config_of(), folder, out=tmp_path / "run", ends=2)
     assert first.steps == 2
     assert run(config_of(), folder, out=tmp_path / "run").losses == whole.losses[2:]

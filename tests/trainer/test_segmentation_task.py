@@ -82,9 +82,7 @@ def test_rows_of_padding_and_rows_without_a_label_change_neither_loss_nor_gradie
 @pytest.mark.parametrize("over_batch", [False, True])
 @pytest.mark.parametrize("name", ["cross_entropy", "dice", "generalized_dice", "adaptive_dice", "tversky"])
 @pytest.mark.parametrize("ignored", [255, 1])
-def test_ignored_voxels_have_no_gradient_and_the_others_the_loss_that_they_have_alone(
-    name, over_batch, ignored
-):
+def test_ignored_voxels_have_no_gradient_and_the_others_the_loss_of_their_own(name, over_batch, ignored):
     logits, batch = drawn((4, 6))
     label = batch["label"]
     label[label == 1] = 2

@@ -43,10 +43,15 @@ def test_logits_lie_on_the_images_grid_and_coarse_ones_on_halved_ones(image_shap
     assert shapes_of(image_shape, depth=2, width=2)["coarse"] == []
 
 
-def test_features_double_up_to_the_most():
+def test_features_double_up_to_the_most_and_the_foreground_has_its_prior_before_training():
     options = {"classes": 2, "image_shape": (16, 16, 1), "depth": 4, "width": 3, "max_width": 10}
     model = nnx.eval_shape(lambda: UNet(layers_of(), **options))
     assert [block[-1].convolution.out_features for block in model.down] == [3, 6, 10, 10]
+    options = {"classes": 5, "image_shape": (8, 8, 1), "depth": 2, "width": 4, "norm": "batch"}
+    model = UNet(layers_of(), **options, foreground_prior=0.2)
+    np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), [0.8, 0.05, 0.05, 0.05, 0.05], rtol=1e-6)
+    with pytest.raises(UsageError, match="foreground_prior: expected a share between 0 and 1, got 1"):
+        UNet(layers_of(), **options, foreground_prior=1.0)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +147,6 @@ def test_planes_are_taken_for_volumes_of_stride_one_on_a_cpu():
         assert not taken("planes", **other)
     with pytest.raises(UsageError, match=r"volume_convolution: expected one of auto, .* got 'fast'"):
         layers_of(volume_convolution="fast")
-
-
-def test_before_training_the_foreground_has_its_prior():
-    options = {"classes": 5, "image_shape": (8, 8, 1), "depth": 2, "width": 4, "norm": "batch"}
-    model = UNet(layers_of(), **options, foreground_prior=0.2)
-    np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), [0.8, 0.05, 0.05, 0.05, 0.05], rtol=1e-6)
-    with pytest.raises(UsageError, match="foreground_prior: expected a share between 0 and 1, got 1"):
-        UNet(layers_of(), **options, foreground_prior=1.0)
 
 
 @pytest.mark.parametrize(

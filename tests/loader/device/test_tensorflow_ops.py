@@ -95,8 +95,7 @@ def test_a_dataset_is_augmented_as_batches_are(draw, write):
 
 
 def test_ids_of_another_dtype_are_refused():
-    batch = {"image": tf.zeros((2, 4, 4, 3), tf.uint8)} | {
-        key: tf.zeros(2, tf.int32) for key in ("id", "epoch")
-    }
+    ids = tf.zeros(2, tf.int32)
+    batch = {"image": tf.zeros((2, 4, 4, 3), tf.uint8), "id": ids, "epoch": ids}
     with pytest.raises(UsageError, match=r"expected int64 \[batch\], got int32"):
         augment_on_device(batch, [ALL["Hue"]], seed=1)

@@ -49,9 +49,8 @@ def test_arguments_outputs_and_donated_memory_are_those_of_a_run(on_cpu, cache):
     step = program.step()
     state = program.new_state()
     abstract = program.abstract_batch(spec)
-    batch = {
-        name: jax.numpy.zeros(one.shape, one.dtype, device=one.sharding) for name, one in abstract.items()
-    }
+    zeros = {name: jax.numpy.zeros(one.shape, one.dtype) for name, one in abstract.items()}
+    batch = {name: jax.device_put(zeros[name], one.sharding) for name, one in abstract.items()}
     lowered = step.lower(state, batch)
     kept = {name: batch[name] for name in ("image", "label", "valid")}
     device = jax.devices()[0]
