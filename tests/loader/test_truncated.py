@@ -40,7 +40,8 @@ def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, 
         folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 12}, shape=(8, 40, 56)), shards=2)
     else:
         folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding == "raw")
-    output = run_script(f"""
+    output = run_script(
+        f"""
 import itertools, os
 from pathlib import Path
 import tensorflow as tf
@@ -59,7 +60,7 @@ for augment, verify, cut in itertools.product(augmentations, {VERIFY!r}, (1, 500
         raise SystemExit(f"no error: {{augment}} {{verify}} {{cut}}")
     except CorruptFileError as error:
         print(error)
-    if cut == 5000:
+    if cut == 5000 and verify == "first":
         try:
             list(loader.dataset())
             raise SystemExit(f"no error of tf.data: {{augment}} {{verify}}")
@@ -67,7 +68,9 @@ for augment, verify, cut in itertools.product(augmentations, {VERIFY!r}, (1, 500
             assert str(path) in str(error), error
     path.write_bytes(data)
     loader.batch(0)
-""")
+""",
+        seconds=300,
+    )
     lines = output.splitlines()
     assert len(lines) == len(AUGMENT) * len(VERIFY) * 4
     name = f"{min(folder.glob('*-of-00002'))}: it ends at byte "
