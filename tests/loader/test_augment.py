@@ -203,18 +203,14 @@ def test_impossible_augmentations_are_refused(make, words):
         make()
 
 
-TABLES = {
-    "FlipLeftRight": {"probability": 0.2},
-    "FlipUpDown": {},
-    "FlipDepth": {},
-    "Rotate90": {"probability": 0.5},
-    "RandomCrop": {"sides": [4, 5], "minimum_visible": 0.1},
-    "ScaleJitter": {"height": 8, "width": 9, "scales": [0.5, 2]},
+TABLES = {"FlipLeftRight": {"probability": 0.2}, "FlipUpDown": {}, "FlipDepth": {}}
+TABLES |= {"Rotate90": {"probability": 0.5}, "RandomCrop": {"sides": [4, 5], "minimum_visible": 0.1}}
+TABLES |= {"ScaleJitter": {"height": 8, "width": 9, "scales": [0.5, 2]}, "MixUp": {"shares": [0.5, 0.5]}}
+TABLES |= {
     "RandomRotation": {"degrees": [5, 0, 10], "fill": 0},
     "ElasticDeformation": {"magnitude": 2, "grid": 10},
-    "Mosaic": {"height": 8, "width": 9, "center": [0.4, 0.6]},
-    "MixUp": {"shares": [0.5, 0.5]},
 }
+TABLES |= {"Mosaic": {"height": 8, "width": 9, "center": [0.4, 0.6]}}
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)

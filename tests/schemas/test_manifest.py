@@ -28,16 +28,11 @@ CRC = st.integers(0, 2**32 - 1)
 NAME = st.from_regex("[a-z][a-z0-9_]{0,5}", fullmatch=True)
 SPLIT = st.from_regex("[A-Za-z][A-Za-z0-9_.]{0,5}", fullmatch=True)
 BYTE, SIDE = st.integers(0, 255), st.integers(1, 9999)
-STATISTICS = st.fixed_dictionaries(
-    {},
-    optional={
-        "records": COUNT,
-        "labels": st.dictionaries(st.integers(0, 10**6).map(str), COUNT, max_size=3),
-        "notes": st.dictionaries(TEXT, COUNT, max_size=3),
-        "source_sizes": st.dictionaries(st.just("480x640"), COUNT),
-        "largest": st.lists(st.integers(0, 9999), min_size=2, max_size=2),
-    },
-)
+COUNTED = {"records": COUNT, "labels": st.dictionaries(st.integers(0, 10**6).map(str), COUNT, max_size=3)}
+COUNTED |= {"notes": st.dictionaries(TEXT, COUNT, max_size=3)}
+COUNTED |= {"source_sizes": st.dictionaries(st.just("480x640"), COUNT)}
+COUNTED["largest"] = st.lists(st.integers(0, 9999), min_size=2, max_size=2)
+STATISTICS = st.fixed_dictionaries({}, optional=COUNTED)
 
 
 @st.composite
@@ -58,18 +53,12 @@ def manifests(draw: Any) -> Manifest:
             shards.append(Shard(file=file, records=records, bytes=16 * records + draw(COUNT), **sums))
         if split != "all":
             splits[split] = Split(shards=tuple(shards), statistics=Statistics.from_json(draw(STATISTICS)))
-    return Manifest(
-        name=name,
-        version=".".join(str(draw(st.integers(0, 99))) for _ in range(3)),
-        task=task,
-        fields=TASKS[task].fields(image, max_boxes=draw(st.integers(1, 300)), masks=draw(st.booleans())),
-        labels=draw(st.dictionaries(st.integers(0, 10**6), TEXT, max_size=4)),
-        recipe=draw(st.dictionaries(TEXT, JSON, max_size=3)),
-        inputs=draw(st.dictionaries(TEXT, JSON, max_size=3)),
-        splits=splits,
-        rejected=draw(st.dictionaries(TEXT, COUNT, max_size=3)),
-        software=draw(st.dictionaries(TEXT, TEXT, max_size=3)),
-    )
+    values = {"recipe": JSON, "inputs": JSON, "rejected": COUNT, "software": TEXT}
+    more = {which: draw(st.dictionaries(TEXT, value, max_size=3)) for which, value in values.items()}
+    more["labels"] = draw(st.dictionaries(st.integers(0, 10**6), TEXT, max_size=4))
+    more["fields"] = TASKS[task].fields(image, max_boxes=draw(st.integers(1, 300)), masks=draw(st.booleans()))
+    version = ".".join(str(draw(st.integers(0, 99))) for _ in range(3))
+    return Manifest(name=name, version=version, task=task, splits=splits, **more)
 
 
 def sample() -> Manifest:

@@ -20,15 +20,13 @@ def convert(source: Path, out: Path, workers: int, *more: str) -> list[str]:
 
 def light_entries(data: Path, out: Path) -> dict[str, list[str]]:
     """Commands that need no accelerator's libraries, by name; they write below `out` alone."""
-    return {
-        "help": ["--help"],
-        "help of convert": ["convert", "--help"],
-        "verify": ["verify", str(data)],
+    entries = {"help": ["--help"], "help of convert": ["convert", "--help"], "verify": ["verify", str(data)]}
+    entries |= {
         "inspect": ["inspect", str(data)],
         "inspect a record": ["inspect", str(data), "--record", "train:1"],
-        "report": ["report", str(data), "--output", str(out / "report.html")],
-        "package": ["package", "--output", str(out)],
     }
+    entries["report"] = ["report", str(data), "--output", str(out / "report.html")]
+    return entries | {"package": ["package", "--output", str(out)]}
 
 
 def start(words: Sequence[str], temporary: Path, **more: Any) -> subprocess.Popen[str]:

@@ -13,15 +13,9 @@ from tests.support.dicom_writer import ENCODERS, item
 
 SEGMENTATION, LABEL_MAP = "1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
-SECRETS = {
-    "PatientName": "Quixote^Alonso",
-    "PatientID": "MRN-4711-0815",
-    "PatientBirthDate": "19470921",
-    "InstitutionName": "St. Elsewhere",
-    "StudyDescription": "Follow-up of Quixote",
-    "ReferringPhysicianName": "Panza^Sancho",
-    "StudyDate": "20050116",
-}
+SECRETS = {"PatientName": "Quixote^Alonso", "PatientID": "MRN-4711-0815", "PatientBirthDate": "19470921"}
+SECRETS |= {"InstitutionName": "St. Elsewhere", "StudyDescription": "Follow-up of Quixote"}
+SECRETS |= {"ReferringPhysicianName": "Panza^Sancho", "StudyDate": "20050116"}
 """What must never leave a file."""
 LPS = np.array([-1.0, -1.0, 1.0])
 

@@ -100,8 +100,9 @@ def main(data: str, count: int, seed: int, how: str) -> None:
         raise Interrupted
 
     signal.signal(signal.SIGINT, raise_interrupted)
-    batches = map(new_loader().batch, range(STEPS))
-    expected = [{name: value.copy() for name, value in batch.items()} for batch in batches]
+    expected = [
+        {name: value.copy() for name, value in new_loader().batch(step).items()} for step in range(STEPS)
+    ]
     loader = new_loader()
     loader.batch(0)
     began = time.perf_counter()

@@ -77,21 +77,18 @@ def _stored(features: Mapping[str, Any], split: str, dtypes: Mapping[str, str]) 
     source_shape = tuple(int(side) for side in features["image/source/shape"])
     shared = ("encoded", "label", "labelled", "affine", "spacing_mm", "extent", "tile", "tile/origin")
     values = [features[f"image/{name}"] for name in shared]
-    return Stored(
-        name=bytes(features["image/filename"][0]).decode(),
-        key=bytes(features["image/key/source"][0]).decode(),
-        split=split,
-        image=image,
-        label=label.reshape(shape),
-        labelled=bool(features["image/labelled"][0]),
-        grid=Grid(shape=shape, affine=affines[0]),  # type: ignore[arg-type]
-        source_grid=Grid(shape=source_shape, affine=affines[1]),  # type: ignore[arg-type]
-        spacing_mm=tuple(features["image/spacing_mm"].tolist()),
-        extent=np.asarray(features["image/extent"], np.int64).reshape(2, 3),
-        tile=int(features["image/tile"][0]),
-        tile_origin=tuple(features["image/tile/origin"].tolist()),
-        bits=tuple(bytes(v[0]) if isinstance(v, list) else v.tobytes() for v in values),
-    )
+    texts = (bytes(features[f"image/{name}"][0]).decode() for name in ("filename", "key/source"))
+    named: dict[str, Any] = dict(zip(("name", "key"), texts, strict=True))
+    named |= {"grid": Grid(shape=shape, affine=affines[0]), "labelled": bool(features["image/labelled"][0])}
+    named |= {
+        "source_grid": Grid(shape=source_shape, affine=affines[1]),
+        "tile": int(features["image/tile"][0]),
+    }
+    named |= {"tile_origin": tuple(features["image/tile/origin"].tolist())}
+    named |= {"spacing_mm": tuple(features["image/spacing_mm"].tolist())}
+    named["extent"] = np.asarray(features["image/extent"], np.int64).reshape(2, 3)
+    bits = tuple(bytes(v[0]) if isinstance(v, list) else v.tobytes() for v in values)
+    return Stored(split=split, image=image, label=label.reshape(shape), bits=bits, **named)
 
 
 def image_values(data: Any, dtype: str) -> NDArray[Any]:

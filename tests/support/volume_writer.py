@@ -122,15 +122,15 @@ def scan_features(scan: DrawnScan, encoding: str = "raw", pad: bool = True) -> d
     """The tf.train.Example features of one example; pictures without padding where not `pad`."""
     image, label = scan.image, scan.label
     if image.ndim == 4:
-        more = {
-            "image/spacing_mm": scan.spacing_mm,
-            "image/affine": scan.affine.astype(np.float32).ravel(),
-            "image/extent": scan.extent.ravel(),
-            "image/source/affine": scan.source.affine.astype(np.float32).ravel(),
-            "image/source/shape": np.array(scan.source.shape),
-            "image/tile": np.array([scan.tile]),
-            "image/tile/origin": np.array([scan.tile, 0, 2 * scan.tile]),
+        source = scan.source
+        more = {"affine": scan.affine.astype(np.float32).ravel(), "spacing_mm": scan.spacing_mm}
+        more |= {
+            "source/affine": source.affine.astype(np.float32).ravel(),
+            "source/shape": np.array(source.shape),
         }
+        more |= {"extent": scan.extent.ravel(), "tile": np.array([scan.tile])}
+        more["tile/origin"] = np.array([scan.tile, 0, 2 * scan.tile])
+        more = {f"image/{name}": array for name, array in more.items()}
     else:
         height, width = scan.extent[1].tolist()
         if not pad:

@@ -31,27 +31,21 @@ def batch_of(seed=0):
     is_crowd = np.zeros((BATCH, BOXES), bool)
     is_crowd[0, 1] = True
     boxes[np.arange(BOXES) >= num_boxes[:, None]] = -1
-    return {
-        "image": np.zeros((BATCH, SIDE, SIDE, 3), np.uint8),
-        "boxes": boxes.astype(np.float32),
-        "classes": generator.integers(1, len(LABELS) + 1, (BATCH, BOXES)).astype(np.int32),
-        "num_boxes": num_boxes,
-        "is_crowd": is_crowd,
-        "area": np.ones((BATCH, BOXES), np.float32),
-        "valid": np.array([True, True, False, True]),
-    }
+    classes = generator.integers(1, len(LABELS) + 1, (BATCH, BOXES)).astype(np.int32)
+    objects = {"boxes": boxes.astype(np.float32), "classes": classes, "num_boxes": num_boxes}
+    objects |= {"is_crowd": is_crowd, "area": np.ones((BATCH, BOXES), np.float32)}
+    valid = np.array([True, True, False, True])
+    return {"image": np.zeros((BATCH, SIDE, SIDE, 3), np.uint8), "valid": valid, **objects}
 
 
 def outputs_of(seed=0, dtype=np.float64):
     generator = np.random.default_rng(seed)
-    return [
-        Level(
-            class_logits=generator.normal(-1, 2, (BATCH, *anchors.shape[:3], len(LABELS))).astype(dtype),
-            box_codes=generator.normal(0, 2, (BATCH, *anchors.shape)).astype(dtype),
-            anchors=anchors,
-        )
-        for anchors in ANCHORS
-    ]
+    outputs = []
+    for anchors in ANCHORS:
+        logits = generator.normal(-1, 2, (BATCH, *anchors.shape[:3], len(LABELS))).astype(dtype)
+        codes = generator.normal(0, 2, (BATCH, *anchors.shape)).astype(dtype)
+        outputs.append(Level(class_logits=logits, box_codes=codes, anchors=anchors))
+    return outputs
 
 
 @jax.jit
