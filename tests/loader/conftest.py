@@ -1,8 +1,12 @@
-"""Fixtures that draw examples and write small picture data sets."""
+"""Fixtures that draw examples and write small picture data sets; eight virtual CPU devices."""
 
+import jax
 import pytest
 
 from tests.support.picture_writer import draw_examples, write_splits
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
 
 
 @pytest.fixture(scope="session")

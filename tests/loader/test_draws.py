@@ -156,20 +156,17 @@ def test_the_millionth_step_of_ten_million_records_is_as_quick_as_the_first():
     assert seconds[1] < 20 * seconds[0] + 0.1
 
 
-@pytest.mark.parametrize(
-    ("draw_by", "words"),
-    [
+def test_what_cannot_be_drawn_is_refused(draw, write):
+    for draw_by, words in (
         ("clas", "expected 'class'"),
         ({"dragon": 1}, "not known"),
         ({0: -1}, "0 and more"),
         ([1.0, 2.0], "each of 5 records"),
         ([0.0] * 5, "one of them above 0"),
         (lambda ids: ids[:2], "each of 5 records"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(draw, write, draw_by, words):
-    with pytest.raises(UsageError, match=words):
-        Loader(write(draw(5)), batch_size=2, draw_by=draw_by)
+    ):
+        with pytest.raises(UsageError, match=words):
+            Loader(write(draw(5)), batch_size=2, draw_by=draw_by)
 
 
 def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, write, tmp_path):

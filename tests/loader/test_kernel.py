@@ -24,10 +24,6 @@ pytestmark = needs_kernel
 WINDOWS = [FlipLeftRight(), FlipUpDown(), FlipDepth(), RandomCrop(11, 70, 90)]
 
 
-def alone(work):
-    work()
-
-
 def guarded(size):
     """So many bytes before a page that nobody may read or write."""
     pages = -(-size // mmap.PAGESIZE) + 1
@@ -72,7 +68,7 @@ def test_a_window_is_what_numpy_copies_and_nothing_beside_it(data, axes, pixel, 
     moves[0, kernel.PIXEL_BYTES] = pixel
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "STREAMED_BYTES", 0 if streams else 1 << 40)
-        assert kernel.move(moves, alone, (source, target)).all()
+        assert kernel.move(moves, lambda work: work(), (source, target)).all()
     assert np.array_equal(target, window)
     target[...] = 7
     assert (frame == 7).all()

@@ -18,9 +18,6 @@ from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.training import run_processes
 
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 8)
-
 
 def batch_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray[Any, Any]]:
     return {key: np.arange(math.prod(shape), dtype=np.int32).reshape(shape) for key, shape in shapes.items()}

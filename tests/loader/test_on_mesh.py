@@ -18,9 +18,6 @@ from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.batches import same
 
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 8)
-
 
 @pytest.fixture(scope="module")
 def folder(draw, write):

@@ -133,19 +133,16 @@ def test_the_last_batch_of_a_finite_stream_is_padded_and_a_range_of_rows_is_that
     assert np.array_equal(whole.records[3:6], part.records) and np.array_equal(whole.epochs[3:6], part.epochs)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_impossible_values_are_refused():
+    for change, message in (
         ({"records": 0}, "at least one record"),
         ({"batch_size": 0}, "batch_size: expected at least 1"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"num_epochs": 0}, "num_epochs"),
-    ],
-)
-def test_impossible_values_are_refused(change, message):
-    with pytest.raises(UsageError, match=message):
-        Sampler(**{"records": 5, "batch_size": 2, **change})
+    ):
+        with pytest.raises(UsageError, match=message):
+            Sampler(**{"records": 5, "batch_size": 2, **change})
 
 
 def test_a_step_outside_the_stream_is_refused():

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -16,9 +15,6 @@ from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.batches import same
 from tests.support.volume_writer import draw_scans, write_scans
-
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 8)
 
 ORIGIN = ["spacing_mm", "affine", "source_affine", "source_shape", "extent", "tile", "tile_origin"]
 AUGMENT = [FlipDepth(), FlipLeftRight(), FlipUpDown(), RandomCrop(8, 8, 8, foreground=0.5), Rotate90()]

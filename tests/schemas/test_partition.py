@@ -134,20 +134,17 @@ def test_the_batch_axis_is_divided_after_the_replicas():
         partition.resolve({"image": (6, 8, 8, 3)}, replicas=2)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_mistake_on_the_command_line_is_refused():
+    for text, message in (
         ("image", "expected key=parts"),
         ("=1,4", "expected key=parts"),
         ("image=1,four", "whole numbers"),
         ("image=1,4,1,1;image=1,4,1,1", "given twice"),
         ("image=1,2,1,1", "cores_per_replica=2"),
         ("image=1,8,1,1", r"or pass cores_per_replica=8 \(--cores-per-replica 8\)"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_refused(text, message):
-    with pytest.raises(PartitionError, match=message):
-        Partition.parse(text, cores_per_replica=4)
+    ):
+        with pytest.raises(PartitionError, match=message):
+            Partition.parse(text, cores_per_replica=4)
 
 
 def test_what_is_printed_parses_to_the_same_partition():
@@ -155,15 +152,12 @@ def test_what_is_printed_parses_to_the_same_partition():
     assert Partition.parse(str(partition), cores_per_replica=8) == partition
 
 
-def test_cores_must_fit_the_system_and_divide_it():
+def test_cores_must_fit_the_system_and_divide_it_and_are_whole_numbers_also_of_numpy():
     assert Partition(cores_per_replica=4).replicas(8) == 2
     with pytest.raises(PartitionError, match="--virtual-devices 8"):
         Partition(cores_per_replica=8).replicas(1)
     with pytest.raises(PartitionError, match="use 4 of them"):
         Partition(cores_per_replica=4).replicas(6)
-
-
-def test_numpy_counts_are_taken_and_fractions_refused():
     assert core_axes(Partition(cores_per_replica=np.int64(4)).cores_per_replica) == ("core0", "core1")
     with pytest.raises(PartitionError, match=r"got 4\.0"):
         Partition(cores_per_replica=4.0)  # type: ignore[arg-type]

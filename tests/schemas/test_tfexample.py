@@ -161,20 +161,17 @@ def test_a_number_of_more_than_64_bits_is_cut_as_protobuf_does() -> None:
     assert decode_example(data)["k"].tolist() == [-1]
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_values_without_a_form_are_wrong_usage_that_names_the_key():
+    for value, message in (
         (np.zeros((2, 2)), "expected a one-dimensional array"),
         (np.array(["a"]), "has no form in tf.train.Example"),
         (np.array([2**63], np.uint64), "which int64 cannot hold"),
         ("text", "expected bytes, a list of bytes or an array, got 'text'"),
         (7, "expected bytes, a list of bytes or an array, got 7"),
         ([b"a", "b"], "expected a list of bytes, got 'b' in it"),
-    ],
-)
-def test_values_without_a_form_are_wrong_usage_that_names_the_key(value: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=f"key: .*{message}"):
-        encode_example({"key": value})
+    ):
+        with pytest.raises(UsageError, match=f"key: .*{message}"):
+            encode_example({"key": value})
 
 
 def test_an_example_of_two_gibibytes_is_refused_with_the_advice_to_tile() -> None:

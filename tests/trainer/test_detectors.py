@@ -75,17 +75,14 @@ def test_towers_share_kernels_over_levels_and_have_norms_of_their_own():
     assert set(SMALL) < set(MODELS["retinanet"].options())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_do_not_fit_are_refused():
+    for options, message in (
         ({"backbone": "vgg"}, "model.backbone 'vgg': not known; known: resnet50, mobilenet_v1"),
         ({"backbone": "mobilenet_v1", "blocks": (1, 1)}, "model.blocks: only resnet50 has them"),
         ({**SMALL, "last_level": 4}, "model.last_level: expected 5 or more, got 4"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        abstract_model("retinanet", **options)
+    ):
+        with pytest.raises(UsageError, match=message):
+            abstract_model("retinanet", **options)
 
 
 SIDES = {300: [19, 10, 5, 3, 2, 1], 512: [32, 16, 8, 4, 2, 1], 75: [5, 3, 2, 1, 1, 1]}

@@ -139,18 +139,15 @@ def test_a_resumed_run_draws_what_the_whole_one_drew_also_of_an_earlier_version(
         run(config_of(device_augment=()), folder, out=tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(folder):
+    for table, message in (
         ({"name": "Blur"}, "device_augment 'Blur': not known; known: Brightness, Contrast"),
         ({"name": "Hue", "angle": 3}, "device_augment Hue: .*it takes probability, degrees"),
         ({"name": "Hue", "degrees": 3}, r"Hue: degrees: expected a lower .*, such as \[-18.0, 18.0\]"),
         ({"name": "HUWindow"}, "HUWindow: expected Hounsfield units, the images are uint8"),
-    ],
-)
-def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(table, message, folder):
-    with pytest.raises(UsageError, match=message):
-        opened(config_of(device_augment=(table,)), folder)
+    ):
+        with pytest.raises(UsageError, match=message):
+            opened(config_of(device_augment=(table,)), folder)
 
 
 def test_a_recipe_of_toml_names_them(tmp_path):

@@ -214,9 +214,8 @@ def test_manual_step_equals_the_formula_at_every_step(data):
         np.testing.assert_array_equal(schedule(jnp.arange(35)), np.float32(expected))
 
 
-@pytest.mark.parametrize(
-    ("boundaries", "rates", "warmup", "message"),
-    [
+def test_manual_step_refuses_wrong_boundaries_and_rates():
+    for boundaries, rates, warmup, message in (
         ([-1, 5], [1, 1, 1], False, "boundaries: expected whole numbers above 0"),
         ([0, 5], [1, 1, 1], False, "boundaries: expected whole numbers above 0"),
         ([2.5, 5], [1, 1, 1], False, "boundaries: expected whole numbers above 0"),
@@ -224,11 +223,9 @@ def test_manual_step_equals_the_formula_at_every_step(data):
         ([5, 2], [1, 1, 1], False, "each above the one before"),
         ([5], [1, 1, 1], False, "rates: expected 2, one more than boundaries, got 3"),
         ([], [1], True, "expected one at least, where the warm-up ends"),
-    ],
-)
-def test_manual_step_refuses_wrong_boundaries_and_rates(boundaries, rates, warmup, message):
-    with pytest.raises(UsageError, match=message):
-        manual_step(boundaries=boundaries, rates=rates, warmup=warmup)
+    ):
+        with pytest.raises(UsageError, match=message):
+            manual_step(boundaries=boundaries, rates=rates, warmup=warmup)
 
 
 def test_a_warm_up_above_the_rate_or_beyond_the_run_is_refused():
@@ -256,9 +253,8 @@ def test_a_config_counts_updates_and_scales_every_rate_with_the_batch():
 MANUAL = {"schedule": "manual_step", "boundaries": (5,), "rates": (0.1, 0.2)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_settings_that_contradict_each_other_are_refused():
+    for changes, message in (
         ({"boundaries": (5,)}, "boundaries: belongs to the schedule manual_step, not cosine"),
         ({"rates": (5.0,)}, "rates: belongs to the schedule manual_step"),
         ({"schedule": "constant", "hold_steps": 3}, "hold steps: belongs to the schedule cosine"),
@@ -270,11 +266,9 @@ MANUAL = {"schedule": "manual_step", "boundaries": (5,), "rates": (0.1, 0.2)}
         ),
         ({**MANUAL, "warmup_learning_rate": 0.05}, "manual_step begins at the first of its rates"),
         ({"steps": 3, "accumulate_steps": 4}, "accumulate steps: expected at most the 3 steps"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(changes, message):
-    with pytest.raises(UsageError, match=message):
-        build_schedule(TrainConfig().changed(**changes))
+    ):
+        with pytest.raises(UsageError, match=message):
+            build_schedule(TrainConfig().changed(**changes))
 
 
 def test_a_rate_is_a_scalar_of_the_default_precision_inside_and_outside_jit():

@@ -127,15 +127,12 @@ def test_volumes_and_pictures_ask_for_what_maps_them_back():
         task_of((8, 8, 1), smooth=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_task_that_cannot_be_is_refused():
+    for options, message in (
         ({"labels": ("background",)}, "expected the background and a class or more"),
         ({"losses": {"focal": 1.0}}, "losses: expected weights of cross_entropy, dice, .*, got 'focal'"),
         ({"losses": {}}, "got 'none'"),
         ({"losses": {"dice": 0.0}}, "losses.dice: expected a weight above 0, got 0.0"),
-    ],
-)
-def test_a_task_that_cannot_be_is_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        Segmentation(**{"labels": LABELS, **options})
+    ):
+        with pytest.raises(UsageError, match=message):
+            Segmentation(**{"labels": LABELS, **options})

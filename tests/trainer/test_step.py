@@ -118,7 +118,7 @@ def test_computing_again_in_place_of_keeping_changes_no_value_and_keeps_less(cor
     assert norms(again) > norms(keeps), "norms are computed a second time"
 
 
-def test_batch_norm_spans_batch_and_image_and_keeps_running_statistics() -> None:
+def test_batch_norm_spans_image_and_valid_rows_of_the_batch_and_keeps_running_statistics() -> None:
     x = np.random.default_rng(0).normal(3, 2, (4, 5, 6, 2)).astype(np.float32)
     norm = BatchNorm(2, decay=0.75)
     mean, variance = x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2))
@@ -127,10 +127,6 @@ def test_batch_norm_spans_batch_and_image_and_keeps_running_statistics() -> None
     assert_close(norm.variance[...], 0.75 + 0.25 * variance)
     evaluated = norm(jnp.asarray(x), training=False)
     assert_close(evaluated, (x - norm.mean[...]) / np.sqrt(norm.variance[...] + 1e-3))
-
-
-def test_batch_norm_leaves_rows_that_are_not_valid_out_of_its_statistics() -> None:
-    x = np.random.default_rng(0).normal(3, 2, (4, 5, 6, 2)).astype(np.float32)
     valid, norm = np.array([True, False, True, False]), BatchNorm(2, decay=0.0)
     norm(jnp.asarray(x), valid=jnp.asarray(valid))
     assert_close(norm.mean[...], x[valid].mean(axis=(0, 1, 2)))

@@ -216,13 +216,9 @@ def test_progress_is_some_twenty_lines_where_there_is_no_terminal() -> None:
     assert all(re.search(r"images/s  input \d+%  .* left$", line) for line in steps[1:])
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_progress_stays_in_place_on_a_terminal() -> None:
-    stream = Terminal()
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
     run(config_of(steps=3, batch_size=2), Stripes(2), stream=stream)
     head, line = stream.getvalue().split("\n", 1)
     assert "parameters" in head

@@ -20,11 +20,13 @@ from tests.support.training import run_processes
         (8, {"replica": 1, "core0": 2, "core1": 2, "core2": 2}),
     ],
 )
-def test_a_mesh_has_replicas_and_core_axes_of_two(cores, shape):
+def test_a_mesh_has_replicas_and_core_axes_of_two_and_without_one_an_activation_is_left_alone(cores, shape):
     mesh = make_mesh(cores)
     assert dict(mesh.shape) == shape
     assert set(mesh.axis_types) == {AxisType.Auto}
     assert list(mesh.devices.flat) == jax.devices()
+    activation = jax.numpy.ones((2, 4, 4, 1))
+    assert constrain(activation, None, (1, 2, 1, 1)) is activation
 
 
 @pytest.mark.parametrize(
@@ -48,11 +50,6 @@ def test_an_activation_is_split_along_every_axis_of_its_image_or_along_none(shap
     assert (first, last) == ("replica", None)
     parts = [0 if axes is None else len(axes) if isinstance(axes, tuple) else 1 for axes in others]
     assert parts == [count.bit_length() - 1 if split else 0 for count in dims[1:-1]]
-
-
-def test_without_a_mesh_an_activation_is_left_alone():
-    activation = jax.numpy.ones((2, 4, 4, 1))
-    assert constrain(activation, None, (1, 2, 1, 1)) is activation
 
 
 def test_other_xla_flags_are_kept_and_an_old_count_is_replaced():
@@ -110,9 +107,8 @@ def test_a_single_process_needs_no_settings_and_agrees_with_itself():
     assert agree_any(False) is False
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_partial_and_impossible_settings_are_refused():
+    for settings, message in (
         (("127.0.0.1:1234", None, None), "process count, process id: expected together with coordinator"),
         ((None, 2, 0), "coordinator: expected together with process count, process id"),
         (("127.0.0.1:1234", 2, None), "process id: expected together with coordinator, process count"),
@@ -122,8 +118,6 @@ def test_a_single_process_needs_no_settings_and_agrees_with_itself():
         (("127.0.0.1:1234", 0, 0), "process count: expected 1 or more, got 0"),
         (("127.0.0.1:1234", 2, 2), "process id: expected 0 to 1, got 2"),
         (("127.0.0.1:1234", 2, -1), "process id: expected 0 to 1, got -1"),
-    ],
-)
-def test_partial_and_impossible_settings_are_refused(settings, message):
-    with pytest.raises(UsageError, match=message):
-        start_processes(*settings)
+    ):
+        with pytest.raises(UsageError, match=message):
+            start_processes(*settings)

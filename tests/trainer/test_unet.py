@@ -54,9 +54,8 @@ def test_features_double_up_to_the_most_and_the_foreground_has_its_prior_before_
         UNet(layers_of(), **options, foreground_prior=1.0)
 
 
-@pytest.mark.parametrize(
-    ("shape", "depth", "options", "message"),
-    [
+def test_what_cannot_be_is_refused_with_the_cure():
+    for shape, depth, options, message in (
         ((100, 128, 1), 5, {}, "height 100 must divide by 16; the nearest that do are 96 and 112"),
         ((3, 16, 16, 1), 3, {}, "depth 3 must divide by 4; the nearest that do are 4 and 8"),
         ((8, 8, 1), 4, {}, "norm='instance': .* 8x8 ends as a single value.* depth=3"),
@@ -64,11 +63,9 @@ def test_features_double_up_to_the_most_and_the_foreground_has_its_prior_before_
         ((8, 8, 1), 1, {}, "depth: expected 2 or more, got 1"),
         ((8, 8, 1), 2, {"upsampling": "cubic"}, "expected one of learned, repeat, got 'cubic'"),
         ((8, 8, 1), 2, {"norm": "layer"}, "norm_kind: .*batch, instance, group, got 'layer'"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_cure(shape, depth, options, message):
-    with pytest.raises(UsageError, match=message):
-        UNet(layers_of(), classes=2, image_shape=shape, depth=depth, **options)
+    ):
+        with pytest.raises(UsageError, match=message):
+            UNet(layers_of(), classes=2, image_shape=shape, depth=depth, **options)
 
 
 @given(st.lists(st.integers(1, 64), min_size=2, max_size=3), st.integers(2, 6), st.booleans())

@@ -27,9 +27,6 @@ from halofeed.schemas.errors import UsageError
 from tests.support.device_oracles import augmented
 from tests.support.level_rows import others
 
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 8)
-
 SEED = 2**63 + 12345
 IDS = np.array([2**62 + 5, 7, 2**33, 2**40 + 1], np.int64)
 EPOCHS = np.array([0, 1, 0, 70000], np.int32)
