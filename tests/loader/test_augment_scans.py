@@ -103,7 +103,6 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory):
-    """Writes examples once for each choice of options."""
     made = {}
 
     def folder(shape=VOLUME, count=9, **options):

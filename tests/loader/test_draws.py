@@ -131,14 +131,10 @@ def test_weights_come_by_record_or_from_ids_and_of_chosen_records(draw, write):
     assert Counter(rows["id"].tolist()) == dict.fromkeys(ids[1::2].tolist(), 6)
 
 
-def test_a_state_of_other_draws_is_refused(draw, write):
-    folder = write(draw(5))
+def test_a_mixture_draws_so_too_and_a_state_of_other_draws_is_refused(draw, write):
+    folder = write(classified(draw, [1, 9]))
     with pytest.raises(UsageError, match="draw_by"):
         Loader(folder, batch_size=4).restore(Loader(folder, batch_size=4, draw_by="class").state(3))
-
-
-def test_a_mixture_draws_so_too(draw, write):
-    folder = write(classified(draw, [1, 9]))
     mixture = Mixture({folder: 1}, batch_size=10, draw_by="class")
     assert Counter(rows_of(mixture, 4)["label"].tolist()) == {0: 20, 1: 20}
 

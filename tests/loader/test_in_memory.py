@@ -23,7 +23,6 @@ def folder(draw, write):
 
 @pytest.fixture(params=CHAINS)
 def loader(request, folder, is_used):
-    """A loader that has read all records once."""
     with kernel_if(is_used):
         loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
         for step in range(8):

@@ -20,7 +20,6 @@ from tests.support.volume_writer import draw_scans, write_scans
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Class folders converted to 16 x 24, raw."""
     source = tmp_path_factory.mktemp("photos")
     draw_folders(source, 10)
     out = tmp_path_factory.mktemp("out")

@@ -29,7 +29,6 @@ OPTIONS = {"batch_size": 8, "seed": 3, "augment": AUGMENT, "include": ["masks", 
 
 
 def check(placed, batch):
-    """That arrays on a mesh are a batch."""
     found = {name: np.asarray(array) for name, array in placed.items()}
     assert found["id"].dtype == np.uint32
     same({**found, "id": join_id(found["id"])}, batch)

@@ -17,7 +17,6 @@ def batch_of(image, **more):
 
 
 def has(canvas, color):
-    """Where a picture has exactly this color."""
     return (canvas == np.array(color)).all(-1)
 
 

@@ -206,7 +206,6 @@ def slow_positions(bending):
 
 
 def bending_of(one, shape, uniform, spacing=()):
-    """What the augmentation makes of a whole image."""
     scene = Scene(view=Scene.whole(shape).view, extent=tuple((0, size) for size in shape), spacing_mm=spacing)
     given = []
 

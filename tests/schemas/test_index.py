@@ -121,7 +121,6 @@ def test_every_changed_byte_and_every_truncation_is_a_corrupt_file_that_says_how
 
 
 def checked(header: Any, body: bytes = b"") -> bytes:
-    """A file with a right checksum around any header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     whole = MAGIC + struct.pack("<Q", len(text)) + text + body
     return whole + struct.pack("<I", mask_crc(crc32c(whole)))

@@ -14,7 +14,6 @@ Batch = Mapping[str, NDArray[Any]]
 
 
 def bits(batch: Batch) -> dict[str, tuple[Any, ...]]:
-    """All that a batch is, to the last bit."""
     return {
         name: (array.dtype, array.shape, array.tolist() if array.dtype.hasobject else array.tobytes())
         for name, array in batch.items()

@@ -36,7 +36,6 @@ def write_video(path: Path, frames: Sequence[NDArray[np.uint8]], rate: float = R
 
 
 def write_gif(path: Path, frames: Sequence[NDArray[np.uint8]]) -> None:
-    """An animation of 1000 / RATE milliseconds a frame."""
     first, *others = [Image.fromarray(frame) for frame in frames]
     first.save(path, save_all=True, append_images=others, duration=1000 // RATE)
 

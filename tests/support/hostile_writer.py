@@ -47,7 +47,6 @@ _MARK = "@hostile:{}@"
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value below a JSON document."""
     members: Any = ()
     if isinstance(document, dict):
         members = document.items()

@@ -51,7 +51,6 @@ def draw_scans(root: Path, *names: str) -> None:
 
 
 def draw_masks(root: Path, *names: str) -> None:
-    """Labels of class 1 for the scans."""
     _draw_volumes(root, names, (0, 2), np.uint8)
 
 

@@ -144,7 +144,6 @@ def convert_picture(path: str, options: dict[str, Any], polygons: int = 0) -> in
 
 
 def converter(options: dict[str, Any]) -> PictureConverter:
-    """What converts, with as much memory as it likes."""
     recipe = Recipe(layout="coco", max_memory=1 << 30, **options)
     return PictureConverter(recipe=recipe, task="detection", labels=LABELS)
 
@@ -157,7 +156,6 @@ def reference_of(polygons: int = 0) -> Reference:
 
 
 def planned_bytes(data: bytes, options: dict[str, Any], reference: Reference | None = None) -> int:
-    """What converting a picture takes by its header alone."""
     found: list[int] = []
 
     def need(byte_count: int) -> None:

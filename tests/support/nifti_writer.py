@@ -16,8 +16,6 @@ AFFINE = np.array([[-2.0, 0, 0, 40], [0, 0, 3, -50], [0, -1.5, 0, 60], [0, 0, 0,
 
 
 class MemoryFiles:
-    """Source files that are held in memory."""
-
     root = "memory"
 
     def __init__(self, files: Mapping[str, bytes]) -> None:

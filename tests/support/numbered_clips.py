@@ -62,7 +62,6 @@ def numbers_in(clip: Clip) -> list[int]:
 
 
 def write_video(path: Path, codec: str, count=20, frame_rate=25.0, numbers: Iterable[int] = ()) -> bytes:
-    """Write a video of drawn frames; returns its bytes."""
     return write_frames(path, codec, [draw(number) for number in list(numbers) or range(count)], frame_rate)
 
 

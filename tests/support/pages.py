@@ -68,7 +68,6 @@ class Page(HTMLParser):
         return [given for name, given in self.elements if name == tag]
 
     def words(self, section: str | None = None) -> str:
-        """The visible text, of one section or of all."""
         return "".join(data for ids, data in self.texts if section is None or section in ids)
 
 
@@ -102,7 +101,6 @@ def assert_self_contained(source: str, page: Page) -> None:
 
 
 def picture(uri: object) -> np.ndarray:
-    """The pixels of a data: URI."""
     with Image.open(io.BytesIO(base64.b64decode(str(uri).partition(",")[2]))) as opened:
         return np.asarray(opened)
 

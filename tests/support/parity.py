@@ -125,7 +125,6 @@ class Case:
         return MODELS[self.model].task
 
     def facts(self) -> DataFacts:
-        """Of a data set of such images."""
         first, channels = task_named(self.task).first_label_id, range(self.image_shape[-1])
         labels = {label: f"class {label}" for label in range(first, first + self.classes)}
         mean, std = (tuple(a + b * channel for channel in channels) for a, b in ((120.0, -10), (60.0, 5)))

@@ -56,7 +56,6 @@ def random_boxes(generator: np.random.Generator, *shape: int) -> NDArray[np.floa
 
 
 def slow_overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """Intersection over union of two boxes."""
     sides = [min(one[axis + 2], other[axis + 2]) - max(one[axis], other[axis]) for axis in (0, 1)]
     if min(sides) <= 0:
         return 0.0

@@ -52,7 +52,6 @@ class Stored:
 
 
 def stored_volumes(done: Conversion) -> list[Stored]:
-    """Every record of a converted set, in stored order."""
     dtypes = {field.name: field.dtype for field in done.manifest.fields}
     return [
         _stored(features, split, dtypes)
@@ -140,7 +139,6 @@ def rejected(done_or_folder: Conversion | Path) -> dict[str, tuple[str, str, str
 
 
 def findings(done: Conversion) -> dict[str, int]:
-    """How many scans have each finding, over all splits."""
     total = Statistics.total(split.statistics for split in done.manifest.splits.values())
     return dict(total.findings or {})
 

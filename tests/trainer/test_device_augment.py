@@ -102,8 +102,6 @@ def run(config, folder, devices=1, out=None, ends=None) -> TrainSummary:
 
 
 class Ended:
-    """Batches up to a step."""
-
     def __init__(self, batches: BatchSource, ends: int) -> None:
         self.batches, self.ends, self.state, self.restore = batches, ends, batches.state, batches.restore
 

@@ -101,7 +101,7 @@ def metrics_of(predicted, true, **more):
     return scores, metrics.result()
 
 
-def test_a_class_absent_from_both_does_not_count_and_absent_from_one_counts_as_missed():
+def test_a_class_absent_from_both_does_not_count_absent_from_one_is_missed_and_background_says_nothing():
     true, predicted = np.zeros((2, 2, 4, 6, 6), np.uint8)
     true[0, :2, :2, :2] = predicted[0, :2, :2, :2] = 1
     true[1, :2, :2, :2] = 1
@@ -114,9 +114,6 @@ def test_a_class_absent_from_both_does_not_count_and_absent_from_one_counts_as_m
     assert result["hausdorff95_mm_per_class"] == pytest.approx({"liver": diagonal / 2, "tumor": diagonal})
     assert result["hausdorff95_mm"] == pytest.approx(0.75 * diagonal)
     assert result["examples"] == 2
-
-
-def test_examples_of_background_alone_say_nothing():
     empty = np.zeros((1, 2, 3, 4), np.uint8)
     scores, result = metrics_of(empty, empty)
     assert np.isnan(scores).all()

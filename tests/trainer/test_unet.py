@@ -25,8 +25,6 @@ def layers_of(dtype="float32", **more):
 
 
 def shapes_of(image_shape, **options):
-    """The shapes of a network's outputs for two images."""
-
     def outputs(image):
         return UNet(layers_of(), classes=5, image_shape=image_shape, **options)(image)
 

@@ -78,7 +78,6 @@ def start(home: Path) -> dict[str, str]:
 
 
 def states(home: Path) -> set[str]:
-    """How its jobs stand, as Flink calls it."""
     with urllib.request.urlopen(f"{(home / 'rest').read_text()}/jobs") as answer:
         return {job["status"] for job in json.load(answer)["jobs"]}
 
