@@ -47,10 +47,13 @@ def test_a_manifest_error_lists_every_problem_and_a_source_error_without_detail_
         (BlockingIOError(errno.EAGAIN, "not now"), "no further process could be started"),
     ],
 )
-def test_a_shortage_is_named_with_its_cure_and_other_errors_are_none(error, said, tmp_path):
+def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
     text = shortage(error)
     assert text is not None and text.startswith(said) and "--workers" in text
     with pytest.raises(JobError), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
         raise error
     assert job_error(str(tmp_path)) == f"shard train/0: {text}"
+
+
+def test_other_errors_are_none():
     assert shortage(RuntimeError("else")) is None and shortage(OSError(errno.ENOENT, "no")) is None

@@ -111,7 +111,7 @@ def test_a_model_of_a_mesh_is_exported_for_one_device(tmp_path):
     assert np.abs(np.asarray(found["probabilities"]) - expected["probabilities"]).max() < 1e-5
 
 
-def test_what_needs_a_known_number_of_rows_is_exported_for_one_and_an_unknown_platform_is_refused(tmp_path):
+def test_what_needs_a_known_number_of_rows_is_exported_for_one_and_says_so(tmp_path):
     class Ranked(Classification):
         def predict(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
             order = jnp.concatenate([outputs[row] for row in range(int(outputs.shape[0]))])
@@ -123,5 +123,8 @@ def test_what_needs_a_known_number_of_rows_is_exported_for_one_and_an_unknown_pl
     signature = export.export_stablehlo(predict, SHAPE, "uint8", tmp_path, platforms=("cpu",))
     assert signature["inputs"]["image"]["shape"] == [1, *SHAPE] and "symbolic" in signature["batch"]
     assert exported_in(tmp_path)(images(1))["order"].shape == (1, 3)
+
+
+def test_an_unknown_platform_is_refused(tmp_path):
     with pytest.raises(UsageError, match="expected some of cpu, cuda, tpu"):
         export.export_stablehlo(lambda image: {}, SHAPE, "uint8", tmp_path, platforms=("gpu",))

@@ -1,19 +1,23 @@
 """A run learns, reports its progress, saves what it must, and stops with a reason."""
 
+from __future__ import annotations
+
 import io
 import json
 import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.run_folder import open_run
@@ -50,7 +54,9 @@ class Stripes:
             "valid": np.ones(self.batch_size, bool),
         }
 
-    def on_mesh(self, mesh, partition, start_step=0):
+    def on_mesh(
+        self, mesh: Mesh, partition: Partition, start_step: int = 0
+    ) -> Iterator[Mapping[str, jax.Array]]:
         step = start_step
         while self.steps is None or step < self.steps:
             if step == self.kill_at:
