@@ -74,9 +74,7 @@ def cluster(cluster_home):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", [spark, prism], ids=["spark", "prism"])
-def test_spark_and_prism_whose_workers_installed_the_sdist_give_local_bytes(
-    engine, source, expected, tmp_path
-):
+def test_spark_and_prism_with_workers_of_the_sdist_give_local_bytes(engine, source, expected, tmp_path):
     home = tmp_path / "engine"
     for beam in running(engine, home):
         for case in ("masks", "volumes"):
@@ -154,9 +152,7 @@ def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_inp
 
 
 @pytest.mark.exhaustive
-def test_what_a_command_killed_after_the_commit_left_is_swept_by_the_next(
-    cluster, source, expected, tmp_path
-):
+def test_what_a_command_killed_after_its_commit_left_is_swept(cluster, source, expected, tmp_path):
     with begun(source, tmp_path, "masks", cluster) as command:
         assert wait_for(moments(tmp_path)["the manifest is there"], command)
         command.send_signal(signal.SIGKILL)

@@ -62,13 +62,8 @@ def test_volumes_come_as_they_were_written(tmp_path, dtype, label_dtype, channel
             assert not batch[name][row].any()
 
 
-PICTURES = [
-    ("raw", True, "uint8"),
-    ("raw", True, "float32"),
-    ("png", True, "uint16"),
-    ("png", False, "uint8"),
-]
-PICTURES += [("jpeg", False, "uint8"), ("jpeg", True, "uint8")]
+PICTURES = [("raw", True, "uint8"), ("raw", True, "float32"), ("png", True, "uint16")]
+PICTURES += [("png", False, "uint8"), ("jpeg", False, "uint8"), ("jpeg", True, "uint8")]
 
 
 @pytest.mark.parametrize(("encoding", "pad", "dtype"), PICTURES)

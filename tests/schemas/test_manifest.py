@@ -221,15 +221,7 @@ def test_each_problem_is_named_by_its_path(row: tuple[Any, ...]) -> None:
 
 def test_all_problems_are_reported_at_once() -> None:
     document = json.loads(sample().to_json())
-    wanted = {
-        "name",
-        "version",
-        "task",
-        "fields[0].dtype",
-        "fields[0].fill[0]",
-        "software.halofeed",
-        "surprise",
-    }
+    wanted = {"name", "version", "task", "fields[0].dtype", "fields[0].fill[0]", "surprise"}
     for where, value, *_ in PROBLEMS:
         if where in wanted:
             put(document, where, value)

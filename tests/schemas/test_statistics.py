@@ -30,9 +30,8 @@ OPTIONAL = {"records": COUNT, "tiles": COUNT, "pixels": sums(2), "labels": NUMBE
 OPTIONAL |= {"intensities": st.fixed_dictionaries({"body": NUMBERS, "foreground": NUMBERS}), "boxes": NAMES}
 OPTIONAL |= {"cut": st.fixed_dictionaries({"images": COUNT, "boxes": COUNT})}
 OPTIONAL["largest"] = st.lists(COUNT.map(lambda side: side % 2**31), min_size=2, max_size=2)
-OPTIONAL["padding"] = st.tuples(COUNT, COUNT).map(
-    lambda pair: {"stored_pixels": max(pair), "padded_pixels": min(pair)}
-)
+PAIRS = st.tuples(COUNT, COUNT).map(sorted)
+OPTIONAL["padding"] = PAIRS.map(lambda pair: {"stored_pixels": pair[1], "padded_pixels": pair[0]})
 DOCUMENTS = st.fixed_dictionaries({}, optional=OPTIONAL)
 
 

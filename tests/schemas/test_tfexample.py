@@ -258,12 +258,8 @@ def test_small_values_are_those_of_the_whole(features, wanted):
 
 
 def test_large_values_are_passed_over_unread():
-    features = {
-        "image/a": b"x",
-        "image/b": bytes(10_000_000),
-        "image/c": bytes(50_000),
-        "image/d": np.array([7]),
-    }
+    large = {"image/b": bytes(10_000_000), "image/c": bytes(50_000)}
+    features = {"image/a": b"x", "image/d": np.array([7]), **large}
     data = memoryview(encode_example(features).to_bytes())
     reads = []
 

@@ -76,12 +76,8 @@ def image_dataset(
     elements |= {"PatientID": patient, "StudyInstanceUID": "1.2", "SeriesInstanceUID": series}
     elements |= {"ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"], "FrameOfReferenceUID": "1.2.9"}
     elements |= {"ImagePositionPatient": floats(position), "ImageOrientationPatient": floats(orientation)}
-    elements |= {
-        "PixelSpacing": floats(spacing),
-        "SliceThickness": thickness,
-        "Rows": rows,
-        "Columns": columns,
-    }
+    elements |= {"PixelSpacing": floats(spacing), "SliceThickness": thickness}
+    elements |= {"Rows": rows, "Columns": columns}
     elements |= {"SamplesPerPixel": 1, "PhotometricInterpretation": "MONOCHROME2", "BitsAllocated": bits}
     elements |= {"BitsStored": bits_stored or bits, "HighBit": (bits_stored or bits) - 1}
     elements |= {"RescaleSlope": slope, "RescaleIntercept": intercept, "RescaleType": rescale_type}

@@ -107,13 +107,8 @@ def draw_scans(
             else:
                 affine = np.array([[2, 0, 1], [0, 2, -3]], np.float32)
             image = image.astype("uint16" if dtype == "bfloat16" else dtype)
-            arrays = {
-                "image": image,
-                "label": label.astype(label_dtype),
-                "labelled": labelled,
-                "extent": extent,
-            }
-            place = {"affine": affine, "source_affine": 2 * affine, "tile": number % 4}
+            arrays = {"image": image, "label": label.astype(label_dtype), "labelled": labelled}
+            place = {"affine": affine, "source_affine": 2 * affine, "extent": extent, "tile": number % 4}
             drawn.append(DrawnScan(key=f"{split}/scan {number}", split=split, **arrays, **place))
     return drawn
 

@@ -132,9 +132,7 @@ def test_close_wakes_a_taker_that_waits_in_another_thread() -> None:
     assert found in ([[]], [[1]])
 
 
-def test_close_drops_an_error_that_nobody_asks_for_and_an_ahead_that_nobody_refers_to_ends_its_thread() -> (
-    None
-):
+def test_close_drops_an_error_and_an_ahead_that_nobody_refers_to_ends_its_thread() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise OSError

@@ -165,9 +165,8 @@ def test_maps_have_half_the_size_at_each_stride_rounded_up(name, size, expected)
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v1"])
 def test_classifiers_of_any_width_give_float32_logits_of_any_image(name):
     options = {"width": 8, **({"blocks": (1, 2, 1, 1)} if name == "resnet50" else {})}
-    model = abstract_of(
-        lambda layers: MODELS[name].build(layers, classes=7, image_shape=(40, 56, 1), **options)
-    )
+    given = {"classes": 7, "image_shape": (40, 56, 1), **options}
+    model = abstract_of(lambda layers: MODELS[name].build(layers, **given))
     logits = abstract_outputs(model, 40, 56, 1)
     assert (logits.shape, logits.dtype) == ((2, 7), np.dtype("float32"))
     assert set(options) == set(MODELS[name].options())

@@ -99,16 +99,8 @@ SPLITS = others(["1,4,1,1,1", "1,1,1,4,1"], [], pytest.mark.exhaustive) + others
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(masked_clips, tmp_path, split):
-    options = (
-        "--steps",
-        60,
-        "--set",
-        "augment=[]",
-        "--set",
-        "model.depth=3",
-        "--partition",
-        f"image={split}",
-    )
+    options = ("--steps", 60, "--set", "augment=[]", "--set", "model.depth=3")
+    options += ("--partition", f"image={split}")
     assert learned(masked_clips, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.9
 
 

@@ -92,9 +92,7 @@ def test_a_resumed_run_cuts_off_later_lines_and_a_torn_one(tmp_path: Path, torn:
     assert not list(tmp_path.glob("*.new"))
 
 
-def test_a_run_that_begins_anew_empties_the_log_and_only_the_writing_process_leaves_files(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_begins_anew_empties_the_log_and_one_that_does_not_write_has_none(tmp_path: Path) -> None:
     for loss in (1.0, 2.0):
         with RunLog(tmp_path, resume_step=None) as log:
             log.step(0, {"loss": loss})
