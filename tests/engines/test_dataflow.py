@@ -1,7 +1,5 @@
 """Is a job for Dataflow described as a template without the service, against a store on this machine?"""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -28,14 +26,8 @@ def test_a_template_is_written_and_the_same_command_finishes_what_it_began(tmp_p
         beam += [f"--{name}_location=gs://bucket/{name}" for name in ("temp", "template")]
         said = []
         for command in ([*words, "--", *beam], words):
-            done = subprocess.run(
-                command,
-                env={**os.environ, **settings},
-                capture_output=True,
-                text=True,
-                timeout=200,
-                check=False,
-            )
+            given = {"env": {**os.environ, **settings}, "timeout": 200, "check": False}
+            done = subprocess.run(command, capture_output=True, text=True, **given)
             assert done.returncode == 0, done.stderr
             said.append(done.stdout + done.stderr)
         assert "gs://bucket/template: the job's template was written, and nothing run" in said[0]

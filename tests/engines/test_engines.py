@@ -3,8 +3,6 @@
 `--all` converts on Flink and kills a worker and a machine; the other engines and combinations are tried by hand.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,14 +39,14 @@ class LocalBytes(dict[str, dict[str, bytes]]):
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
+def source(tmp_path_factory):
     root = tmp_path_factory.mktemp("source")
     draw(root)
     return root
 
 
 @pytest.fixture(scope="module")
-def expected(source, tmp_path_factory) -> LocalBytes:
+def expected(source, tmp_path_factory):
     return LocalBytes(source, tmp_path_factory.mktemp("local"))
 
 
@@ -65,20 +63,18 @@ def running(engine, home: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def cluster_home(tmp_path_factory) -> Path:
+def cluster_home(tmp_path_factory):
     return tmp_path_factory.mktemp("flink")
 
 
 @pytest.fixture(scope="module")
-def cluster(cluster_home) -> Iterator[str]:
+def cluster(cluster_home):
     yield from running(flink, cluster_home)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", [spark, prism], ids=["spark", "prism"])
-def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_bytes(
-    engine, source, expected, tmp_path
-):
+def test_spark_and_prism_with_workers_of_the_sdist_give_local_bytes(engine, source, expected, tmp_path):
     home = tmp_path / "engine"
     for beam in running(engine, home):
         for case in ("masks", "volumes"):
@@ -99,9 +95,7 @@ def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_by
 
 
 @pytest.mark.exhaustive
-def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_at_its_limit(
-    source, expected, tmp_path
-):
+def test_a_pool_gives_local_bytes_and_a_job_without_a_worker_ends_at_its_limit(source, expected, tmp_path):
     home = tmp_path / "engine"
     for beam in running(prism, home):
         pool = " ".join([beam, *pool_options(home)])
@@ -139,9 +133,7 @@ def test_what_is_wrong_on_a_worker_is_told_with_its_cure(source, tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["masks", "volumes"])
-def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
-    case, cluster, source, expected, tmp_path
-):
+def test_flink_workers_that_installed_the_sdist_give_local_bytes(case, cluster, source, expected, tmp_path):
     assert run(source, tmp_path, case, cluster) == expected[case]
 
 
@@ -160,9 +152,7 @@ def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_inp
 
 
 @pytest.mark.exhaustive
-def test_what_a_killed_command_left_after_the_commit_is_swept_by_the_next(
-    cluster, source, expected, tmp_path
-):
+def test_what_a_command_killed_after_its_commit_left_is_swept(cluster, source, expected, tmp_path):
     with begun(source, tmp_path, "masks", cluster) as command:
         assert wait_for(moments(tmp_path)["the manifest is there"], command)
         command.send_signal(signal.SIGKILL)

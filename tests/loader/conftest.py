@@ -1,15 +1,16 @@
-"""Fixtures that draw examples and write small picture data sets."""
+"""Fixtures that draw examples and write small picture data sets; eight virtual CPU devices."""
 
-from __future__ import annotations
-
+import jax
 import pytest
 
 from tests.support.picture_writer import draw_examples, write_splits
 
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
 
 @pytest.fixture(scope="session")
 def draw():
-    """Draws random examples."""
     return draw_examples
 
 

@@ -1,34 +1,24 @@
 """Boxes of photographs enclose their masks, and organs keep size and tissue, under every augmentation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from halofeed.loader import ElasticDeformation, Loader, MixUp, Mosaic, RandomCrop, RandomRotation, ScaleJitter
-from halofeed.pipelines.convert import JobOptions, convert
-from halofeed.prep.options.recipe import Recipe
+from tests.support.conversions import run_convert
 from tests.support.level_rows import others
 
 
 @pytest.fixture(scope="module")
 def photographs(test_data, tmp_path_factory):
-    out = tmp_path_factory.mktemp("photographs")
-    source = str(test_data / "detection" / "coco_ccby")
-    recipe = Recipe(
-        layout="coco", masks=True, resize="keep-aspect", min_dimension=256, max_dimension=320, encoding="jpeg"
-    )
-    convert(JobOptions(source=source, out=str(out), name="coco"), recipe)
-    return out / "coco" / "1.0.0"
+    source, out = test_data / "detection/coco_ccby", tmp_path_factory.mktemp("photographs")
+    fit = {"resize": "keep-aspect", "min_dimension": 256, "max_dimension": 320, "encoding": "jpeg"}
+    return run_convert(source, out, layout="coco", masks=True, **fit).folder
 
 
 @pytest.fixture(scope="module")
 def brains(test_data, tmp_path_factory):
-    out = tmp_path_factory.mktemp("brains")
-    source = str(test_data / "volumes" / "hippocampus")
-    recipe = Recipe(layout="pairs", depth=40, height=56, width=40)
-    convert(JobOptions(source=source, out=str(out), name="hippocampus"), recipe)
-    return out / "hippocampus" / "1.0.0"
+    source, out = test_data / "volumes/hippocampus", tmp_path_factory.mktemp("brains")
+    return run_convert(source, out, layout="pairs", depth=40, height=56, width=40).folder
 
 
 PICTURE_CHAINS = [
@@ -39,11 +29,7 @@ PICTURE_CHAINS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("chain", "slack"),
-    others(PICTURE_CHAINS, PICTURE_CHAINS[1:2]),
-    ids=["scale", "rotation", "mosaic", "all"],
-)
+@pytest.mark.parametrize(("chain", "slack"), others(PICTURE_CHAINS, PICTURE_CHAINS[1:2]))
 def test_boxes_of_photographs_lie_around_their_masks(photographs, chain, slack):
     loader = Loader(photographs, batch_size=16, seed=1, augment=chain, include=["masks"])
     sides = np.array(loader.spec["image"].shape[1:3])
@@ -64,20 +50,18 @@ def test_boxes_of_photographs_lie_around_their_masks(photographs, chain, slack):
     assert seen > 60 and np.median(overlaps) > (0.6 if isinstance(chain[0], RandomRotation) else 0.9)
 
 
+SCAN_CHAINS = [
+    [RandomRotation(20.0)],
+    [ElasticDeformation(4.0, 16.0)],
+    [RandomRotation(10.0), ElasticDeformation(2.0, 12.0), RandomCrop(32, 40, 32, foreground=1.0)],
+]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "chain",
-    [
-        [RandomRotation(20.0)],
-        [ElasticDeformation(4.0, 16.0)],
-        [RandomRotation(10.0), ElasticDeformation(2.0, 12.0), RandomCrop(32, 40, 32, foreground=1.0)],
-    ],
-    ids=["rotation", "elastic", "both, cropped"],
-)
+@pytest.mark.parametrize("chain", SCAN_CHAINS)
 def test_organs_keep_their_size_and_their_tissue(brains, chain):
-    plain, moved = (
-        Loader(brains, batch_size=4, shuffle=False, augment=augment).batch(0) for augment in ([], chain)
-    )
+    given = {"batch_size": 4, "shuffle": False}
+    plain, moved = (Loader(brains, **given, augment=augment).batch(0) for augment in ([], chain))
     assert np.array_equal(plain["id"], moved["id"])
     for row in range(4):
         assert not np.array_equal(plain["label"][row], moved["label"][row])

@@ -1,7 +1,5 @@
 """Do label, affine and extent follow the voxels under every augmentation, and is each draw what was promised?"""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -36,18 +34,12 @@ CHAINS = {
     "square, turn": [RandomCrop(6, 7, 7), Rotate90(1.0)],
     "foreground": [RandomCrop(2, 3, 3, foreground=1.0)],
     "foreground at times": [RandomCrop(2, 3, 3, foreground=0.5)],
-    "all": [
-        FlipDepth(),
-        FlipLeftRight(),
-        RandomCrop(5, 7, 7, foreground=0.5),
-        Rotate90(),
-        FlipUpDown(),
-        RandomCrop(2, 4, 5, foreground=0.5),
-        FlipLeftRight(),
-    ],
     "whole": [RandomCrop(*VOLUME)],
 }
+CHAINS["all"] = [FlipDepth(), FlipLeftRight(), RandomCrop(5, 7, 7, foreground=0.5), Rotate90(), FlipUpDown()]
+CHAINS["all"] += [RandomCrop(2, 4, 5, foreground=0.5), FlipLeftRight()]
 STORAGE = [("raw", True), ("png", True), ("png", False)]
+STORED = [{}, {"dtype": "bfloat16", "label_dtype": "uint16"}, {"channels": 3, "dtype": "float32"}]
 
 
 def of_pictures(chain):
@@ -102,9 +94,8 @@ class Oracle:
                 ]
         numbers = drawn[[2, 0, 1]][-len(shape) :]
         chosen = [some[int(number * len(some))] for some, number in zip(starts, numbers, strict=True)]
-        self.numbers = self.numbers[
-            tuple(slice(low, low + side) for low, side in zip(chosen, shape, strict=True))
-        ]
+        window = (slice(low, low + side) for low, side in zip(chosen, shape, strict=True))
+        self.numbers = self.numbers[tuple(window)]
 
     def others(self, axis):
         return tuple(other for other in range(self.numbers.ndim) if other != axis)
@@ -112,7 +103,6 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory):
-    """Writes examples once for each choice of options."""
     made = {}
 
     def folder(shape=VOLUME, count=9, **options):
@@ -149,11 +139,7 @@ def check(batch, row, scan, seed, epoch, chain, frame):
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"dtype": "bfloat16", "label_dtype": "uint16"}, {"channels": 3, "dtype": "float32"}],
-    ids=["int16", "bfloat16", "channels"],
-)
+@pytest.mark.parametrize("options", STORED, ids=["int16", "bfloat16", "channels"])
 def test_label_affine_spacing_and_extent_follow_the_voxels_of_volumes(folder_of, chain, options):
     folder, scans = folder_of(**options)
     chain = CHAINS[chain]
@@ -184,9 +170,8 @@ def test_label_affine_spacing_and_extent_follow_the_voxels_of_volumes(folder_of,
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize(("encoding", "pad"), STORAGE)
 def test_label_and_transform_follow_the_pixels_of_pictures(folder_of, encoding, pad, chain):
-    folder, scans = folder_of(
-        PICTURE, encoding=encoding, pad=pad, channels=3, dtype="uint8", label_dtype="uint16"
-    )
+    stored = {"channels": 3, "dtype": "uint8", "label_dtype": "uint16"}
+    folder, scans = folder_of(PICTURE, encoding=encoding, pad=pad, **stored)
     chain = of_pictures(CHAINS[chain])
     loader = Loader(folder, batch_size=9, seed=3, augment=chain, include=["transform", "size"])
     for epoch in range(3):
@@ -233,9 +218,7 @@ def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     for value in (1, 2):
         assert abs(seen[value] / 3000 - share / 2 - chance) < 0.03
     around = Counter(
-        view.start
-        for view in views
-        if all(low <= at < high for at, (low, high) in zip((4, 10, 10), view.box, strict=True))
+        view.start for view in views if label[tuple(slice(*side) for side in view.box)].max() == 2
     )
     # Each window that holds the voxel in the middle is equally likely: 62 times where foreground is always drawn.
     assert len(around) == 24
@@ -246,23 +229,15 @@ def test_an_empty_foreground_falls_back_to_any_window():
     label = np.zeros((4, 6, 6), np.uint8)
     scene = Scene(view=Scene.whole(label.shape).view, extent=((0, 4), (0, 6), (0, 6)), label=label)
     for epoch in range(50):
-        anywhere = augment(
-            [RandomCrop(2, 2, 2)], Scene.whole(label.shape), [draw_uniform(0, epoch, 1, 0)]
-        ).view
-        assert (
-            augment([RandomCrop(2, 2, 2, foreground=1.0)], scene, [draw_uniform(0, epoch, 1, 0)]).view
-            == anywhere
-        )
+        drawn = [draw_uniform(0, epoch, 1, 0)]
+        anywhere = augment([RandomCrop(2, 2, 2)], Scene.whole(label.shape), drawn).view
+        assert augment([RandomCrop(2, 2, 2, foreground=1.0)], scene, drawn).view == anywhere
 
 
 def test_quarter_turns_are_equally_frequent():
     scene = Scene.whole((3, 5, 5))
-    seen = Counter(
-        (view.order, view.backwards)
-        for view in (
-            augment([Rotate90()], scene, [draw_uniform(1, epoch, 3, 0)]).view for epoch in range(4000)
-        )
-    )
+    views = [augment([Rotate90()], scene, [draw_uniform(1, epoch, 3, 0)]).view for epoch in range(4000)]
+    seen = Counter((view.order, view.backwards) for view in views)
     assert len(seen) == 4 and min(seen.values()) > 900
 
 
@@ -271,11 +246,7 @@ REFUSED = [
     (PICTURE, [Rotate90()], r"Rotate90: the images are 20 high and 24 wide.*RandomCrop\(20, 20\)"),
     (PICTURE, [FlipDepth()], "pictures have no depth"),
     (VOLUME, [RandomCrop(7, 7)], r"RandomCrop\(7, 7\): .* 6 deep.*such as RandomCrop\(6, 7, 7\)"),
-    (
-        PICTURE,
-        [RandomCrop(2, 7, 7)],
-        r"RandomCrop\(2, 7, 7\): .*20 high and 24 wide.*such as RandomCrop\(7, 7\)",
-    ),
+    (PICTURE, [RandomCrop(2, 7, 7)], r"\(2, 7, 7\): .*20 high and 24 wide.*such as RandomCrop\(7, 7\)"),
     (VOLUME, [RandomCrop(7, 7, 7)], r"6 deep, 8 high and 10 wide; crop at most that"),
     (VOLUME, [RandomCrop(3, 4, 5), Rotate90()], "3 deep, 4 high and 5 wide"),
     (VOLUME, [ScaleJitter(8, 8)], "volumes are not resized"),

@@ -1,7 +1,5 @@
 """Numbers kept in memory are those of the records, and no record is parsed again for them."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -60,23 +58,16 @@ def test_objects_kept_by_threads_are_their_records(monkeypatch):
     assert np.array_equal(lists.rows(np.array([399]))[0]["boxes"], given[399]["boxes"])
 
 
+STORAGE = [("raw", True), ("jpeg", False), ("jpeg", True), ("png", False)]
 AUGMENT = {
     "none": [],
-    "flips and crops": [
-        FlipLeftRight(),
-        RandomCrop(16, 24),
-        FlipUpDown(),
-        RandomCrop(12, 20, minimum_visible=0.8),
-    ],
+    "windows": [FlipLeftRight(), RandomCrop(16, 24), FlipUpDown(), RandomCrop(12, 20, minimum_visible=0.8)],
     "mosaic": [Mosaic(18, 26), ScaleJitter(16, 24)],
 }
 
 
 @pytest.mark.parametrize("augment", AUGMENT)
-@pytest.mark.parametrize(
-    ("encoding", "pad"),
-    others([("raw", True), ("jpeg", False), ("jpeg", True), ("png", False)], [("raw", True)]),
-)
+@pytest.mark.parametrize(("encoding", "pad"), others(STORAGE, STORAGE[:1]))
 def test_batches_of_known_records_are_those_of_parsed_ones(draw, write, monkeypatch, encoding, pad, augment):
     folder = write(draw(23), encoding=encoding, pad=pad, max_boxes=3)
     options = {"batch_size": 5, "seed": 3, "augment": AUGMENT[augment]}

@@ -1,7 +1,5 @@
 """A process with loaders keeps few files open under any limit and closes them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import subprocess
@@ -21,7 +19,6 @@ SHARDS = 300
 
 @pytest.fixture(scope="module")
 def many(draw, write):
-    """As many shards as records."""
     return write(draw(SHARDS, frame=(12, 16), task="classification"), frame=(12, 16), shards=SHARDS)
 
 
@@ -113,9 +110,8 @@ loader.batch(0), loader.batch(7)
     lines = output.splitlines()
     assert len(lines) == 2
     for line in lines:
-        assert (
-            line.startswith(f"{many}/tiny-train.tfrecord-") and "(100)" in line and "ulimit -n 4096" in line
-        )
+        assert line.startswith(f"{many}/tiny-train.tfrecord-")
+        assert "(100)" in line and "ulimit -n 4096" in line
 
 
 def test_a_file_is_never_closed_while_it_is_read(many, monkeypatch):

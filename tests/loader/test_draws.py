@@ -1,7 +1,5 @@
 """Is each record drawn as often as its weight, its classes or its foreground say, exactly and from any step?"""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter
@@ -111,11 +109,9 @@ def test_objects_decide_in_detection(draw, write):
     assert all(abs(found[i] - expected[i]) < 12 for i in expected)
 
 
-@pytest.mark.parametrize(
-    "options", [{"shape": (6, 8, 10)}, {"shape": (20, 24), "dtype": "uint8", "channels": 3}]
-)
-def test_the_label_decides_in_segmentation(tmp_path, options):
-    scans = draw_scans({"train": 12}, **options)
+@pytest.mark.parametrize(("shape", "dtype", "channels"), [((6, 8, 10), "int16", 1), ((20, 24), "uint8", 3)])
+def test_the_label_decides_in_segmentation(tmp_path, shape, dtype, channels):
+    scans = draw_scans({"train": 12}, shape=shape, dtype=dtype, channels=channels)
     for number, scan in enumerate(scans):
         scan.label[...] = np.where(scan.label > 0, scan.label, 0) if number % 4 == 0 else 0
     with_foreground = {scan.id for scan in scans if scan.label.any()}
@@ -135,14 +131,10 @@ def test_weights_come_by_record_or_from_ids_and_of_chosen_records(draw, write):
     assert Counter(rows["id"].tolist()) == dict.fromkeys(ids[1::2].tolist(), 6)
 
 
-def test_a_state_of_other_draws_is_refused(draw, write):
-    folder = write(draw(5))
+def test_a_mixture_draws_so_too_and_a_state_of_other_draws_is_refused(draw, write):
+    folder = write(classified(draw, [1, 9]))
     with pytest.raises(UsageError, match="draw_by"):
         Loader(folder, batch_size=4).restore(Loader(folder, batch_size=4, draw_by="class").state(3))
-
-
-def test_a_mixture_draws_so_too(draw, write):
-    folder = write(classified(draw, [1, 9]))
     mixture = Mixture({folder: 1}, batch_size=10, draw_by="class")
     assert Counter(rows_of(mixture, 4)["label"].tolist()) == {0: 20, 1: 20}
 
@@ -160,20 +152,17 @@ def test_the_millionth_step_of_ten_million_records_is_as_quick_as_the_first():
     assert seconds[1] < 20 * seconds[0] + 0.1
 
 
-@pytest.mark.parametrize(
-    ("draw_by", "words"),
-    [
+def test_what_cannot_be_drawn_is_refused(draw, write):
+    for draw_by, words in (
         ("clas", "expected 'class'"),
         ({"dragon": 1}, "not known"),
         ({0: -1}, "0 and more"),
         ([1.0, 2.0], "each of 5 records"),
         ([0.0] * 5, "one of them above 0"),
         (lambda ids: ids[:2], "each of 5 records"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(draw, write, draw_by, words):
-    with pytest.raises(UsageError, match=words):
-        Loader(write(draw(5)), batch_size=2, draw_by=draw_by)
+    ):
+        with pytest.raises(UsageError, match=words):
+            Loader(write(draw(5)), batch_size=2, draw_by=draw_by)
 
 
 def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, write, tmp_path):

@@ -1,21 +1,16 @@
 """Are records found where the index says, is damage named, and does memory come back?"""
 
-from __future__ import annotations
-
 import gc
-import os
 import re
 import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from halofeed.loader import Loader
 from halofeed.loader.buffers import ALIGNMENT, BATCHES_IN_FLIGHT, BufferPool
-from halofeed.schemas import shard_file
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfrecord import read_records
@@ -33,15 +28,6 @@ def copies(folder, **options):
 
 def shards_of(folder):
     return sorted(folder.glob("*.tfrecord-*-of-?????"))
-
-
-def open_shards(folder):
-    """The paths below the folder that this process has open."""
-    return [
-        path
-        for path in map(os.path.realpath, Path("/proc/self/fd").iterdir())
-        if path.startswith(f"{folder}/")
-    ]
 
 
 @pytest.fixture
@@ -92,13 +78,6 @@ def test_a_record_whose_length_is_not_the_indexs_is_refused_even_unverified(fold
         copies(folder, verify="never").batch(0)
 
 
-def test_a_missing_shard_is_named_with_the_cure(folder):
-    path = shards_of(folder)[2]
-    path.unlink()
-    with pytest.raises(CorruptFileError, match=rf"{re.escape(str(path))}: it is missing.*halofeed convert"):
-        copies(folder)
-
-
 @pytest.mark.parametrize("suffix", ["", ".index"])
 def test_a_cut_off_file_is_named_with_both_sizes(folder, suffix):
     path = shards_of(folder)[0]
@@ -120,21 +99,11 @@ def test_an_unfinished_conversion_says_how_to_finish_it(folder):
         Loader(folder, batch_size=1)
 
 
-def test_a_manifest_of_a_newer_format_is_refused(folder):
-    path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(ManifestError, match="newer"):
-        Loader(folder, batch_size=1)
-
-
-def test_a_list_that_does_not_go_with_the_boxes_is_refused(draw, write):
+def test_a_list_that_does_not_go_with_the_boxes_and_a_label_beyond_its_dtype_are_refused(draw, write):
     examples = draw(3)
     examples[1] |= {"boxes": np.array([[0, 0, 2, 2]]), "classes": np.array([1, 2]), "is_crowd": np.array([0])}
     with pytest.raises(CorruptFileError, match=r"record at byte .* 2 values of classes for 1 boxes"):
         Loader(write(examples), batch_size=3).batch(0)
-
-
-def test_a_label_that_does_not_fit_its_dtype_is_refused(draw, write):
     examples = draw(1, task="classification")
     examples[0]["label"] = 2**40
     with pytest.raises(CorruptFileError, match="does not fit in int32"):
@@ -148,9 +117,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(draw, write, encoding, monkey
     whole = encode.ENCODERS[encoding]
     monkeypatch.setitem(encode.ENCODERS, encoding, lambda pixels, quality: bytes(whole(pixels, quality))[:60])
     folder = write(draw(2), encoding=encoding, pad=False)
-    with pytest.raises(
-        CorruptFileError, match=rf"record at byte .*the {encoding} image cannot be decoded.*verify"
-    ):
+    with pytest.raises(CorruptFileError, match=rf"at byte .*the {encoding} image cannot be decoded.*verify"):
         Loader(folder, batch_size=2).batch(0)
 
 
@@ -158,16 +125,6 @@ def test_a_picture_larger_than_the_manifest_says_is_refused(draw, write):
     folder = write(draw(2, frame=(40, 32), vary=False), encoding="png", pad=False, frame=(24, 32))
     with pytest.raises(CorruptFileError, match="it is 40 x 32, and at most 24 x 32 is expected"):
         Loader(folder, batch_size=2).batch(0)
-
-
-def test_few_files_are_open_at_a_time(draw, write, monkeypatch):
-    monkeypatch.setattr(shard_file, "MOST_OPEN", 2)
-    folder = write(draw(12), shards=6)
-    loader = Loader(folder, batch_size=12, seed=1)
-    expected = Loader(folder, batch_size=12, seed=1).batch(0)["id"].tolist()
-    assert loader.batch(0)["id"].tolist() == expected and len(open_shards(folder)) == 2
-    del loader
-    assert not open_shards(folder)
 
 
 def test_empty_shards_are_passed_over(draw, write):

@@ -1,7 +1,5 @@
 """Are rows that are copied from memory, all of a batch at once, right whatever becomes of their files meanwhile?"""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -25,7 +23,6 @@ def folder(draw, write):
 
 @pytest.fixture(params=CHAINS)
 def loader(request, folder, is_used):
-    """A loader that has read all records once."""
     with kernel_if(is_used):
         loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
         for step in range(8):

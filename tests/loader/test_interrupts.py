@@ -1,7 +1,5 @@
 """Interrupts at any moment of a batch cost that batch alone: no crash, no hang, no wrong byte, no thread that stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -17,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupts") / "1.0.0"
     examples = {"train": draw_examples(96, frame=(160, 192), vary=False)}
     write_splits(folder, examples, frame=(160, 192), shards=3)
@@ -25,25 +23,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def interrupt(data: Path, count: int, how: str, *kernel: Path, **environment: str) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "tests.support.interrupts",
-        str(data),
-        str(count),
-        "1",
-        how,
-        *map(str, kernel),
-    ]
-    done = subprocess.run(
-        words,
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=3000,
-        check=False,
-    )
+    words = [sys.executable, "-m", "tests.support.interrupts", data, str(count), "1", how, *kernel]
+    given = {"cwd": ROOT, "env": os.environ | environment, "capture_output": True, "text": True}
+    done = subprocess.run(words, timeout=3000, check=False, **given)
     assert done.returncode == 0, done.stderr
     assert "AddressSanitizer" not in done.stderr
     found = json.loads(done.stdout)
@@ -52,23 +34,19 @@ def interrupt(data: Path, count: int, how: str, *kernel: Path, **environment: st
 
 
 @pytest.mark.parametrize("how", ["async", pytest.param("signal", marks=pytest.mark.long)])
-def test_an_interrupted_batch_leaves_no_copy_in_flight(data: Path, how: str) -> None:
+def test_an_interrupted_batch_leaves_no_copy_in_flight(data, how):
     interrupt(data, 100, how)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["async", "signal"])
-def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(
-    data: Path, tmp_path: Path, how: str
-) -> None:
+def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(data, tmp_path, how):
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc")
     library = tmp_path / "kernel.so"
     flags = ["-O1", "-g", "-fsanitize=address", "-fPIC", "-shared", "-o", str(library)]
     subprocess.run([compiler, *flags, str(ROOT / "loader/native/kernel.c")], check=True)
-    found = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    )
-    preload = {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    found = subprocess.check_output([compiler, "-print-file-name=libasan.so"], text=True).strip()
+    preload = {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     interrupt(data, 5000, how, library, **preload)

@@ -1,7 +1,5 @@
 """A loader behaves as Python, Keras, TensorFlow's strategies, torch and notebooks expect."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import re
@@ -22,7 +20,6 @@ from tests.support.volume_writer import draw_scans, write_scans
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Class folders converted to 16 x 24, raw."""
     source = tmp_path_factory.mktemp("photos")
     draw_folders(source, 10)
     out = tmp_path_factory.mktemp("out")
@@ -34,21 +31,20 @@ def objects(draw, write):
     return write(draw(7), masks=True)
 
 
-def test_a_loop_is_over_its_batches(photos):
+def test_a_loop_is_over_its_batches_and_each_is_found_by_its_step(photos):
     loader = Loader(photos, split="train", batch_size=4, num_epochs=1)
-    steps = 0
-    for step, batch in enumerate(loader):
-        np.testing.assert_array_equal(batch["id"], loader.batch(step)["id"])
-        steps += 1
-    assert steps == len(loader) == loader.steps
+    seen = [batch["id"] for batch in loader]
+    assert len(seen) == len(loader) == loader.steps == len(loader.by_step())
+    for step, ids in enumerate(seen):
+        np.testing.assert_array_equal(ids, loader.batch(step)["id"])
+        np.testing.assert_array_equal(ids, loader.by_step()[step]["id"])
 
 
 def test_a_record_by_its_number_is_as_stored_whatever_the_stream_shows(objects):
     everything = ["masks", "transform", "source"]
     stored = Loader(objects, batch_size=7, training=False, include=everything).batch(0)
-    loader = Loader(
-        objects, batch_size=2, seed=5, augment=[FlipLeftRight(1.0), RandomCrop(8, 8)], include=everything
-    )
+    augment = [FlipLeftRight(1.0), RandomCrop(8, 8)]
+    loader = Loader(objects, batch_size=2, seed=5, augment=augment, include=everything)
     for number in range(7):
         for record in (loader[number], loader[np.int64(number)], loader[number - 7]):
             assert set(record) == set(stored)
@@ -77,11 +73,6 @@ def test_classes_are_named_by_their_labels(photos, tmp_path):
     assert scans.num_classes == max(scans.manifest.labels) + 1
 
 
-def test_the_elements_are_what_element_spec_says(objects):
-    loader = Loader(objects, batch_size=2, include=["source"])
-    assert loader.element_spec == loader.dataset().element_spec
-
-
 def test_keras_fits_and_evaluates_without_a_map_of_its_own(photos):
     train = Loader(photos, split="train", batch_size=4)
     image, label = next(iter(train.dataset(as_supervised=True)))
@@ -99,9 +90,8 @@ def test_keras_fits_and_evaluates_without_a_map_of_its_own(photos):
     model.compile("sgd", loss, weighted_metrics=["accuracy"])
     model.fit(train.dataset(as_supervised=True), steps_per_epoch=2, shuffle=False, verbose=0)
     _, accuracy = model.evaluate(exact.dataset(as_supervised=True), verbose=0)
-    images, labels = (
-        np.concatenate([batch[name][batch["valid"]] for batch in exact]) for name in ("image", "label")
-    )
+    shown = [{name: array[batch["valid"]] for name, array in batch.items()} for batch in exact]
+    images, labels = (np.concatenate([batch[name] for batch in shown]) for name in ("image", "label"))
     expected = (model.predict(images, verbose=0).argmax(-1) == labels).mean()
     assert accuracy == pytest.approx(expected)
 
@@ -119,13 +109,8 @@ def test_pairs_of_detection_and_segmentation(objects, tmp_path):
 
 def test_a_strategy_distributes_hosts_batches(photos):
     def of_host(context):
-        return Loader(
-            photos,
-            split="train",
-            batch_size=4,
-            shard_index=context.input_pipeline_id,
-            shard_count=context.num_input_pipelines,
-        ).dataset()
+        host = {"shard_index": context.input_pipeline_id, "shard_count": context.num_input_pipelines}
+        return Loader(photos, split="train", batch_size=4, **host).dataset()
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     found = next(iter(strategy.distribute_datasets_from_function(of_host)))
@@ -155,19 +140,12 @@ if __name__ == "__main__":
     run_script(program, photos)
 
 
-def test_batches_are_found_by_step_without_torch(photos):
-    loader = Loader(photos, split="train", batch_size=4, num_epochs=1)
-    assert len(loader.by_step()) == len(loader)
-    np.testing.assert_array_equal(loader.by_step()[1]["id"], loader.batch(1)["id"])
-
-
 def test_a_notebook_shows_the_arrays_and_the_first_batch(photos):
     loader = Loader(photos, split="train", batch_size=4)
     page = loader._repr_html_()
     assert "<td>image</td><td>(4, 16, 24, 3)</td><td>uint8</td>" in page
     (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
     decoded = cv2.imdecode(np.frombuffer(base64.b64decode(picture), np.uint8), cv2.IMREAD_COLOR)
-    expected = cv2.imdecode(
-        np.frombuffer(encode_png(loader.picture(side=160), 0), np.uint8), cv2.IMREAD_COLOR
-    )
+    drawn = np.frombuffer(encode_png(loader.picture(side=160), 0), np.uint8)
+    expected = cv2.imdecode(drawn, cv2.IMREAD_COLOR)
     np.testing.assert_array_equal(decoded, expected)

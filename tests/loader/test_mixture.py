@@ -1,11 +1,8 @@
 """Has each data set exactly its share, every record once an epoch, and is every batch a function of its step?"""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,9 +12,6 @@ from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.batches import rows_of, same
 from tests.support.conversions import draw_folders, run_convert
-
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 8)
 
 AUGMENT = [FlipLeftRight(), RandomCrop(8, 8)]
 
@@ -38,9 +32,7 @@ def slow_sources(shares, seed, rows):
 
     cycle, seen, found = sum(shares), [0] * len(shares), []
     for row in range(rows):
-        slot = int(
-            permute(np.array([row % cycle]), count=cycle, seed=seed, epoch=np.array([row // cycle]))[0]
-        )
+        (slot,) = permute(np.array([row % cycle]), count=cycle, seed=seed, epoch=np.array([row // cycle]))
         which = next(n for n in range(len(shares)) if slot < sum(shares[: n + 1]))
         found.append((which, seen[which]))
         seen[which] += 1
@@ -54,14 +46,6 @@ def test_rows_are_counted_as_one_by_one_from_any_start(folders, weights):
     for start, stop in ((0, 240), (0, 1), (37, 38), (99, 203), (100, 200)):
         which, places = mixed.sources(start, stop)
         assert list(zip(which.tolist(), places.tolist(), strict=True)) == expected[start:stop]
-
-
-def test_every_cycle_holds_each_data_set_as_often_as_its_weight_says(folders):
-    which, _ = mixture(folders).sources(0, 10_000)
-    cycles = which.reshape(-1, 10)
-    for number, share in enumerate((5, 3, 2)):
-        assert ((cycles == number).sum(1) == share).all()
-    assert len({tuple(cycle) for cycle in cycles.tolist()}) > 100, "in another order each time"
 
 
 def test_each_data_set_gives_every_record_once_an_epoch_as_its_own_loader_shows_it(folders):
@@ -116,25 +100,20 @@ def test_what_cannot_be_mixed_is_refused_with_what_differs(folders, draw, write,
         draw_folders(tmp_path / name, 6)
         (tmp_path / name / "hat").rename(tmp_path / name / f"{name}s")
         sets.append(run_convert(tmp_path / name, tmp_path / f"out{number}", layout="folders").folder)
-    with pytest.raises(
-        UsageError, match="classes: hats, shirt and shirt, shoes; convert with one --label-map"
-    ):
+    with pytest.raises(UsageError, match="hats, shirt and shirt, shoes; convert with one --label-map"):
         mixture(sets, (1, 1), augment=[])
 
 
-@pytest.mark.parametrize(
-    ("weights", "words"),
-    [
+def test_weights_that_cannot_be_are_refused(folders):
+    for weights, words in (
         ((1, 0, 1), "expected a number above 0, got 0"),
         ((1, -2, 1), "expected a number above 0, got -2"),
         ((1, float("nan"), 1), "expected a number above 0, got nan"),
         ((1, "much", 1), "expected a number above 0, got 'much'"),
         ((0.33333, 0.33333, 0.12345), "shares would be exact only after .* rows; round them"),
-    ],
-)
-def test_weights_that_cannot_be_are_refused(folders, weights, words):
-    with pytest.raises(UsageError, match=words):
-        mixture(folders, weights)
+    ):
+        with pytest.raises(UsageError, match=words):
+            mixture(folders, weights)
 
 
 def test_a_mixture_has_no_end_and_says_so(folders):

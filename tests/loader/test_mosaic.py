@@ -1,7 +1,5 @@
 """Do four pictures in one, and two through each other, hold what a slow drawing of them does, with the same others?"""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np
@@ -34,10 +32,9 @@ def solid(count, frame=(24, 32)):
 
 def partners(seed, epoch, identity, number, count, records, partner=0):
     """The places of the others that are shown with an example."""
-    drawn = draw_uniforms(
-        seed, np.array([epoch]), np.array([identity]), number + 1, partner=partner + _CHOICE
-    )
-    return [int(value * records) for value in drawn[0, number, :count]]
+    of = np.array([epoch]), np.array([identity])
+    drawn = draw_uniforms(seed, *of, number + 1, partner=partner + _CHOICE)[0, number]
+    return [int(value * records) for value in drawn[:count]]
 
 
 def stored_order(folder, count):
@@ -75,9 +72,7 @@ def slow_mosaic(one, pictures, drawn):
         ratio = np.tile(np.array(size) / pixels.shape[:2], 2)
         moved = box * ratio + np.tile([top - one.height, left - one.width], 2)
         cut = np.clip(moved, 0, np.tile([one.height, one.width], 2))
-        shown = (
-            np.prod(cut[2:] - cut[:2]) / np.prod(moved[2:] - moved[:2]) if (cut[2:] > cut[:2]).all() else 0
-        )
+        shown = np.prod((cut[2:] - cut[:2]).clip(0)) / np.prod(moved[2:] - moved[:2])
         boxes.append(cut if shown >= one.minimum_visible else None)
     return frame, boxes
 
@@ -225,11 +220,8 @@ def test_without_a_mosaic_the_picture_alone_is_fitted(draw, write):
 
 def test_what_cannot_be_is_refused(draw, write):
     classified, detected = write(draw(3, task="classification")), write(draw(3))
-    for folder, one, words in (
-        (classified, Mosaic(8, 8), "no one class"),
-        (classified, MixUp(), "between two classes"),
-    ):
+    for one, words in ((Mosaic(8, 8), "no one class"), (MixUp(), "between two classes")):
         with pytest.raises(UsageError, match=words):
-            Loader(folder, batch_size=1, augment=[one])
+            Loader(classified, batch_size=1, augment=[one])
     with pytest.raises(UsageError, match="after Mosaic no affine"):
         Loader(detected, batch_size=1, augment=[Mosaic(8, 8)], include=["transform"])

@@ -1,7 +1,5 @@
 """Does the picture of a batch show each box, label, mask and line where it is?"""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,6 @@ def batch_of(image, **more):
 
 
 def has(canvas, color):
-    """Where a picture has exactly this color."""
     return (canvas == np.array(color)).all(-1)
 
 
@@ -39,15 +36,9 @@ def test_masks_tint_what_they_cover():
     image = np.full((1, 40, 40, 3), 200, np.uint8)
     masks = np.zeros((1, 1, 40, 40), np.uint8)
     masks[0, 0, 10:20, 10:30] = 1
-    more = {
-        "boxes": np.array([[[0.25, 0.25, 0.5, 0.75]]], np.float32),
-        "classes": np.array([[1]]),
-        "num_boxes": np.array([1]),
-        "masks": masks,
-    }
-    pane = draw_batch(batch_of(image, **more), KINDS["picture"], NAMES, side=40)[
-        GAP : GAP + 40, GAP : GAP + 40
-    ]
+    more = {"boxes": np.array([[[0.25, 0.25, 0.5, 0.75]]], np.float32), "classes": np.array([[1]])}
+    more |= {"num_boxes": np.array([1]), "masks": masks}
+    pane = draw_batch(batch_of(image, **more), KINDS["picture"], NAMES, side=40)[GAP:, GAP:][:40, :40]
     untouched = has(pane, (200, 200, 200))
     assert untouched[21:, :].all() and not untouched[12:19, 12:29].any()
 

@@ -1,7 +1,5 @@
 """Does what is read piece by piece come out as if the whole array were there, and is no more read than said?"""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

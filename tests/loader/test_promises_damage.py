@@ -10,8 +10,6 @@
     manifest   all that it says         against its own checksum; how a number or a letter is written changes nothing
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -57,9 +55,8 @@ def places(folder):
         record = loader.stored(number)
         name, _, place = record.place.partition(": record at byte ")
         start = int(place.partition(" ")[0].replace(",", ""))
-        raw = [
-            (begin := record.raw_start(key), begin + size) for key, size in loader._shards.raw_bytes.items()
-        ]
+        sizes = loader._shards.raw_bytes.items()
+        raw = [(begin := record.raw_start(key), begin + size) for key, size in sizes]
         found.append((name, start, record.end, record.id, raw))
     return found
 

@@ -3,8 +3,6 @@
 That each record comes once an epoch, at sizes of 2**k and one beside it too, stands in test_sampler.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A loader never gives bytes of another version than the one it was made of."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -36,7 +34,6 @@ def versions(draw, write, count, shards, **options):
 
 @pytest.fixture(scope="module")
 def many(draw, write):
-    """Two versions of many shards."""
     return versions(draw, write, SHARDS, SHARDS)
 
 
@@ -79,13 +76,10 @@ def write_in_place(old, new):
             stream.write(path.read_bytes())
 
 
-@pytest.mark.parametrize(
-    ("change", "verify"),
-    others(
-        itertools.product([replace_files, exchange_folders, write_in_place], VERIFY),
-        [(replace_files, "first"), (exchange_folders, "never"), (write_in_place, "always")],
-    ),
-)
+CHANGES = {replace_files: "first", exchange_folders: "never", write_in_place: "always"}
+
+
+@pytest.mark.parametrize(("change", "verify"), others(itertools.product(CHANGES, VERIFY), CHANGES.items()))
 def test_a_version_that_takes_the_place_of_the_loaders_is_never_read(copies, change, verify, many):
     old, new, pixels = copies
     loader = Loader(old, batch_size=10, seed=3, verify=verify)
@@ -139,9 +133,8 @@ def test_a_stale_copy_is_refused_in_a_loader_that_has_read_the_right_one(draw, w
     with (old / name).open("r+b") as stream:  # the same file, so that the loader has it open
         stream.write((new / name).read_bytes())
     came, errors = outcomes(loader, pixels)
-    assert (came, len(errors)) == (0, 3) and all(
-        "checksum that it states is not the index's" in e for e in errors
-    )
+    assert (came, len(errors)) == (0, 3)
+    assert all("checksum that it states is not the index's" in error for error in errors)
 
 
 def test_what_was_verified_of_one_file_does_not_hold_for_the_one_in_its_place(draw, write):
@@ -170,9 +163,7 @@ def test_a_sound_record_of_equal_length_that_is_not_the_indexs_is_refused(draw, 
     loader = Loader(folder, batch_size=1, training=False, verify="never")
     for number in (0, 1, 3):
         assert loader.batch(number)["valid"].all()
-    with pytest.raises(
-        CorruptFileError, match=r"record at byte .* \(id .*the checksum that it states is not the index"
-    ):
+    with pytest.raises(CorruptFileError, match=r"at byte .* \(id .*checksum that it states is not the index"):
         loader.batch(2)
 
 

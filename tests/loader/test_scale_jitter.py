@@ -1,7 +1,5 @@
 """Do pixels, boxes, masks and labels land where a drawn scale puts them, and is that what a slow filter gives?"""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -117,9 +115,8 @@ def test_a_label_map_takes_the_nearest_pixels_and_its_foreground_is_found(tmp_pa
     scans = draw_scans({"train": 9}, shape=(20, 24), dtype="uint8", channels=3)
     folder = write_scans(tmp_path / "1.0.0", scans)
     jitter = ScaleJitter(30, 30, (0.5, 2.0))
-    loader = Loader(
-        folder, batch_size=9, augment=[jitter, RandomCrop(8, 9, foreground=1.0)], include=["size"]
-    )
+    crop = RandomCrop(8, 9, foreground=1.0)
+    loader = Loader(folder, batch_size=9, augment=[jitter, crop], include=["size"])
     plain = Loader(folder, batch_size=9, augment=[jitter], include=["size"])
     by_id = {scan.id: scan for scan in scans}
     whole = plain.batch(0)

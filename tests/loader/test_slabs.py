@@ -1,7 +1,5 @@
 """A slab equals that part of the whole batch, and only the slab is read."""
 
-from __future__ import annotations
-
 import itertools
 import os
 
@@ -101,10 +99,8 @@ def test_a_core_of_eight_reads_an_eighth_and_a_block_a_row_at_most(tmp_path, mon
     read.clear()
     batch = slab.batch(0)
     put_out = sum(batch[name].nbytes for name in loader.on_grid)
-    whole = sum(
-        loader.spec[name].dtype.itemsize * np.prod(loader.spec[name].shape) for name in loader.on_grid
-    )
-    assert put_out * 8 == whole
+    specs = [loader.spec[name] for name in loader.on_grid]
+    assert put_out * 8 == sum(spec.dtype.itemsize * np.prod(spec.shape) for spec in specs)
     # Of the rows one after the other in a plane, and of their blocks where these are checked.
     runs = 2 * 4 * len(loader.on_grid)
     allowed = put_out + 2 * 4096 + (runs * BLOCK_BYTES if verify == "first" else 0)

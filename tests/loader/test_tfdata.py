@@ -1,7 +1,5 @@
 """Is the tf.data stream the same stream, with static shapes and without a copy?"""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -27,18 +25,14 @@ EVERYTHING = ["source", "key", "masks", "size", "transform", "difficult"]
 def check(element, batch):
     """That an element is a batch, its text in UTF-8."""
     text = [name for name, array in batch.items() if array.dtype.hasobject]
-    same(
-        {**element, **{name: np.array([one.decode() for one in element[name]], object) for name in text}},
-        batch,
-    )
+    decoded = {name: np.array([one.decode() for one in element[name]], object) for name in text}
+    same({**element, **decoded}, batch)
 
 
 @pytest.mark.parametrize("start", [0, 1, 5, 10**9])
 def test_the_stream_is_the_batches_from_any_step(folder, start):
     loader = Loader(folder, **OPTIONS, include=EVERYTHING)
-    for step, element in zip(
-        range(start, start + 4), loader.dataset(start).as_numpy_iterator(), strict=False
-    ):
+    for step, element in enumerate(loader.dataset(start).take(4).as_numpy_iterator(), start):
         check(element, loader.batch(step))
 
 
@@ -64,16 +58,10 @@ def test_a_damaged_record_stops_the_stream_with_file_place_and_cure(draw, write)
     assert re.search(r"byte [\d,]+: .*\(id \d+\)", message), message
 
 
-def test_evaluation_counts_every_record_once(folder):
-    dataset = Loader(folder, batch_size=4, training=False).dataset()
-    batches = list(dataset.as_numpy_iterator())
-    assert len(np.unique(np.concatenate([batch["id"][batch["valid"]] for batch in batches]))) == 11
-    assert sum(batch["valid"].sum() for batch in batches) == 11
-
-
 def test_shapes_and_dtypes_are_static(folder):
     loader = Loader(folder, **OPTIONS, include=EVERYTHING, shard_count=2)
     element = loader.dataset().element_spec
+    assert element == loader.element_spec
     assert list(element) and set(element) == set(loader.spec)
     for name, spec in element.items():
         expected = loader.spec[name]
@@ -93,11 +81,7 @@ def test_the_memory_is_adopted_and_returned(folder):
         return batch
 
     loader.in_order = noting
-    addresses = [
-        element["image"].ctypes.data
-        for _, element in zip(range(40), loader.dataset().as_numpy_iterator(), strict=False)
-    ]
-    assert set(addresses) <= made
+    assert {one["image"].ctypes.data for one in loader.dataset().take(40).as_numpy_iterator()} <= made
     # AHEAD being made, PREFETCH waiting, one in use here, and two that change hands.
     assert len(made) <= AHEAD + PREFETCH + 3
 
@@ -105,12 +89,11 @@ def test_the_memory_is_adopted_and_returned(folder):
 def test_batches_that_fill_the_machine_are_made_one_by_one(folder, monkeypatch):
     monkeypatch.setattr(tf_data, "batches_ahead", lambda spec: 0)
     loader = Loader(folder, **OPTIONS)
-    for step, element in zip(range(4), loader.dataset().as_numpy_iterator(), strict=False):
+    for step, element in enumerate(loader.dataset().take(4).as_numpy_iterator()):
         check(element, loader.batch(step))
 
 
 def test_elements_that_are_kept_stay_as_they_are(folder):
     loader = Loader(folder, **OPTIONS)
-    kept = [element for _, element in zip(range(30), loader.dataset().as_numpy_iterator(), strict=False)]
-    for step, element in enumerate(kept):
+    for step, element in enumerate(list(loader.dataset().take(30).as_numpy_iterator())):
         check(element, loader.batch(step))

@@ -3,8 +3,6 @@
 Each attempt is a process of its own: before, the kernel ended it with SIGBUS.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
@@ -35,13 +33,18 @@ def folder(draw, write):
     return write(draw(12, frame=FRAME, vary=False, task="classification"), frame=FRAME, shards=2)
 
 
-@pytest.mark.parametrize("encoding", ["raw", "png"])
-def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, encoding):
+@pytest.mark.parametrize("encoding", ["raw", "png", pytest.param("volumes", marks=pytest.mark.long)])
+def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, tmp_path, encoding):
     frame = {"frame": FRAME, "vary": False, "task": "classification"}
-    folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding == "raw")
-    output = run_script(f"""
+    if encoding == "volumes":
+        folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 12}, shape=(8, 40, 56)), shards=2)
+    else:
+        folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding == "raw")
+    output = run_script(
+        f"""
 import itertools, os
 from pathlib import Path
+import tensorflow as tf
 from halofeed.loader import *
 from halofeed.schemas.errors import CorruptFileError
 folder = Path({str(folder)!r})
@@ -57,12 +60,20 @@ for augment, verify, cut in itertools.product(augmentations, {VERIFY!r}, (1, 500
         raise SystemExit(f"no error: {{augment}} {{verify}} {{cut}}")
     except CorruptFileError as error:
         print(error)
+    if cut == 5000 and verify == "first":
+        try:
+            list(loader.dataset())
+            raise SystemExit(f"no error of tf.data: {{augment}} {{verify}}")
+        except tf.errors.UnknownError as error:
+            assert str(path) in str(error), error
     path.write_bytes(data)
     loader.batch(0)
-""")
+""",
+        seconds=300,
+    )
     lines = output.splitlines()
     assert len(lines) == len(AUGMENT) * len(VERIFY) * 4
-    name = f"{sorted(folder.glob('*-of-00002'))[0]}: it ends at byte "
+    name = f"{min(folder.glob('*-of-00002'))}: it ends at byte "
     assert all(line.startswith(name) and "it was shortened; run the same" in line for line in lines)
 
 
@@ -128,9 +139,7 @@ def test_shards_shortened_while_read_give_right_batches_or_errors_that_name_them
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("verify", VERIFY)
-@pytest.mark.parametrize(
-    "augment", ["[]", "[RandomCrop(20, 24, 24, foreground=0.5), FlipDepth(), Rotate90()]"]
-)
+@pytest.mark.parametrize("augment", ["[]", "[RandomCrop(20, 24, 24, foreground=0.5), Rotate90()]"])
 def test_volumes_shortened_while_read_give_right_batches_or_errors_that_name_them(tmp_path, verify, augment):
     scans = draw_scans({"train": 8}, shape=(32, 48, 48))
     folder = write_scans(tmp_path / "1.0.0", scans, shards=2)
@@ -198,9 +207,7 @@ def test_a_disk_that_fails_is_named(folder, monkeypatch):
     loader = Loader(folder, batch_size=12, training=False)
     loader.batch(0)
     monkeypatch.setattr(os, "preadv", fail)
-    with pytest.raises(
-        CorruptFileError, match=r"-of-00002: cannot be read at byte [\d,]+: Input/output error; run"
-    ):
+    with pytest.raises(CorruptFileError, match=r"-of-00002: cannot be read at byte [\d,]+: Input/output err"):
         loader.batch(0)
 
 

@@ -1,7 +1,5 @@
 """Rows that are planned together equal those that are written one by one."""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop
@@ -27,6 +25,7 @@ CHAINS = {
         [],
     ],
 }
+CASES = [(kind, number) for kind in CHAINS for number in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +39,16 @@ def folders(draw, write, tmp_path_factory):
 @ways
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("verify", ["first", "never"])
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    others([(kind, at) for kind in CHAINS for at in range(4)], [(kind, 3) for kind in CHAINS]),
-)
-def test_planned_rows_are_those_written_one_by_one(
-    folders, kind, number, verify, in_memory, is_used, monkeypatch
-):
+@pytest.mark.parametrize(("kind", "number"), others(CASES, CASES[3::4]))
+def test_planned_rows_are_those_written_alone(folders, kind, number, verify, in_memory, is_used, monkeypatch):
     monkeypatch.setattr(kernel, "_library", kernel._library if is_used else None)
-    loader = Loader(
-        folders[kind], batch_size=7, seed=3, augment=CHAINS[kind][number], include=["epoch"], verify=verify
-    )
+    options = {"batch_size": 7, "seed": 3, "augment": CHAINS[kind][number], "include": ["epoch"]}
+    loader = Loader(folders[kind], **options, verify=verify)
     written = []
     moved = Assembler.move_planned
     for name in ("write_planned", "copy_planned"):
         act = getattr(Assembler, name)
-        monkeypatch.setattr(
-            Assembler, name, lambda self, *row, act=act: written.append(act(self, *row)) or written[-1]
-        )
+        monkeypatch.setattr(Assembler, name, lambda *row, act=act: written.append(act(*row)) or written[-1])
 
     def moved_too(self, *rows):
         made = moved(self, *rows)
@@ -72,20 +63,3 @@ def test_planned_rows_are_those_written_one_by_one(
     monkeypatch.setattr(Assembler, "plan", lambda self, *rows: None)
     for step, found in enumerate(batches):
         same(found, loader.batch(step))
-
-
-def test_what_reads_more_than_windows_is_written_one_by_one(folders, monkeypatch):
-    def refuse(*_):
-        raise AssertionError("planned")
-
-    for name in ("write_planned", "copy_planned", "move_planned"):
-        monkeypatch.setattr(Assembler, name, refuse)
-    for kind, options in (
-        ("volumes", {"augment": [RandomCrop(2, 3, 4, foreground=0.5)]}),
-        ("volumes", {"augment": [FlipDepth()], "include": ["extent"]}),
-        ("volumes", {"augment": [FlipDepth()], "verify": "always"}),
-        ("pictures", {"augment": [FlipUpDown()], "include": ["size"]}),
-    ):
-        loader = Loader(folders[kind], batch_size=8, **options)
-        for step in range(8):
-            loader.batch(step)

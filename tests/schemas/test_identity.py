@@ -1,9 +1,9 @@
-"""Example ids, shards, and the refusal of ids that come twice."""
-
-from __future__ import annotations
+"""Example ids, shards, the refusal of ids that come twice, and the names of sets, splits and files."""
 
 import hashlib
+import re
 from array import array
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from halofeed.schemas.identity import example_id, mix, refuse_repeated, shard_of, shards_of
+from halofeed.schemas.layout import check_name, check_split, check_version, index_file, shard_file
 from tests.support.allocations import traced
 
 
@@ -52,6 +53,8 @@ def test_many_ids_at_once_go_where_each_one_goes(identities: list[int], shard_co
     shards = shards_of(np.array(identities, np.int64), shard_count)
     assert shards.tolist() == [shard_of(identity, shard_count) for identity in identities]
     assert all(0 <= shard < shard_count for shard in shards.tolist())
+    with pytest.raises(UsageError, match="got 0"):
+        shard_of(1, 0)
 
 
 @pytest.mark.parametrize("stride", [1, 7, 4096])
@@ -59,11 +62,6 @@ def test_consecutive_ids_fill_the_shards_evenly(stride: int) -> None:
     counts = np.bincount(shards_of(np.arange(100_000) * stride, 16), minlength=16)
     expected = 100_000 / 16
     assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
-
-
-def test_no_shards_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match="got 0"):
-        shard_of(1, 0)
 
 
 def refuse(pairs: list[tuple[str | int, str]]) -> None:
@@ -92,3 +90,36 @@ def test_many_ids_are_checked_in_a_few_bytes_each() -> None:
     with traced() as memory:
         refuse_repeated(collected, list)
     assert memory.peak / len(collected) < 20
+
+
+@pytest.mark.parametrize("name", ["cards", "a", "a_1", "x9"])
+def test_good_names_are_returned(name: str) -> None:
+    assert check_name(name) == name
+    assert check_split(name) == name
+
+
+@pytest.mark.parametrize(
+    ("check", "option", "wrong"),
+    [
+        (check_name, "--name", ["", "Cards", "1a", "a-b", "a/b", "..", "a\n", "ä", "a b", "_a"]),
+        (check_version, "--version", ["1.0", "1.0.0.0", "01.0.0", "1.0.0\n", "1.0.x", "", "1.٣.0", "v1.0.0"]),
+        (check_split, "split", ["", "a-b", "a/b", "../a", "a b", "1st", "all", "a\n", "é"]),
+    ],
+)
+def test_bad_names_versions_and_splits_are_wrong_usage(check: Any, option: str, wrong: list[str]) -> None:
+    assert check_version("10.0.3") == "10.0.3"
+    for text in wrong:
+        with pytest.raises(UsageError, match=option):
+            check(text)
+
+
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_.]{0,10}", fullmatch=True)
+
+
+@given(NAMES, st.integers(0, 99998), st.integers(1, 99999))
+def test_a_shards_file_name_can_be_taken_apart_again(split: str, shard: int, count: int) -> None:
+    name = shard_file("a_b", split, shard, count)
+    matched = re.fullmatch(r"([a-z0-9_]+)-(.+)\.tfrecord-(\d{5})-of-(\d{5})", name)
+    assert matched is not None
+    assert matched.groups() == ("a_b", split, f"{shard:05d}", f"{count:05d}")
+    assert index_file("x") == "x.index"

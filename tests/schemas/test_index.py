@@ -1,7 +1,5 @@
 """An index is read as it was written; every damaged or foreign one is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -10,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -55,31 +53,23 @@ def indexes(draw: Any) -> ShardIndex:
 
 
 def sample(**changes: Any) -> ShardIndex:
-    index = ShardIndex(
-        offsets=np.array([0, 100]),
-        lengths=np.array([84, 50]),
-        checksums=np.array([5, 2**32 - 1], np.uint32),
-        ids=np.array([3, 9]),
-        raw_starts={"image/encoded": np.array([20, 120])},
-        raw_checksums={"image/encoded": np.array([[1, 2], [3, 4]], np.uint32)},
-        file_bytes=166,
-        file_checksum=77,
-        fingerprint="abc",
-        inputs={"b/\udcff.jpg": "12", "a.jpg": ""},
-        statistics=Statistics(records=2),
-        rejected=({"source": "c.jpg", "stage": "decode"},),
-    )
+    records = {"offsets": np.array([0, 100]), "lengths": np.array([84, 50]), "ids": np.array([3, 9])}
+    records["checksums"] = np.array([5, 2**32 - 1], np.uint32)
+    raw = {"raw_starts": {"image/encoded": np.array([20, 120])}}
+    raw["raw_checksums"] = {"image/encoded": np.array([[1, 2], [3, 4]], np.uint32)}
+    file: dict[str, Any] = {"file_bytes": 166, "file_checksum": 77, "fingerprint": "abc"}
+    file |= {"inputs": {"b/\udcff.jpg": "12", "a.jpg": ""}, "statistics": Statistics(records=2)}
+    rejected = ({"source": "c.jpg", "stage": "decode"},)
+    index = ShardIndex(**records, **raw, **file, rejected=rejected)
     return dataclasses.replace(index, **changes)
 
 
-@settings(deadline=None)
 @given(indexes())
 def test_the_columns_alone_are_those_of_the_whole(index: ShardIndex) -> None:
     alone = ShardIndex.from_bytes(index.to_bytes(), "x", columns_only=True)
     assert alone == dataclasses.replace(index, inputs={}, statistics=Statistics(), rejected=())
 
 
-@settings(deadline=None)
 @given(indexes())
 def test_what_is_written_is_read_again_and_gives_the_same_bytes(index: ShardIndex) -> None:
     data = index.to_bytes()
@@ -124,16 +114,13 @@ def test_every_changed_byte_and_every_truncation_is_a_corrupt_file_that_says_how
         changed = bytearray(data)
         changed[position] ^= 1 << position % 8
         for broken in (bytes(changed), data[:position]):
-            with pytest.raises(
-                CorruptFileError, match=r"x\.index: .*run the same `halofeed convert` with --overwrite"
-            ):
+            with pytest.raises(CorruptFileError, match=r"x\.index: .*`halofeed convert` with --overwrite"):
                 ShardIndex.from_bytes(broken, "x.index")
     with pytest.raises(CorruptFileError):
         ShardIndex.from_bytes(data + b"\0", "x.index")
 
 
 def checked(header: Any, body: bytes = b"") -> bytes:
-    """A file with a right checksum around any header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     whole = MAGIC + struct.pack("<Q", len(text)) + text + body
     return whole + struct.pack("<I", mask_crc(crc32c(whole)))
@@ -158,10 +145,7 @@ WRONG += [{"file_bytes": 2**63}, {"file_bytes": -1}, {"file_checksum": 2**32}]
 WRONG_ARRAYS = [{"shape": shape} for shape in ([2**62], [2**70], [-1], [1], [2.0], [True, 2])]
 WRONG_ARRAYS += [{"dtype": "O"}, {"dtype": "<f8"}, *({"at": at} for at in (10**9, 2**70, -(10**6), "x"))]
 HEADERS = [b"", b"\xff", b"[" * 100_000, [], {}, {"arrays": 7}, {"arrays": [{"name": 7}]}]
-HEADERS += [
-    *({**good_header(), **wrong} for wrong in WRONG),
-    *(with_array(**wrong) for wrong in WRONG_ARRAYS),
-]
+HEADERS += [{**good_header(), **wrong} for wrong in WRONG] + [with_array(**wrong) for wrong in WRONG_ARRAYS]
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: re.sub(r"\W+", "_", str(header)[:30]))
@@ -171,23 +155,13 @@ def test_a_right_checksum_around_a_wrong_content_is_a_corrupt_file(header: Any) 
         ShardIndex.from_bytes(checked(header, body), "x.index")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"offsets": [-100, 0]},
-        {"offsets": [0, 167]},
-        {"offsets": [0, 2**62]},
-        {"lengths": [84, -1]},
-        {"lengths": [84, 51]},
-        {"lengths": [2**63 - 1, 50]},
-        {"file_bytes": 165},
-        {"ids": [3, -1]},
-        {"raw_starts": {"image/encoded": np.array([11, 120])}},
-        {"raw_starts": {"image/encoded": np.array([20, 163])}},
-        {"raw_starts": {"image/encoded": np.array([20, -(2**63)])}},
-    ],
-    ids=str,
-)
+OUTSIDE: list[dict[str, Any]] = [{"offsets": [-100, 0]}, {"offsets": [0, 167]}, {"offsets": [0, 2**62]}]
+OUTSIDE += [{"lengths": [84, -1]}, {"lengths": [84, 51]}, {"lengths": [2**63 - 1, 50]}, {"ids": [3, -1]}]
+OUTSIDE += [{"raw_starts": {"image/encoded": np.array([at, end])}} for at, end in ((11, 120), (20, 163))]
+OUTSIDE += [{"raw_starts": {"image/encoded": np.array([20, -(2**63)])}}, {"file_bytes": 165}]
+
+
+@pytest.mark.parametrize("changes", OUTSIDE, ids=str)
 def test_no_record_lies_outside_of_its_shard(changes: dict[str, Any]) -> None:
     columns = {name: np.array(value) if isinstance(value, list) else value for name, value in changes.items()}
     with pytest.raises(CorruptFileError, match=r"x\.index: .*(outside of the shard|negative id)"):
@@ -208,9 +182,7 @@ def test_the_checksum_of_the_file_tells_indexes_apart() -> None:
 
 def test_an_index_of_the_earlier_form_is_refused_with_the_cure() -> None:
     data = b"HALOIDX1" + sample().to_bytes()[len(MAGIC) :]
-    with pytest.raises(
-        CorruptFileError, match=r"x\.index: an index of an earlier version.*convert` with --overwrite"
-    ):
+    with pytest.raises(CorruptFileError, match=r"x\.index: an index of an earlier version.* --overwrite"):
         ShardIndex.from_bytes(data, "x.index")
 
 

@@ -3,8 +3,6 @@
 Each attempt is a process of its own, which a fault would end.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -51,13 +49,11 @@ def run(script):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def ends_well(script):
-    run_script(SETUP + script)
-
-
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_look_at_a_file_that_was_shortened_gives_zeros_and_says_so(look):
-    ends_well(f"""
+    run_script(
+        SETUP
+        + f"""
 stream, file, array = mapped()
 before = np.asarray(mapped()[1])
 os.ftruncate(stream.fileno(), 5000)
@@ -65,11 +61,14 @@ assert array[4999] == 7 and not file.lost
 {LOOKS[look]}
 assert file.lost
 assert (before == 7).all() and array[4999] == 7
-""")
+"""
+    )
 
 
 def test_memory_lives_as_long_as_an_array_of_it_and_is_then_forgotten():
-    ends_well("""
+    run_script(
+        SETUP
+        + """
 from halofeed.schemas import mapping
 stream, file, array = mapped()
 part = array[100:200]
@@ -77,7 +76,8 @@ del file, array
 assert (part == 7).all() and len(mapping._guard.places) == 1
 del part
 assert not mapping._guard.places
-""")
+"""
+    )
 
 
 def test_a_fault_elsewhere_ends_the_process_as_without_us():
@@ -105,17 +105,16 @@ os.kill(os.getpid(), signal.SIGBUS)
     assert "Fatal Python error: Bus error" in done.stderr
 
 
-def test_nothing_is_mapped_where_another_handler_took_the_place():
-    ends_well("""
+def test_nothing_is_mapped_of_an_empty_file_and_where_another_handler_took_the_place():
+    run_script(
+        SETUP
+        + """
 stream, file, array = mapped()
-assert is_guarded()
+assert is_guarded() and map_file(tempfile.TemporaryFile().fileno(), 0) is None
 faulthandler.enable()
 assert not is_guarded() and map_file(stream.fileno(), 100) is None
 faulthandler.disable()
 signal.signal(signal.SIGBUS, signal.SIG_IGN)
 assert not is_guarded()
-""")
-
-
-def test_a_file_without_bytes_is_not_mapped():
-    ends_well("assert map_file(tempfile.TemporaryFile().fileno(), 0) is None")
+"""
+    )

@@ -1,7 +1,5 @@
 """Statistics do not depend on the order of merging and are read as they were written."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable
@@ -28,23 +26,13 @@ def sums(channels: int) -> st.SearchStrategy[Any]:
     return none | st.fixed_dictionaries(some)
 
 
-DOCUMENTS = st.fixed_dictionaries(
-    {},
-    optional={
-        "records": COUNT,
-        "pixels": sums(2),
-        "padding": st.tuples(COUNT, COUNT).map(
-            lambda pair: {"stored_pixels": max(pair), "padded_pixels": min(pair)}
-        ),
-        "labels": NUMBERS,
-        "boxes": NAMES,
-        "cut": st.fixed_dictionaries({"images": COUNT, "boxes": COUNT}),
-        "largest": st.lists(COUNT.map(lambda side: side % 2**31), min_size=2, max_size=2),
-        "intensities": st.fixed_dictionaries({"body": NUMBERS, "foreground": NUMBERS}),
-        "label_mm3": NUMBERS,
-        "tiles": COUNT,
-    },
-)
+OPTIONAL = {"records": COUNT, "tiles": COUNT, "pixels": sums(2), "labels": NUMBERS, "label_mm3": NUMBERS}
+OPTIONAL |= {"intensities": st.fixed_dictionaries({"body": NUMBERS, "foreground": NUMBERS}), "boxes": NAMES}
+OPTIONAL |= {"cut": st.fixed_dictionaries({"images": COUNT, "boxes": COUNT})}
+OPTIONAL["largest"] = st.lists(COUNT.map(lambda side: side % 2**31), min_size=2, max_size=2)
+PAIRS = st.tuples(COUNT, COUNT).map(sorted)
+OPTIONAL["padding"] = PAIRS.map(lambda pair: {"stored_pixels": pair[1], "padded_pixels": pair[0]})
+DOCUMENTS = st.fixed_dictionaries({}, optional=OPTIONAL)
 
 
 def as_written(statistics: Statistics) -> Any:

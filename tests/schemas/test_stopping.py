@@ -1,7 +1,5 @@
 """The program waits while a signal's thread undoes what it began."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -30,12 +28,8 @@ with stopping.Undone(undo):
 def test_the_program_stands_still_while_what_it_began_is_undone(tmp_path: Path) -> None:
     for attempt in range(3):
         result = tmp_path / str(attempt)
-        with subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(result)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen([sys.executable, "-c", PROGRAM, str(result)], **pipes) as process:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=30)

@@ -1,7 +1,5 @@
 """The one writer of pictures with boxes for tests: the same rows as a table, as lines of JSON, as COCO and as VOC."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +12,7 @@ SIDES = ("xmin", "ymin", "xmax", "ymax")
 Row = Mapping[str, Any]
 
 
-def draw(
-    root: Path, *names: str, size: tuple[int, int] = (16, 24), value: int = 90, orientation: int = 1
-) -> Path:
+def draw(root: Path, *names: str, size: tuple[int, int] = (16, 24), value=90, orientation=1) -> Path:
     """Pictures of one gray, of (height, width) as they are stored; the folder, which is made."""
     root.mkdir(parents=True, exist_ok=True)
     exif = Image.Exif()
@@ -40,10 +36,9 @@ def write_annotations(root: Path, layout: str, rows: Sequence[Row], **keys: Any)
     """
     if layout == "voc":
         for row in rows:
-            text = voc_text(
-                Path(row["filename"]).name, voc_object(row, **keys), row.get("width"), row.get("height")
-            )
-            (root / row["filename"]).with_suffix(".xml").write_text(text)
+            name, size = Path(row["filename"]), (row.get("width"), row.get("height"))
+            text = voc_text(name.name, voc_object(row, **keys), *size)
+            (root / name).with_suffix(".xml").write_text(text)
         return ""
     lines = [",".join("" if cell is None else str(cell) for cell in row.values()) for row in rows]
     name, text = {
@@ -73,10 +68,8 @@ def coco_document(rows: Sequence[Row], **keys: Any) -> dict[str, Any]:
 
 def voc_object(row: Row, inside: str = "", **attributes: Any) -> str:
     """One object as VOC has it, with what else stands inside of it."""
-    said = "".join(
-        f"<attribute><name>{name}</name><value>{value}</value></attribute>"
-        for name, value in attributes.items()
-    )
+    named = [f"<name>{name}</name><value>{value}</value>" for name, value in attributes.items()]
+    said = "".join(f"<attribute>{each}</attribute>" for each in named)
     corners = "".join(f"<{side}>{row[side]}</{side}>" for side in SIDES)
     more = f"{inside}<attributes>{said}</attributes>" if said else inside
     return f"<object><name>{row['class']}</name>{more}<bndbox>{corners}</bndbox></object>"

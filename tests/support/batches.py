@@ -1,7 +1,5 @@
 """How tests compare batches and put them together, and how they damage what these are read from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +14,6 @@ Batch = Mapping[str, NDArray[Any]]
 
 
 def bits(batch: Batch) -> dict[str, tuple[Any, ...]]:
-    """All that a batch is, to the last bit."""
     return {
         name: (array.dtype, array.shape, array.tolist() if array.dtype.hasobject else array.tobytes())
         for name, array in batch.items()
@@ -24,7 +21,6 @@ def bits(batch: Batch) -> dict[str, tuple[Any, ...]]:
 
 
 def same(first: Batch, second: Batch) -> None:
-    """Refuses batches that differ."""
     found, expected = bits(first), bits(second)
     assert found.keys() == expected.keys()
     assert not [name for name in found if found[name] != expected[name]]

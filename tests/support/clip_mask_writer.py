@@ -1,8 +1,5 @@
 """How tests draw clips with masks: two shapes that move, a class each, as videos, animations or folders of frames."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +9,14 @@ from PIL import Image
 from tests.support.clip_writer import BACKGROUND, HEIGHT, RATE, WIDTH, write_clip, write_folder
 from tests.support.conversions import run_convert
 
+Frames = list[NDArray[np.uint8]]
 FRAMES = 12
 COLORS = {1: (220, 120, 60), 2: (40, 90, 230)}
 PALETTE = [0, 0, 0, 255, 0, 0, 0, 255, 0]
 FORMS = ("folder", "png", "gif", "webp")
 
 
-def draw_masked(
-    generator: np.random.Generator, frames: int = FRAMES
-) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
+def draw_masked(generator: np.random.Generator, frames: int = FRAMES) -> tuple[Frames, Frames]:
     """Frames uint8 [HEIGHT, WIDTH, 3] and class indices [HEIGHT, WIDTH]: a square goes right, a bar grows down."""
     top, left = int(generator.integers(2, 20)), int(generator.integers(0, 12))
     column = int(generator.integers(44, 56))
@@ -37,9 +33,7 @@ def draw_masked(
     return pictures, masks
 
 
-def write_masks(
-    path: Path, masks: Sequence[NDArray[np.uint8]], form: str, duration_ms: int = 1000 // RATE
-) -> Path:
+def write_masks(path: Path, masks: Frames, form: str, duration_ms: int = 1000 // RATE) -> Path:
     """The masks as a folder of PNG files with a palette, or as an animation; returns its path."""
     if form == "folder":
         write_folder(path, [with_palette(mask) for mask in masks])
@@ -79,7 +73,5 @@ def write_masked_clips(root: Path, each: int = 1, frames: int = FRAMES) -> dict[
 def convert_masked_clips(folder: Path) -> Path:
     """A data set of two windows of 5 frames of each of those clips, [5, HEIGHT, WIDTH], in two shards."""
     write_masked_clips(folder / "in")
-    done = run_convert(
-        folder / "in", folder / "out", layout="pairs", frames=5, height=HEIGHT, width=WIDTH, shards=2
-    )
-    return Path(done.folder)
+    given = {"layout": "pairs", "frames": 5, "height": HEIGHT, "width": WIDTH, "shards": 2}
+    return Path(run_convert(folder / "in", folder / "out", **given).folder)

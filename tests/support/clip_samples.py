@@ -1,7 +1,5 @@
 """Drawn clips that OpenCV cannot write, and sound, in files beside this module; see `clip_writer`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _FILES = Path(__file__).with_name("clips")

@@ -1,7 +1,5 @@
 """How tests draw clips: a square that moves to the left or the right, as video, animation or folder of frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,13 +36,11 @@ def write_video(path: Path, frames: Sequence[NDArray[np.uint8]], rate: float = R
 
 
 def write_gif(path: Path, frames: Sequence[NDArray[np.uint8]]) -> None:
-    """An animation of 1000 / RATE milliseconds a frame."""
     first, *others = [Image.fromarray(frame) for frame in frames]
     first.save(path, save_all=True, append_images=others, duration=1000 // RATE)
 
 
 def write_folder(path: Path, frames: Sequence[NDArray[np.uint8] | Image.Image]) -> None:
-    """PNG files called by numbers without leading zeros."""
     path.mkdir(parents=True)
     for number, frame in enumerate(frames):
         image = frame if isinstance(frame, Image.Image) else Image.fromarray(frame)

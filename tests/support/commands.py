@@ -1,7 +1,5 @@
 """What the tests of the command's surroundings share: every entry, run with a temporary folder of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Sequence
@@ -17,21 +15,18 @@ STOPPED = "stopped ("
 
 
 def convert(source: Path, out: Path, workers: int, *more: str) -> list[str]:
-    """The words of a conversion."""
     return [*convert_words(source, out, workers=workers, **SETTINGS), *more]
 
 
 def light_entries(data: Path, out: Path) -> dict[str, list[str]]:
     """Commands that need no accelerator's libraries, by name; they write below `out` alone."""
-    return {
-        "help": ["--help"],
-        "help of convert": ["convert", "--help"],
-        "verify": ["verify", str(data)],
+    entries = {"help": ["--help"], "help of convert": ["convert", "--help"], "verify": ["verify", str(data)]}
+    entries |= {
         "inspect": ["inspect", str(data)],
         "inspect a record": ["inspect", str(data), "--record", "train:1"],
-        "report": ["report", str(data), "--output", str(out / "report.html")],
-        "package": ["package", "--output", str(out)],
     }
+    entries["report"] = ["report", str(data), "--output", str(out / "report.html")]
+    return entries | {"package": ["package", "--output", str(out)]}
 
 
 def start(words: Sequence[str], temporary: Path, **more: Any) -> subprocess.Popen[str]:

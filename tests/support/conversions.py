@@ -1,7 +1,5 @@
 """What the tests of conversions share: how to run one, and how to read what it left, without the loader."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -24,7 +22,6 @@ from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.plan import Plan, make_plan, open_sources
 from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.prep.annotations.contract import ListSeries
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
@@ -42,14 +39,8 @@ def run_convert(source: object, out: object, **options: Any) -> Conversion:
 
 def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "halofeed", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        **more,
-    )
+    command = [sys.executable, "-m", "halofeed", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **more)
 
 
 def halofeed_here(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -68,12 +59,11 @@ def convert_words(source: object, out: object, **options: object) -> list[str]:
 
 
 def _word(name: str, value: object) -> str:
-    flag = f"--{name.replace('_', '-')}"
-    return (
-        flag
-        if value is True
-        else f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+    flag, text = (
+        f"--{name.replace('_', '-')}",
+        ",".join(map(str, value if isinstance(value, tuple) else (value,))),
     )
+    return flag if value is True else f"{flag}={text}"
 
 
 _PEAK = r"""
@@ -119,17 +109,14 @@ def all_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def bytes_of(source: object, out: object, **options: Any) -> dict[str, bytes]:
-    """Every file that `run_convert` leaves."""
     return all_bytes(Path(run_convert(source, out, **options).folder))
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
-    """The shards and their indexes."""
     return {name: data for name, data in all_bytes(folder).items() if ".tfrecord-" in name}
 
 
 def shard_paths(folder: Path, split: str) -> list[Path]:
-    """The shards of a split in order."""
     return sorted(p for p in folder.glob(f"*-{split}.tfrecord-*-of-*") if p.suffix != ".index")
 
 
@@ -214,14 +201,8 @@ def die_at(*cases: tuple[str, str, str, Sequence[str]]) -> None:
     A case says at which step it dies, keeping a file whose name ends so or a call; "before" or "after" it; whether
     folders change places by an "exchange" or "file by file"; and the command's words.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", _DIE_AT],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    how = {"input": json.dumps(cases), "capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run([sys.executable, "-c", _DIE_AT], check=False, **how)
     died = [line for line in done.stdout.splitlines() if line.lstrip("-").isdecimal()]
     assert died == [f"{-signal.SIGKILL}"] * len(cases), (done.stdout, done.stderr)
 
@@ -242,9 +223,7 @@ def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, brok
     return root
 
 
-def planned(
-    source: object, folder: Path, recipe: Recipe, list_series: ListSeries | None = None
-) -> tuple[Plan, list[bytes]]:
+def planned(source: object, folder: Path, recipe: Recipe, list_series=None) -> tuple[Plan, list[bytes]]:
     """A plan whose references are written into the folder of a data set, and each of them as text."""
     options = JobOptions(source=str(source), out="-", name="set")
     output = OutputFolder(str(folder))
@@ -256,22 +235,7 @@ def planned(
 
 def shard_job(recipe: Recipe, plan: Plan, source: Path, folder: str | Path, **more: Any) -> ShardJob:
     """The job of a plan that writes into a folder, as a conversion describes it to its workers."""
-    usual = {
-        "replaces": None,
-        "inputs": {},
-        "max_rejected": None,
-        "threads": 1,
-        "room_bytes": None,
-        "progress_folder": None,
-    }
-    return ShardJob(
-        recipe=recipe,
-        task=plan.task,
-        labels=plan.labels,
-        name="set",
-        version="1.0.0",
-        images=str(source),
-        folder=str(folder),
-        splits=plan.splits,
-        **usual | more,
-    )
+    usual = dict.fromkeys(("replaces", "max_rejected", "room_bytes", "progress_folder"))
+    usual |= {"inputs": {}, "threads": 1, "name": "set", "version": "1.0.0"}
+    planned = {"task": plan.task, "labels": plan.labels, "splits": plan.splits}
+    return ShardJob(recipe=recipe, images=str(source), folder=str(folder), **planned, **usual | more)

@@ -1,7 +1,5 @@
 """How tests write a small data set of pictures with classes or boxes: drawn examples in, a finished folder out."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,11 +48,11 @@ def draw_examples(
     task: str,
     counts: Mapping[str, int],
     *,
-    shape: tuple[int, int, int] = (8, 12, 3),
-    dtype: str = "uint8",
-    varied: bool = False,
-    most_boxes: int = 4,
-    seed: int = 0,
+    shape=(8, 12, 3),
+    dtype="uint8",
+    varied=False,
+    most_boxes=4,
+    seed=0,
 ) -> list[Drawn]:
     """Random examples per split, each with a padded bottom row; sizes differ where `varied`."""
     generator = np.random.default_rng(seed)
@@ -90,7 +88,6 @@ def encode_mask(shape: tuple[int, int], box: NDArray[np.float32]) -> bytes:
 
 
 def record_features(example: Drawn, task: str, encoding: str, masks: bool = False) -> dict[str, Any]:
-    """The tf.train.Example features of one example."""
     encoded = encode_pixels(example.pixels, encoding)
     height, width, _ = example.pixels.shape
     features = stored_features(example.key, example_id(example.key), encoded, encoding, (height, width))
@@ -134,26 +131,15 @@ def write_dataset(
     """
 
     def record(example: Drawn) -> Record:
-        return Record(
-            id=example_id(example.key),
-            features=alter(example, record_features(example, task, encoding, masks)),
-            inputs={example.key: hashlib.sha256(example.key.encode()).hexdigest()},
-            facts=_facts(example),
-        )
+        features = alter(example, record_features(example, task, encoding, masks))
+        inputs = {example.key: hashlib.sha256(example.key.encode()).hexdigest()}
+        return Record(id=example_id(example.key), features=features, inputs=inputs, facts=_facts(example))
 
     largest = np.max([example.pixels.shape for example in examples], axis=0).tolist()
-    return write_set(
-        folder,
-        deal(examples, shards, record),
-        task=task,
-        image=image_format(largest, str(examples[0].pixels.dtype), encoding),
-        labels=LABELS[task],
-        statistics=lambda facts: counted(PictureTally(max_boxes=max_boxes), facts),
-        recipe={"resize": "fixed-shape", "pad_value": [0]},
-        max_boxes=max_boxes,
-        masks=masks,
-        **more,
-    )
+    given = {"labels": LABELS[task], "recipe": {"resize": "fixed-shape", "pad_value": [0]}, "masks": masks}
+    given["image"] = image_format(largest, str(examples[0].pixels.dtype), encoding)
+    given["statistics"] = lambda facts: counted(PictureTally(max_boxes=max_boxes), facts)
+    return write_set(folder, deal(examples, shards, record), task=task, max_boxes=max_boxes, **given, **more)
 
 
 def _facts(example: Drawn) -> Facts:

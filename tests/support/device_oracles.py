@@ -1,11 +1,9 @@
 """What augmentations on the device are, once more: slow, in float64, a number at a time."""
 
-from __future__ import annotations
-
 import cmath
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,9 +96,8 @@ def blur(image: Image, given: Any, drawn: Drawn, black: float, white: float) -> 
         for place in range(len(lines)):
             near = range(max(0, place - reach), min(len(lines), place + reach + 1))
             weights = [math.exp(-((other - place) ** 2) / (2 * sigma**2)) for other in near]
-            out[place] = sum(
-                weight * lines[other] for weight, other in zip(weights, near, strict=True)
-            ) / sum(weights)
+            total = sum(weight * lines[other] for weight, other in zip(weights, near, strict=True))
+            out[place] = total / sum(weights)
         image = np.moveaxis(out, 0, axis)
     return image
 
@@ -117,41 +114,21 @@ def bias_field(image: Image, given: Any, drawn: Drawn, black: float, white: floa
     weights = [2 * drawn.uniform(2 + place) - 1 for place in range(len(orders))]
     strength, out = drawn.between(given.strength), np.empty_like(image)
     for place in np.ndindex(image.shape[:-1]):
-        total = sum(
-            weight
-            * math.prod(
-                math.cos(math.pi * order * (at + 0.5) / size)
-                for order, at, size in zip(each, place, image.shape, strict=False)
-            )
-            for weight, each in zip(weights, orders, strict=True)
-        )
+        total, at = 0.0, [math.pi * (at + 0.5) / size for at, size in zip(place, image.shape, strict=False)]
+        for weight, each in zip(weights, orders, strict=True):
+            waves = [math.cos(order * angle) for order, angle in zip(each, at, strict=True)]
+            total += weight * math.prod(waves)
         field = math.exp(strength * total / sum(map(abs, weights)))
         out[place] = given.zero + (image[place] - given.zero) * field
     return out
 
 
-ORACLES: Mapping[str, Callable[..., Image]] = {
-    "Brightness": brightness,
-    "Contrast": contrast,
-    "Saturation": saturation,
-    "Hue": hue,
-    "Gamma": gamma,
-    "GaussianBlur": blur,
-    "GaussianNoise": noise,
-    "HUWindow": hu_window,
-    "BiasField": bias_field,
-}
+ORACLES: dict[str, Callable[..., Image]] = {"Brightness": brightness, "Contrast": contrast, "Gamma": gamma}
+ORACLES |= {"Saturation": saturation, "Hue": hue, "GaussianBlur": blur, "GaussianNoise": noise}
+ORACLES |= {"HUWindow": hu_window, "BiasField": bias_field}
 
 
-def augmented(
-    image: NDArray[Any],
-    augmentations: Any,
-    *,
-    seed: int,
-    identity: int,
-    epoch: int,
-    values: tuple[float, float],
-) -> Image:
+def augmented(image: NDArray[Any], augmentations: Any, *, seed, identity, epoch, values) -> Image:
     """One image [..., channel] after all of them, without clipping."""
     out = image.astype(np.float64)
     for place, given in enumerate(augmentations):

@@ -1,9 +1,6 @@
 """What the tests of DICOM share: how a folder is opened and listed, and what damaged bytes of a mask may end in."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +28,7 @@ def slices(count: int) -> NDArray[np.uint16]:
     return np.arange(count * 30, dtype=np.uint16).reshape(count, 5, 6)
 
 
-def write_scan(
-    folder: Path, count: int = 4, series: str = "1.2.3", step: Sequence[float] = (0, 0, 2), **options: Any
-) -> None:
+def write_scan(folder: Path, count=4, series="1.2.3", step=(0, 0, 2), **options: Any) -> None:
     """A series of such slices."""
     positions = [[index * side for side in step] for index in range(count)]
     write_series(folder, slices(count), positions, series=series, **options)
@@ -51,30 +46,25 @@ def details(scan: Scan) -> dict[str, tuple[str, str]]:
 
 
 def open_listed(root: Path, one: Reference, options: ScanOptions | None = None) -> Scan:
-    """What the layout found, as a conversion opens it."""
     return open_scan(LocalFiles(root), one.source, one.members, options, one.volume)
 
 
 def refusal(folder: Path, **policy: Any) -> SourceError:
-    """Why it cannot be read."""
     with pytest.raises(SourceError) as caught:
         open_folder(folder, **policy).read()
     return caught.value
 
 
 def listed(root: Path, **policy: Any) -> list[Reference]:
-    """What the layout finds."""
     files = LocalFiles(root)
     return list(list_references(files, files, None, LayoutOptions(series=SeriesPolicy(**policy))))
 
 
 def listed_by_source(root: Path, **policy: Any) -> dict[str, Reference]:
-    """The same by source."""
     return {one.source: one for one in listed(root, **policy)}
 
 
 def open_mask(file: bytes | Dataset, grid: Grid | None = None) -> Mask:
-    """A mask from its file."""
     data = file if isinstance(file, bytes) else saved(file)
     return open_dicom_mask(MemoryFiles({"mask.dcm": data}), "mask.dcm", grid)
 

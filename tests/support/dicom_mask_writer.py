@@ -1,7 +1,5 @@
 """DICOM segmentations and structure sets for tests, written with pydicom alone."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,15 +13,9 @@ from tests.support.dicom_writer import ENCODERS, item
 
 SEGMENTATION, LABEL_MAP = "1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
-SECRETS = {
-    "PatientName": "Quixote^Alonso",
-    "PatientID": "MRN-4711-0815",
-    "PatientBirthDate": "19470921",
-    "InstitutionName": "St. Elsewhere",
-    "StudyDescription": "Follow-up of Quixote",
-    "ReferringPhysicianName": "Panza^Sancho",
-    "StudyDate": "20050116",
-}
+SECRETS = {"PatientName": "Quixote^Alonso", "PatientID": "MRN-4711-0815", "PatientBirthDate": "19470921"}
+SECRETS |= {"InstitutionName": "St. Elsewhere", "StudyDescription": "Follow-up of Quixote"}
+SECRETS |= {"ReferringPhysicianName": "Panza^Sancho", "StudyDate": "20050116"}
 """What must never leave a file."""
 LPS = np.array([-1.0, -1.0, 1.0])
 
@@ -57,25 +49,13 @@ def segmentation(
     bits = bits or (1 if kind == "BINARY" else 8)
     dataset = _dataset(LABEL_MAP if kind == "LABELMAP" else SEGMENTATION, "SEG", syntax)
     rows, columns = frames[0][2].shape
-    dataset.update(
-        {
-            "Rows": rows,
-            "Columns": columns,
-            "NumberOfFrames": len(frames),
-            "SamplesPerPixel": 1,
-            "PhotometricInterpretation": "MONOCHROME2",
-            "BitsAllocated": bits,
-            "BitsStored": bits,
-            "HighBit": bits - 1,
-            "PixelRepresentation": 0,
-            "SegmentationType": kind,
-        }
-    )
+    size = {"Rows": rows, "Columns": columns, "NumberOfFrames": len(frames), "SamplesPerPixel": 1}
+    stored = {"BitsAllocated": bits, "BitsStored": bits, "HighBit": bits - 1, "PixelRepresentation": 0}
+    dataset.update({**size, **stored, "PhotometricInterpretation": "MONOCHROME2", "SegmentationType": kind})
     if kind == "FRACTIONAL":
         dataset.MaximumFractionalValue, dataset.SegmentationFractionalType = largest, "PROBABILITY"
-    dataset.SegmentSequence = [
-        item(SegmentNumber=number, SegmentLabel=name) for number, name in names.items()
-    ]
+    segments = [item(SegmentNumber=number, SegmentLabel=name) for number, name in names.items()]
+    dataset.SegmentSequence = segments
     row_mm, column_mm = np.linalg.norm(affine[:3, 1]), np.linalg.norm(affine[:3, 2])
     direction = np.concatenate([affine[:3, 2] / column_mm * LPS, affine[:3, 1] / row_mm * LPS])
     measures = item(PixelSpacing=[_decimal(row_mm), _decimal(column_mm)])
@@ -84,27 +64,24 @@ def segmentation(
     groups = []
     for number, depth, _ in frames:
         position = (affine[:3, 3] + depth * affine[:3, 0]) * LPS
+        placed, turned = _decimals(position), _decimals(direction)
         groups.append(
             {
-                "orientation": (
-                    "PlaneOrientationSequence",
-                    item(ImageOrientationPatient=_decimals(direction)),
-                ),
+                "orientation": ("PlaneOrientationSequence", item(ImageOrientationPatient=turned)),
                 "measures": ("PixelMeasuresSequence", measures),
-                "position": ("PlanePositionSequence", item(ImagePositionPatient=_decimals(position))),
+                "position": ("PlanePositionSequence", item(ImagePositionPatient=placed)),
                 "segment": ("SegmentIdentificationSequence", item(ReferencedSegmentNumber=number)),
             }
         )
     if kind == "LABELMAP":
         for group in groups:
             del group["segment"]
-    dataset.SharedFunctionalGroupsSequence = [
-        item(**{keyword: [item] for key, (keyword, item) in groups[0].items() if key in shared})
-    ]
-    dataset.PerFrameFunctionalGroupsSequence = [
-        item(**{keyword: [item] for key, (keyword, item) in group.items() if key not in shared})
-        for group in groups
-    ]
+
+    def said(group: Mapping[str, tuple[str, Dataset]], once: bool) -> Dataset:
+        return item(**{keyword: [one] for key, (keyword, one) in group.items() if (key in shared) == once})
+
+    dataset.SharedFunctionalGroupsSequence = [said(groups[0], once=True)]
+    dataset.PerFrameFunctionalGroupsSequence = [said(group, once=False) for group in groups]
     _store(dataset, np.stack([pixels for _, _, pixels in frames]), bits, syntax)
     return dataset
 
@@ -116,28 +93,20 @@ def structure_set(
 ) -> Dataset:
     """A structure set of {number: (name, [(kind, points [n, 3] in mm right, anterior, superior)])}."""
     dataset = _dataset(STRUCTURE_SET, "RTSTRUCT", syntax)
-    dataset.StructureSetROISequence = [
-        item(ROINumber=number, ROIName=name) for number, (name, _) in structures.items()
-    ]
-    dataset.ROIContourSequence = [
-        item(
-            ReferencedROINumber=number,
-            ContourSequence=[
-                item(
-                    ContourGeometricType=kind,
-                    NumberOfContourPoints=len(points),
-                    ContourData=_decimals((np.asarray(points) * LPS).ravel()),
-                )
-                for kind, points in contours
-            ],
-        )
-        for number, (_, contours) in structures.items()
-    ]
+    rois, contours_of = [], []
+    for number, (name, contours) in structures.items():
+        rois.append(item(ROINumber=number, ROIName=name))
+        sequence = []
+        for kind, points in contours:
+            data = _decimals((np.asarray(points) * LPS).ravel())
+            count = {"NumberOfContourPoints": len(points), "ContourData": data}
+            sequence.append(item(ContourGeometricType=kind, **count))
+        contours_of.append(item(ReferencedROINumber=number, ContourSequence=sequence))
+    dataset.StructureSetROISequence, dataset.ROIContourSequence = rois, contours_of
     return dataset
 
 
 def saved(dataset: Dataset) -> bytes:
-    """The file's bytes."""
     stream = io.BytesIO()
     dataset.save_as(stream, enforce_file_format=True)
     return stream.getvalue()

@@ -4,8 +4,6 @@ Everything is in DICOM's own terms (left, posterior, superior; stored values), e
 a volume as the rest of halofeed knows it.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,30 +71,19 @@ def image_dataset(
     elements = {
         "SOPClassUID": CTImageStorage,
         "SOPInstanceUID": pydicom.uid.generate_uid(),
-        "ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"],
         "Modality": modality,
-        "PatientID": patient,
-        "StudyInstanceUID": "1.2",
-        "SeriesInstanceUID": series,
-        "FrameOfReferenceUID": "1.2.9",
-        "ImagePositionPatient": floats(position),
-        "ImageOrientationPatient": floats(orientation),
-        "PixelSpacing": floats(spacing),
-        "SliceThickness": thickness,
-        "SamplesPerPixel": 1,
-        "PhotometricInterpretation": "MONOCHROME2",
-        "Rows": rows,
-        "Columns": columns,
-        "BitsAllocated": bits,
-        "BitsStored": bits_stored or bits,
-        "HighBit": (bits_stored or bits) - 1,
-        "PixelRepresentation": int(pixels.dtype.kind == "i"),
-        "RescaleSlope": slope,
-        "RescaleIntercept": intercept,
-        "RescaleType": rescale_type,
-        "PixelData": pixels.astype(pixels.dtype.newbyteorder("<")).tobytes(),
-        **(more or {}),
     }
+    elements |= {"PatientID": patient, "StudyInstanceUID": "1.2", "SeriesInstanceUID": series}
+    elements |= {"ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"], "FrameOfReferenceUID": "1.2.9"}
+    elements |= {"ImagePositionPatient": floats(position), "ImageOrientationPatient": floats(orientation)}
+    elements |= {"PixelSpacing": floats(spacing), "SliceThickness": thickness}
+    elements |= {"Rows": rows, "Columns": columns}
+    elements |= {"SamplesPerPixel": 1, "PhotometricInterpretation": "MONOCHROME2", "BitsAllocated": bits}
+    elements |= {"BitsStored": bits_stored or bits, "HighBit": (bits_stored or bits) - 1}
+    elements |= {"RescaleSlope": slope, "RescaleIntercept": intercept, "RescaleType": rescale_type}
+    elements["PixelRepresentation"] = int(pixels.dtype.kind == "i")
+    elements["PixelData"] = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
+    elements |= more or {}
     dataset = item(**{keyword: value for keyword, value in elements.items() if value is not None})
     if "PixelData" in dataset:
         dataset["PixelData"].VR = "OW" if bits > 8 else "OB"
@@ -161,9 +148,7 @@ def write_series(
     return paths
 
 
-def write_volume(
-    folder: Path, volume: NDArray[Any], affine: NDArray[np.float64], **options: Any
-) -> list[Path]:
+def write_volume(folder: Path, volume: NDArray[Any], affine: NDArray[Any], **options: Any) -> list[Path]:
     """Write a volume of Hounsfield units [depth, height, width] as a series, slice after slice along its depth.
 
     Args:
@@ -174,15 +159,9 @@ def write_volume(
     sides = np.linalg.norm(steps, axis=0)
     orientation = [*(steps[:, 2] / sides[2]), *(steps[:, 1] / sides[1])]
     positions = [origin + index * steps[:, 0] for index in range(len(volume))]
-    return write_series(
-        folder,
-        (np.rint(volume) + 1024).astype(np.uint16),
-        positions,
-        orientation=orientation,
-        spacing=(sides[1], sides[2]),
-        thickness=float(sides[0]),
-        **options,
-    )
+    stored = (np.rint(volume) + 1024).astype(np.uint16)
+    place = {"orientation": orientation, "spacing": (sides[1], sides[2]), "thickness": float(sides[0])}
+    return write_series(folder, stored, positions, **place, **options)
 
 
 def draw_series(root: Path, series: int, slices: int) -> Path:
@@ -206,25 +185,18 @@ def multi_frame_dataset(
 ) -> Dataset:
     """An enhanced CT: orientation and spacing shared by all frames, positions and rescale of each."""
     rescales = rescales or [(1, -1024)] * len(volume)
-    dataset = image_dataset(
-        volume, position=None, orientation=None, spacing=spacing, rescale=None, thickness=None, **options
-    )
+    of_frames = dict.fromkeys(("position", "orientation", "rescale", "thickness"))
+    dataset = image_dataset(volume, spacing=spacing, **of_frames, **options)
     del dataset.PixelSpacing
     dataset.SOPClassUID = EnhancedCTImageStorage
     dataset.NumberOfFrames = len(volume)
-    dataset.SharedFunctionalGroupsSequence = [
-        item(
-            PlaneOrientationSequence=[item(ImageOrientationPatient=list(orientation))],
-            PixelMeasuresSequence=[item(PixelSpacing=list(spacing), SliceThickness=1.0)],
-        )
-    ]
-    dataset.PerFrameFunctionalGroupsSequence = [
-        item(
-            PlanePositionSequence=[item(ImagePositionPatient=floats(position))],
-            PixelValueTransformationSequence=[
-                item(RescaleSlope=slope, RescaleIntercept=intercept, RescaleType="HU")
-            ],
-        )
-        for position, (slope, intercept) in zip(positions, rescales, strict=True)
-    ]
+    orientation_item = item(ImageOrientationPatient=list(orientation))
+    measures = item(PixelSpacing=list(spacing), SliceThickness=1.0)
+    shared = item(PlaneOrientationSequence=[orientation_item], PixelMeasuresSequence=[measures])
+    frames = []
+    for position, (slope, intercept) in zip(positions, rescales, strict=True):
+        place = item(ImagePositionPatient=floats(position))
+        values = item(RescaleSlope=slope, RescaleIntercept=intercept, RescaleType="HU")
+        frames.append(item(PlanePositionSequence=[place], PixelValueTransformationSequence=[values]))
+    dataset.SharedFunctionalGroupsSequence, dataset.PerFrameFunctionalGroupsSequence = [shared], frames
     return dataset

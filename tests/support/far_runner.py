@@ -33,11 +33,9 @@ class FarRunner(PipelineRunner):
     """
 
     def default_job_server(self, _: object) -> JobServer:
-        """As of Beam's portable runners."""
         return JobServer()
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Result:
-        """Start it."""
         self.default_job_server(options)
 
         def run() -> None:
@@ -62,7 +60,6 @@ class Result:
         self.wait_until_finish = run
 
     def cancel(self) -> None:
-        """As Beam's."""
         Path(os.environ["FAR_HANGS"]).unlink()
 
 
@@ -75,5 +72,4 @@ class JobServer:
         JobServer.running += 1
 
     def stop(self) -> None:
-        """As Beam's."""
         JobServer.running -= 1

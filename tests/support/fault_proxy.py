@@ -1,7 +1,5 @@
 """A proxy on the loopback before a store's server, through which some requests go wrong."""
 
-from __future__ import annotations
-
 import http.client
 import random
 import socket
@@ -77,8 +75,7 @@ def _handler_of(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             assert target.hostname is not None
             connection = http.client.HTTPConnection(target.hostname, target.port or 80, timeout=60)
             try:
-                headers = dict(self.headers.items())
-                connection.request(self.command, self.path, body or None, headers)
+                connection.request(self.command, self.path, body or None, dict(self.headers.items()))
                 response = connection.getresponse()
                 data = response.read()
             finally:
@@ -94,15 +91,7 @@ def _handler_of(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815 - as http.server calls them
 
-        def give(
-            self,
-            status: int,
-            headers: dict[str, str],
-            data: bytes,
-            *,
-            cut: bool = False,
-            size: str | None = None,
-        ) -> None:
+        def give(self, status: int, headers: dict[str, str], data: bytes, *, cut=False, size=None) -> None:
             self.send_response_only(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -114,7 +103,6 @@ def _handler_of(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                 self.reset()
 
         def reset(self) -> None:
-            """End the connection without a word."""
             self.wfile.flush()
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True

@@ -1,7 +1,5 @@
 """A web server on loopback that gives files by ranges, and misbehaves on request."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

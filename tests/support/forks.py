@@ -1,7 +1,5 @@
 """What tests that fork say: threads of libraries that were imported before are not used by the child."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import pytest

@@ -1,7 +1,5 @@
 """Which sound data sets do tests make hostile: each task, encoding and kind of label once, converted, and small."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -36,19 +34,13 @@ def _size(path: Path) -> tuple[int, int]:
 def _coco(root: Path, count: int) -> None:
     names = _pictures(root, count)
     corners = [(2, 3, 6, 7), (1, 1, 9, 12), (4, 0, 3, 3)]
-    objects = [
-        {
-            "id": 10 * image + at,
-            "image_id": image,
-            "category_id": at + 1,
-            "bbox": list(box),
-            "area": box[2] * box[3],
-            "iscrowd": 0,
-            "segmentation": [[box[0], box[1], box[0] + box[2], box[1], box[0], box[1] + box[3]]],
-        }
-        for image in range(len(names))
-        for at, box in enumerate(corners[: image % 4])
-    ]
+    objects = []
+    for image in range(len(names)):
+        for at, (x, y, width, height) in enumerate(corners[: image % 4]):
+            ids = {"id": 10 * image + at, "image_id": image, "category_id": at + 1, "iscrowd": 0}
+            outline = [x, y, x + width, y, x, y + height]
+            shape = {"bbox": [x, y, width, height], "area": width * height, "segmentation": [outline]}
+            objects.append(ids | shape)
     document = {
         "images": [{"id": n, "file_name": name, "width": 30, "height": 20} for n, name in enumerate(names)],
         "annotations": objects,
@@ -93,9 +85,8 @@ def write_sound_sets(root: Path, count: int = 6) -> list[Path]:
     for name, lines in (("classes", table), ("several", [*table[1:], *many])):
         (source / name).mkdir()
         _pictures(source / name, count)
-        (source / name / "table.csv").write_text(
-            "\n".join(["filename,class", *lines, "images/broken.png,hat"]) + "\n"
-        )
+        rows = ["filename,class", *lines, "images/broken.png,hat", ""]
+        (source / name / "table.csv").write_text("\n".join(rows))
     shares = {"split_shares": ("train=0.7", "test=0.3"), "shards": 2}
     fit = {"resize": "keep-aspect", "min_dimension": 16, "max_dimension": 24, "height": 300, "width": 300}
     kinds = {
@@ -108,8 +99,5 @@ def write_sound_sets(root: Path, count: int = 6) -> list[Path]:
         "scans": ("scans", {**VOLUMES, **shares}),
         "tiles": ("scans", {**VOLUMES, "fit": "tiles", "depth": 3, "dtype": "float32"}),
     }
-    folders = []
-    for name, (drawn, options) in kinds.items():
-        done = run_convert(source / drawn, root / name, **options)
-        folders.append(Path(done.folder))
-    return folders
+    converted = (run_convert(source / drawn, root / name, **given) for name, (drawn, given) in kinds.items())
+    return [Path(done.folder) for done in converted]

@@ -3,8 +3,6 @@
 A hostile value is written as JSON text, since some have no form in Python: 1e400, 10 000 digits, a name twice.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -27,6 +25,8 @@ from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter, read_records
 from tests.support.memory_cases import png_chunk
 
 MANIFEST = "manifest.json"
+Starts = Mapping[str, list[int]]
+EMPTY: Starts = {}
 
 NUMBERS = ["-1", "0", "1", "2", "7", "255", "65536", "2147483648", "1099511627776", "4611686018427387904"]
 NUMBERS += ["9223372036854775807", "9223372036854775808", "-9223372036854775808", "1e400", "-1e400", "0.5"]
@@ -40,11 +40,13 @@ OTHERS += ["[1,2,3]", "[" * 900 + "]" * 900, "[" * 200_000 + "]" * 200_000]
 OTHERS += [f"[{','.join(['0'] * 3000)}]", '{"x":"y"}']
 OTHERS += [f"{{{','.join(f'{chr(34)}k{n}{chr(34)}:{n}' for n in range(3000))}}}", "[4294967295,4294967295,3]"]
 HOSTILE = [*NUMBERS, *TEXTS, *OTHERS]
+VARINTS = (b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x80" * 9 + b"\x00")
+PLACED = ("pipe", "zero", "folder", "nothing", "itself", "sparse", "line", "empty", "twice", "text")
+BYTES = (b"", b"\0", b"\xff\xfe", b"<script>", b"../../../x", b"9" * 20, b"0", b"-1", b"y" * 99_999)
 _MARK = "@hostile:{}@"
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value below a JSON document."""
     members: Any = ()
     if isinstance(document, dict):
         members = document.items()
@@ -115,7 +117,6 @@ def with_checksum(text: str) -> str:
 
 
 def hostile_manifest(folder: Path, draw: random.Random) -> list[str]:
-    """Change the manifest of a data set."""
     file = folder / MANIFEST
     document = json.loads(file.read_bytes())
     del document["crc32c"]
@@ -151,7 +152,6 @@ def hostile_index(folder: Path, draw: random.Random) -> list[str]:
 
 
 def _some_shard(folder: Path, draw: random.Random) -> Path:
-    """One that holds records."""
     files = sorted(folder.glob("*.tfrecord-*"))
     return draw.choice([file for file in files if file.suffix != ".index" and file.stat().st_size])
 
@@ -168,9 +168,7 @@ def hostile_record(folder: Path, draw: random.Random) -> list[str]:
         if what == "byte":
             record[at] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, record[at] ^ 1 << draw.randrange(8)))
         elif what == "varint":
-            record[at : at + 10] = draw.choice(
-                (b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x80" * 9 + b"\x00")
-            )
+            record[at : at + 10] = draw.choice(VARINTS)
         elif what == "cut":
             del record[at : at + draw.choice((1, 2, 100))]
         elif what == "insert":
@@ -185,11 +183,8 @@ def hostile_record(folder: Path, draw: random.Random) -> list[str]:
 
 
 def hostile_file(folder: Path, draw: random.Random) -> list[str]:
-    """Put something else in the place of one file."""
     file = draw.choice([*sorted(path for path in folder.iterdir() if path.is_file()), folder / "another"])
-    what = draw.choice(
-        ("pipe", "zero", "folder", "nothing", "itself", "sparse", "line", "empty", "twice", "text")
-    )
+    what = draw.choice(PLACED)
     content = file.read_bytes() if file.exists() else b""
     file.unlink(missing_ok=True)
     if what == "pipe":
@@ -238,9 +233,7 @@ def _hostile_value(value: Any, draw: random.Random) -> Any:
             numbers = [-1, 0, 1, 2, 3, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), 65_535]
             return np.array([draw.choice(numbers) for _ in range(length)], np.int64)
     elif draw.random() < 0.8:
-        text = draw.choice(
-            (b"", b"\0", b"\xff\xfe", b"<script>", b"../../../x", b"9" * 20, b"0", b"-1", b"y" * 99_999)
-        )
+        text = draw.choice(BYTES)
         return draw.choice((text, [text] * 3, [], [text, *value], picture(draw)))
     return draw.choice((np.zeros(0, np.float32), np.arange(3), [b"a"] * 5, b""))
 
@@ -266,9 +259,7 @@ def picture(draw: random.Random) -> bytes:
     return b"BM" + struct.pack("<IIIIiiHHIIiiII", 54, 0, 54, 40, *sides, 1, 24, 0, 0, 0, 0, 0, 0)
 
 
-def rewrite(
-    folder: Path, shard: str, records: list[bytes], raw_starts: Mapping[str, list[int]] | None = None
-) -> None:
+def rewrite(folder: Path, shard: str, records: list[bytes], raw_starts: Starts = EMPTY) -> None:
     """Write a shard again.
 
     Args:
@@ -285,7 +276,7 @@ def rewrite(
     lengths = np.array([len(record) for record in records], np.int64)
     first, moved = begins + HEADER_BYTES, begins - before.offsets
     starts = {key: np.clip(old + moved, first, first + lengths) for key, old in before.raw_starts.items()}
-    starts |= {key: first + np.array(inside, np.int64) for key, inside in (raw_starts or {}).items()}
+    starts |= {key: first + np.array(inside, np.int64) for key, inside in raw_starts.items()}
     values = {**vars(before), "offsets": begins, "lengths": lengths, "raw_starts": starts}
     values["checksums"] = np.array([mask_crc(crc32c(record)) for record in records], np.uint32)
     for key, column in starts.items():

@@ -7,8 +7,6 @@ Every batch that is returned is compared with the one of an undisturbed loader. 
 the built one, for example one with AddressSanitizer. Prints one JSON line.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc
@@ -35,7 +33,6 @@ class Interrupted(BaseException):
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two batches hold the same bytes."""
     return all(np.array_equal(one[name], other[name]) for name in other)
 
 
@@ -70,9 +67,8 @@ class Interrupter(threading.Thread):
                     if self._how == "signal":
                         signal.pthread_kill(self._main, signal.SIGINT)
                     else:
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                            ctypes.c_ulong(self._main), ctypes.py_object(Interrupted)
-                        )
+                        thread, what = ctypes.c_ulong(self._main), ctypes.py_object(Interrupted)
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, what)
 
 
 def attempt(interrupter: Interrupter, act: Callable[[], Any]) -> Any:
@@ -97,8 +93,6 @@ def attempt(interrupter: Interrupter, act: Callable[[], Any]) -> Any:
 
 
 def main(data: str, count: int, seed: int, how: str) -> None:
-    """Interrupt so many times, and print what happened."""
-
     def new_loader() -> Loader:
         return Loader(data, batch_size=16, seed=3, augment=[RandomCrop(150, 180), FlipLeftRight()])
 
@@ -137,15 +131,12 @@ def main(data: str, count: int, seed: int, how: str) -> None:
     stream.close()
     gc.collect()
     end = time.monotonic() + 30
-    running = [
-        workers.running for workers in list(workers_module._all) if workers is not loader._filler._workers
-    ]
+    others = [workers for workers in list(workers_module._all) if workers is not loader._filler._workers]
+    running = [workers.running for workers in others]
     while any(running) and time.monotonic() < end:
         time.sleep(0.01)
-    left = sum(map(len, running))
-    print(
-        json.dumps({"interrupts": interrupter.fired, "returned": returned, "wrong": wrong, "threads": left})
-    )
+    counted = {"interrupts": interrupter.fired, "returned": returned, "wrong": wrong}
+    print(json.dumps({**counted, "threads": sum(map(len, running))}))
 
 
 if __name__ == "__main__":

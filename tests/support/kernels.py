@@ -1,7 +1,5 @@
 """With the kernel, and as where it could not be built."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 
@@ -13,9 +11,8 @@ needs_kernel = pytest.mark.skipif(
     not kernel.is_built(),
     reason="loader/native/kernel.c is not built: halofeed was installed where there is no C compiler",
 )
-ways = pytest.mark.parametrize(
-    "is_used", [pytest.param(True, marks=needs_kernel), False], ids=["kernel", "NumPy"]
-)
+_WAYS = [pytest.param(True, marks=needs_kernel, id="kernel"), pytest.param(False, id="NumPy")]
+ways = pytest.mark.parametrize("is_used", _WAYS)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """What the tests of layouts share: files without content, and what a layout makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,8 @@ from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.files import LocalFiles
+
+Found = dict[str, Reference]
 
 
 def write_files(root: Path, contents: Mapping[str, str | bytes]) -> LocalFiles:
@@ -25,21 +25,13 @@ def make(root: Path, *paths: str, content: str = "x") -> LocalFiles:
     return write_files(root, dict.fromkeys(paths, content))
 
 
-def list_references(
-    layout: str, root: Path, file: str | None = None, images: Path | None = None, **options: Any
-) -> list[Reference]:
+def list_references(layout: str, root: Path, file=None, images=None, **options: Any) -> list[Reference]:
     """What the layout finds, the images in a folder of their own where one is given."""
     listing = find_layout(layout).list_references
     return list(listing(LocalFiles(root), LocalFiles(images or root), file or None, LayoutOptions(**options)))
 
 
-def by_source(
-    layout: str,
-    source: LocalFiles | Path,
-    file: str | None = None,
-    images: Path | None = None,
-    **options: Any,
-) -> dict[str, Reference]:
+def by_source(layout: str, source: LocalFiles | Path, file=None, images=None, **options) -> Found:
     """The same by source: each once, as its text says it, of files that are there unless it has a problem."""
     root = source if isinstance(source, Path) else Path(source.root)
     references = list_references(layout, root, file, images, **options)

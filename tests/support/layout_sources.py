@@ -1,7 +1,5 @@
 """A small source of each layout, for tests of what all layouts must do alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +51,6 @@ def draw_scans(root: Path, *names: str) -> None:
 
 
 def draw_masks(root: Path, *names: str) -> None:
-    """Labels of class 1 for the scans."""
     _draw_volumes(root, names, (0, 2), np.uint8)
 
 
@@ -81,9 +78,8 @@ def _boxes(layout: str, folder: str, tables: Sequence[str]) -> Callable[[Path], 
         for label, name in zip(labels, names, strict=bool(labels)):
             (root / label).parent.mkdir(exist_ok=True)
             (root / name).with_suffix(".xml").rename(root / label)
-        return Source(
-            options={"layout": layout}, images=[[name] for name in names], labels=labels, tables=tables
-        )
+        images = [[name] for name in names]
+        return Source(options={"layout": layout}, images=images, labels=labels, tables=tables)
 
     return draw
 
@@ -114,9 +110,8 @@ def _dicom(root: Path) -> Source:
     images = []
     for number in range(COUNT):
         voxels = np.random.default_rng(number).integers(-900, 900, _SHAPE).astype(np.int16)
-        paths = write_volume(
-            root / f"p{number}", voxels, _AFFINE, series=f"1.2.{number + 1}", patient=f"P{number}"
-        )
+        ids = {"series": f"1.2.{number + 1}", "patient": f"P{number}"}
+        paths = write_volume(root / f"p{number}", voxels, _AFFINE, **ids)
         images.append([str(path.relative_to(root)) for path in paths])
     return Source(options={"layout": "dicom", "missing_masks": "prediction"} | _SIZE, images=images)
 

@@ -1,16 +1,12 @@
 """Table rows that run only at a slower level of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 
 
-def others(
-    rows: Iterable[Any], quick: Collection[Any], mark: pytest.MarkDecorator = pytest.mark.long
-) -> list[Any]:
+def others(rows: Iterable[Any], quick: Collection[Any], mark=pytest.mark.long) -> list[Any]:
     """Return the rows of a table for `parametrize`, with the mark on all but the quick ones."""
     return [row if row in quick else _marked([row], mark)[0] for row in rows]
 

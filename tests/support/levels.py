@@ -4,8 +4,6 @@ tests/durations.json: seconds per test file. Slow files run first, so that no co
 tests/exhaustive.json: per file with exhaustive tests, the last commit whose checkout passed all of them.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections import defaultdict
@@ -36,9 +34,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(
-        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return subprocess.check_output(["git", *words], cwd=ROOT, text=True).strip()
 
 
 class Levels:
@@ -78,30 +74,21 @@ class Levels:
         items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), 0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up the seconds and outcomes of each file."""
         file = file_of(report.nodeid)
         self.seconds[file] += report.duration
         self.outcomes[file].add(report.outcome)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the records."""
         if self.record_durations:
             slow = {file: round(s) for file, s in self.seconds.items() if s >= _SHORTEST_SECONDS}
-            by_time = dict(
-                sorted((read_json(DURATIONS) | slow).items(), key=lambda entry: (-entry[1], entry[0]))
-            )
+            known = read_json(DURATIONS) | slow
+            by_time = dict(sorted(known.items(), key=lambda entry: (-entry[1], entry[0])))
             DURATIONS.write_text(json.dumps(by_time, indent=1) + "\n", "utf-8")
         if self.record_passes and self.commit:
-            passed = {
-                file: {
-                    "commit": self.commit,
-                    "date": date.today().isoformat(),
-                    "seconds": round(self.seconds[file]),
-                    "skipped": "skipped" in outcomes,
-                }
-                for file, outcomes in self.outcomes.items()
-                if "failed" not in outcomes
-            }
-            PASSES.write_text(
-                json.dumps(read_json(PASSES) | passed, indent=1, sort_keys=True) + "\n", "utf-8"
-            )
+            passed, today = {}, date.today().isoformat()
+            for file, outcomes in self.outcomes.items():
+                if "failed" not in outcomes:
+                    about = {"commit": self.commit, "date": today, "seconds": round(self.seconds[file])}
+                    passed[file] = {**about, "skipped": "skipped" in outcomes}
+            text = json.dumps(read_json(PASSES) | passed, indent=1, sort_keys=True)
+            PASSES.write_text(text + "\n", "utf-8")

@@ -1,7 +1,5 @@
 """A web server on the loopback, in a thread, for as long as a test needs it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Even pictures: what a decoder holds depends on their size alone, and their files are small.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import struct
@@ -36,18 +34,14 @@ class PlannedError(Exception):
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
-    """A chunk with its checksum."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def png_of(*chunks: tuple[bytes, bytes]) -> bytes:
-    """A PNG of these chunks and the last one."""
     return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in (*chunks, (b"IEND", b"")))
 
 
-def even_png(
-    height: int, width: int, bits: int, color_type: int, *, interlaced: bool = False, more: bytes = b""
-) -> bytes:
+def even_png(height: int, width: int, bits: int, color_type: int, *, interlaced=False, more=b"") -> bytes:
     """A PNG of zeros; `more` are chunks before the pixels."""
     samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color_type]
     compressor, pixels = zlib.compressobj(1), []
@@ -72,7 +66,6 @@ def _passes(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """A file that Pillow writes."""
     stream = io.BytesIO()
     image.save(stream, kind, **options)
     return stream.getvalue()
@@ -94,14 +87,14 @@ def _animated(kind: str, side: int) -> bytes:
     return saved(frames[0], kind, save_all=True, append_images=frames[1:], duration=100)
 
 
+TRANSPARENT = png_chunk(b"tRNS", b"\0\7")
+DEFLATED = {"compression": "tiff_adobe_deflate", "tiffinfo": {278: 1 << 20}}
 PICTURES: dict[str, Callable[[int], bytes]] = {
     "PNG 1 bit": lambda side: even_png(side, side, 1, 0),
     "PNG gray": lambda side: even_png(side, side, 8, 0),
     "PNG gray and alpha": lambda side: even_png(side, side, 8, 4),
     "PNG 16 bit gray": lambda side: even_png(side, side, 16, 0),
-    "PNG 16 bit gray, transparent": lambda side: even_png(
-        side, side, 16, 0, more=png_chunk(b"tRNS", b"\0\7")
-    ),
+    "PNG 16 bit gray, transparent": lambda side: even_png(side, side, 16, 0, more=TRANSPARENT),
     "PNG palette": lambda side: even_png(side, side, 4, 3),
     "PNG palette, transparent": lambda side: even_png(side, side, 8, 3, more=png_chunk(b"tRNS", b"\0")),
     "PNG RGB": lambda side: even_png(side, side, 8, 2),
@@ -125,9 +118,7 @@ PICTURES: dict[str, Callable[[int], bytes]] = {
     "TIFF 1 bit": lambda side: saved(_even("1", side), "TIFF", compression="group4"),
     "TIFF": lambda side: saved(_even("RGB", side), "TIFF"),
     "TIFF LZW": lambda side: saved(_even("RGB", side), "TIFF", compression="tiff_lzw"),
-    "TIFF deflate, one strip": lambda side: saved(
-        _even("RGB", side), "TIFF", compression="tiff_adobe_deflate", tiffinfo={278: 1 << 20}
-    ),
+    "TIFF deflate, one strip": lambda side: saved(_even("RGB", side), "TIFF", **DEFLATED),
     "TIFF CMYK": lambda side: saved(_even("CMYK", side), "TIFF", compression="tiff_lzw"),
     "TIFF JPEG": lambda side: saved(_even("RGB", side), "TIFF", compression="jpeg"),
     "TIFF 16 bit gray": lambda side: _opencv(".tiff", side, side),
@@ -153,7 +144,6 @@ def convert_picture(path: str, options: dict[str, Any], polygons: int = 0) -> in
 
 
 def converter(options: dict[str, Any]) -> PictureConverter:
-    """What converts, with as much memory as it likes."""
     recipe = Recipe(layout="coco", max_memory=1 << 30, **options)
     return PictureConverter(recipe=recipe, task="detection", labels=LABELS)
 
@@ -166,7 +156,6 @@ def reference_of(polygons: int = 0) -> Reference:
 
 
 def planned_bytes(data: bytes, options: dict[str, Any], reference: Reference | None = None) -> int:
-    """What converting a picture takes by its header alone."""
     found: list[int] = []
 
     def need(byte_count: int) -> None:
@@ -186,15 +175,12 @@ def drawn(name: str, side: int) -> bytes:
     return PICTURES[name](side)
 
 
-def measured_picture(
-    name: str, side: int, options: dict[str, Any], folder: Path, polygons: int = 0
-) -> tuple[int, Measured]:
+def measured_picture(name: str, side: int, options, folder: Path, polygons: int = 0) -> tuple[int, Measured]:
     """What converting a picture of a format is planned to take, and what it takes."""
     large, small = folder / "large", folder / "small"
     data = drawn(name, side)
     large.write_bytes(data)
     small.write_bytes(PICTURES[name](64))
-    measured = measure(
-        convert_picture, str(large), options, polygons, warm=(str(small), options, min(polygons, 1))
-    )
+    warm = (str(small), options, min(polygons, 1))
+    measured = measure(convert_picture, str(large), options, polygons, warm=warm)
     return planned_bytes(data, options, reference_of(polygons)), measured

@@ -6,8 +6,6 @@ Each call is made in a fork of its own, under the allocator's settings of a work
 that brings in modules and the pages of libraries.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gc
@@ -38,9 +36,7 @@ class Measured:
     result: Any
 
 
-def measure(
-    function: Callable[..., Any], *arguments: Any, warm: tuple[Any, ...] = (), most_bytes: int | None = None
-) -> Measured:
+def measure(function: Callable[..., Any], *arguments: Any, warm=(), most_bytes=None) -> Measured:
     """Make a call of a function that a module names, and measure it.
 
     Args:
@@ -57,13 +53,9 @@ def measure(
 @functools.cache
 def _server() -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.memory_probe"],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-m", "tests.support.memory_probe"]
+    server = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
     atexit.register(server.kill)
     return server
 
@@ -94,9 +86,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return f"{type(error).__name__}: {error}"[:500]
 
 
-def _measured(
-    function: Callable[..., Any], arguments: tuple[Any, ...], warm: tuple[Any, ...], most_bytes: int | None
-) -> tuple[int, float, Any]:
+def _measured(function: Callable[..., Any], arguments, warm, most_bytes) -> tuple[int, float, Any]:
     if warm:
         _call(function, warm)
     gc.collect()

@@ -1,7 +1,5 @@
 """How an everyday mistake is tried: a command that must end in what, where and the cure before a record is written."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

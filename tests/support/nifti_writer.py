@@ -1,7 +1,5 @@
 """NIfTI and Analyze files for tests: written by nibabel, then bent as a test wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +16,6 @@ AFFINE = np.array([[-2.0, 0, 0, 40], [0, 0, 3, -50], [0, -1.5, 0, 60], [0, 0, 0,
 
 
 class MemoryFiles:
-    """Source files that are held in memory."""
-
     root = "memory"
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -44,18 +40,10 @@ def open_nifti(source: bytes | Mapping[str, bytes], path: str = "a.nii", **optio
 
 
 def open_nifti_mask(data: bytes) -> Mask:
-    """The label volume of a file."""
     return open_mask(MemoryFiles({"a.nii": data}), "a.nii", Grid(shape=(1, 1, 1), affine=np.eye(4)))
 
 
-def write_header(
-    shape: tuple[int, ...],
-    dtype: Any,
-    order: str = "<",
-    version: int = 1,
-    kind: str = "single",
-    **fields: Any,
-) -> bytes:
+def write_header(shape: tuple[int, ...], dtype, order="<", version=1, kind="single", **fields: Any) -> bytes:
     """A header with an sform and a qform of AFFINE; `fields` overwrite what they name."""
     classes: dict[tuple[int, str], Any] = {
         (1, "single"): nibabel.Nifti1Header,

@@ -1,7 +1,5 @@
 """Drawn clips: each frame shows its own number in blocks that survive compression, and a color in each corner."""
 
-from __future__ import annotations
-
 import os
 import struct
 import wave
@@ -23,17 +21,8 @@ os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 HEIGHT, WIDTH = 48, 96
 CORNERS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255))
 """Top left, top right, bottom left, bottom right."""
-VIDEOS = (
-    ("mp4", "mp4v"),
-    ("mov", "mp4v"),
-    ("mov", "MJPG"),
-    ("avi", "MJPG"),
-    ("avi", "XVID"),
-    ("avi", "FFV1"),
-    ("webm", "VP80"),
-    ("webm", "VP90"),
-    ("mkv", "FFV1"),
-)
+VIDEOS = (("mp4", "mp4v"), ("mov", "mp4v"), ("mov", "MJPG"), ("avi", "MJPG"), ("avi", "XVID"))
+VIDEOS += (("avi", "FFV1"), ("webm", "VP80"), ("webm", "VP90"), ("mkv", "FFV1"))
 
 
 def draw(number: int) -> np.ndarray:
@@ -47,7 +36,6 @@ def draw(number: int) -> np.ndarray:
 
 
 def number_in(frame: np.ndarray) -> int:
-    """The number that a frame shows."""
     return sum(int(frame[22:26, 12 * bit + 3 : 12 * bit + 9].mean() > 128) << bit for bit in range(8))
 
 
@@ -59,27 +47,21 @@ def corners_of(frame: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def opened(folder: Path, data: bytes, options: ClipOptions | None = None, name: str = "clip") -> Clip:
-    """The clip of a file of these bytes."""
     (folder / name).write_bytes(data)
     return open_clip(LocalFiles(folder), name, options=options)
 
 
 def rejected(folder: Path, data: bytes, options: ClipOptions | None = None) -> SourceError:
-    """Why such a file is no clip."""
     with pytest.raises(SourceError) as caught:
         opened(folder, data, options)
     return caught.value
 
 
 def numbers_in(clip: Clip) -> list[int]:
-    """The numbers that all its frames show."""
     return [number_in(frame) for frame in clip.read(range(clip.frames))]
 
 
-def write_video(
-    path: Path, codec: str, count: int = 20, frame_rate: float = 25, numbers: Iterable[int] = ()
-) -> bytes:
-    """Write a video of drawn frames; returns its bytes."""
+def write_video(path: Path, codec: str, count=20, frame_rate=25.0, numbers: Iterable[int] = ()) -> bytes:
     return write_frames(path, codec, [draw(number) for number in list(numbers) or range(count)], frame_rate)
 
 
@@ -150,7 +132,6 @@ def with_durations(data: bytes, ticks: Sequence[int]) -> bytes:
 
 
 def write_sound(path: Path) -> bytes:
-    """A WAVE file of a tenth of a second."""
     with wave.open(str(path), "wb") as sound:
         sound.setnchannels(1)
         sound.setsampwidth(2)
@@ -160,10 +141,8 @@ def write_sound(path: Path) -> bytes:
 
 
 def avi_of_sound() -> bytes:
-    """An AVI file with one track of sound."""
-    header = struct.pack(
-        "<4s4sIHHIIIIIIII4H", b"auds", bytes(4), 0, 0, 0, 0, 1, 8000, 0, 800, 0, 0, 2, 0, 0, 0, 0
-    )
+    numbers = (0, 0, 0, 0, 1, 8000, 0, 800, 0, 0, 2, 0, 0, 0, 0)
+    header = struct.pack("<4s4sIHHIIIIIIII4H", b"auds", bytes(4), *numbers)
     form = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, 16)
     stream = _list(b"strl", _chunk(b"strh", header) + _chunk(b"strf", form))
     main = _chunk(b"avih", struct.pack("<14I", *([0] * 6), 1, *([0] * 7)))
@@ -185,9 +164,7 @@ def mp4_of_sound(video: bytes) -> bytes:
     return video[:start] + b"soun" + video[start + 4 :]
 
 
-def write_animation(
-    path: Path, numbers: Sequence[int], durations_ms: Sequence[int] | int = 40, **how: object
-) -> bytes:
+def write_animation(path: Path, numbers: Sequence[int], durations_ms=40, **how: object) -> bytes:
     """Write an animated GIF, WebP or PNG of drawn frames, lossless; returns its bytes."""
     images = [Image.fromarray(draw(number)) for number in numbers]
     if path.suffix == ".webp":

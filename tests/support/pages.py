@@ -1,7 +1,5 @@
 """How tests take a report's page apart, and have a browser show it."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io
@@ -67,16 +65,13 @@ class Page(HTMLParser):
         self.texts.append(([given.get("id") or "" for _, given in self.open], data))
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of every such element."""
         return [given for name, given in self.elements if name == tag]
 
     def words(self, section: str | None = None) -> str:
-        """The visible text, of one section or of all."""
         return "".join(data for ids, data in self.texts if section is None or section in ids)
 
 
 def part_of(source: str, section: str) -> str:
-    """The HTML of a section."""
     start = source.index(f'<section id="{section}">')
     return source[start : source.index("</section>", start)]
 
@@ -106,7 +101,6 @@ def assert_self_contained(source: str, page: Page) -> None:
 
 
 def picture(uri: object) -> np.ndarray:
-    """The pixels of a data: URI."""
     with Image.open(io.BytesIO(base64.b64decode(str(uri).partition(",")[2]))) as opened:
         return np.asarray(opened)
 
@@ -116,10 +110,8 @@ def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium here; install it to check the report in a browser")
-    frames = "".join(
-        f'<iframe width="{width}" height="4000" srcdoc="{html.escape(page)}"></iframe>'
-        for width in (375, 820, 1280)
-    )
+    inside = f'height="4000" srcdoc="{html.escape(page)}"'
+    frames = "".join(f'<iframe width="{width}" {inside}></iframe>' for width in (375, 820, 1280))
     file = folder / "probe.html"
     file.write_text(f'<!doctype html><meta charset="utf-8"><body>{frames}{PROBE}</body>')
     done = subprocess.run(

@@ -112,7 +112,6 @@ class Case:
         return " ".join([self.model, "x".join(map(str, self.image_shape)), *words])
 
     def to_json(self) -> str:
-        """As `from_json` reads it."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -126,14 +125,10 @@ class Case:
         return MODELS[self.model].task
 
     def facts(self) -> DataFacts:
-        """Of a data set of such images."""
         first, channels = task_named(self.task).first_label_id, range(self.image_shape[-1])
         labels = {label: f"class {label}" for label in range(first, first + self.classes)}
-        mean, std = (
-            [120.0 - 10 * channel for channel in channels],
-            [60.0 + 5 * channel for channel in channels],
-        )
-        return facts_of(self.task, labels, self.image_shape, mean=tuple(mean), std=tuple(std))
+        mean, std = (tuple(a + b * channel for channel in channels) for a, b in ((120.0, -10), (60.0, 5)))
+        return facts_of(self.task, labels, self.image_shape, mean=mean, std=std)
 
     def problem(self, dtype: str) -> Problem:
         """On one device, all of it in one precision."""
@@ -144,14 +139,12 @@ class Case:
             given = {"classes": facts.classes, "image_shape": facts.image_shape, **self.model_options}
             return MODELS[self.model].build(layers, **given)
 
-        return Problem(
-            build=build,
-            task=build_task(facts, self.task_options),
-            normalization=Normalization(mean=facts.mean, std=facts.std),
-            compute_dtype=dtype,
-            param_dtype=dtype,
-            norm_decay=0.9,
+        task, normalization = (
+            build_task(facts, self.task_options),
+            Normalization(mean=facts.mean, std=facts.std),
         )
+        given = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
+        return Problem(build=build, task=task, normalization=normalization, **given)
 
     def batch(self) -> Arrays:
         """Images of noise, so that every gradient depends on every row, with labels as the loader gives them."""
@@ -193,7 +186,6 @@ class Distances:
     changes: dict[str, float]
 
     def worst(self) -> dict[str, float]:
-        """The largest of each kind."""
         return {kind: max(leaves.values(), default=0.0) for kind, leaves in vars(self).items()}
 
     def wrong(self) -> dict[str, float]:
@@ -213,9 +205,8 @@ def optimizer() -> optax.GradientTransformation:
         lambda parameters: jax.tree.map(jax.numpy.zeros_like, parameters),
         lambda gradients, _, parameters=None: (gradients, gradients),
     )
-    config = TrainConfig(
-        optimizer="sgd", schedule="constant", learning_rate=0.1, weight_decay=1e-3, clip_norm=1.0
-    )
+    rates: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 1e-3, "clip_norm": 1.0}
+    config = TrainConfig(optimizer="sgd", schedule="constant", **rates)
     return optax.chain(keep, build_optimizer(config)[0])
 
 
@@ -240,15 +231,13 @@ def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Distances:
     """The step on a partition beside the one on one device, which is taken once for every case."""
     expected, found = _one_device(case.to_json()), measure(case, cores, dims)
     assert math.isfinite(expected.scalars["loss"]) and expected.scalars["gradient_norm"] > 0
-    return Distances(
-        scalars={
-            name: abs(found.scalars[name] - value) / max(abs(value), 1e-6)
-            for name, value in expected.scalars.items()
-        },
-        gradients=_distances(found.gradients, expected.gradients),
-        statistics=_distances(found.statistics, expected.statistics),
-        changes=_distances(found.changes, expected.changes),
-    )
+    scalars = {
+        name: abs(found.scalars[name] - value) / max(abs(value), 1e-6)
+        for name, value in expected.scalars.items()
+    }
+    kinds = ("gradients", "statistics", "changes")
+    of_kinds = {kind: _distances(getattr(found, kind), getattr(expected, kind)) for kind in kinds}
+    return Distances(scalars=scalars, **of_kinds)
 
 
 def compare_float32_losses(case: Case, cores: int, dims: tuple[int, ...]) -> float:
@@ -268,14 +257,12 @@ def wrong(case: Case, splits: Sequence[Split]) -> dict[str, dict[str, float]]:
     """All that is wrong on any of the splits, by split and leaf; also in a process of its own, see above."""
     if max(cores for cores, _ in splits) > len(jax.devices()):
         arguments = [",".join(map(str, dims)) for _, dims in splits]
-        run = subprocess.run(
-            [sys.executable, "-m", "tests.support.parity", case.to_json(), *arguments],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, **platform_environment(os.environ, MANY_DEVICES)},
-            capture_output=True,
-            text=True,
-            check=False,
+        command = [sys.executable, "-m", "tests.support.parity", case.to_json(), *arguments]
+        env, root = (
+            {**os.environ, **platform_environment(os.environ, MANY_DEVICES)},
+            Path(__file__).parents[2],
         )
+        run = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
         assert run.returncode in (0, 1) and run.stdout, run.stderr
         print(run.stdout)
         found: dict[str, dict[str, float]] = json.loads(run.stdout.splitlines()[-1])

@@ -1,16 +1,12 @@
 """What only tests need of `halofeed.prep.voxels.phantom`: all orientations, the way back, and the Dice overlap."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import permutations, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import Plan
 from halofeed.prep.voxels.phantom import Orientation, draw, grid_around, stored, stored_grid
 from tests.support.volume_support import save_nifti
@@ -23,9 +19,7 @@ ORIENTATIONS: tuple[Orientation, ...] = tuple(
 """All 48 ways to store a volume."""
 
 
-def write_phantom(
-    folder: Path, numbers: Iterable[int], grids: Mapping[str, Grid] | None = None, ending: str = ".nii"
-) -> list[tuple[str, str, str]]:
+def write_phantom(folder, numbers: Iterable[int], grids=None, ending=".nii") -> list[tuple[str, str, str]]:
     """Write the phantom and its mask in some of the 48 orientations, and on other grids.
 
     Returns: the name, the image's file and the mask's file of each scan; names are numbers of two digits.
@@ -50,5 +44,4 @@ def map_back(plan: Plan, points: Any) -> NDArray[np.float64]:
 
 
 def dice(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Twice the shared voxels over all voxels of both."""
     return float(2 * (first & second).sum() / (first.sum() + second.sum()))

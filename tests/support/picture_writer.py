@@ -1,16 +1,10 @@
 """Write small picture data sets with the schema's own parts, without the converter."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import cv2
 import numpy as np
 
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.schemas.kinds import KINDS
-from halofeed.schemas.tasks import ImageFormat
-from tests.support.set_writer import Record, picture_features, stored_features, write_set
+from tests.support.set_writer import Record, image_format, picture_features, stored_features, write_set
 
 FILL = (9, 8, 7, 6)
 
@@ -36,27 +30,19 @@ def draw_examples(count, *, frame=(24, 32), channels=3, dtype="uint8", seed=0, v
 
 def example_of(identity, pixels, boxes, classes, is_crowd, *, label=0, task="detection"):
     """One picture with its objects, or with its label."""
-    return {
-        "id": identity,
-        "pixels": pixels,
-        "label": label,
-        "boxes": np.array(boxes, np.int64).reshape(-1, 4),
-        "classes": np.asarray(classes),
-        "is_crowd": np.asarray(is_crowd),
-        "task": task,
-    }
+    objects = {"classes": np.asarray(classes), "is_crowd": np.asarray(is_crowd)}
+    objects["boxes"] = np.array(boxes, np.int64).reshape(-1, 4)
+    return {"id": identity, "pixels": pixels, "label": label, "task": task, **objects}
 
 
 def features_of(example, *, frame, encoding, pad, masks):
     """The tf.train.Example features of one example, its boxes normalized to the stored picture."""
     pixels = example["pixels"]
     height, width, channels = pixels.shape
+    stored = pixels
     if pad:
-        stored = np.empty((*frame, channels), pixels.dtype)
-        stored[...] = FILL[:channels]
+        stored = np.full((*frame, channels), FILL[:channels], pixels.dtype)
         stored[:height, :width] = pixels
-    else:
-        stored = pixels
     boxes = example["boxes"]
     encoded, key = bytes(ENCODERS[encoding](stored, 95)), str(example["id"])
     file = f"folder/ünïcode {key}.jpg"
@@ -65,9 +51,7 @@ def features_of(example, *, frame, encoding, pad, masks):
     if example["task"] == "classification":
         return {**features, "image/class/label": np.array([example["label"]])}
     for column, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
-        features[f"image/object/bbox/{corner}"] = (boxes[:, column] / stored.shape[column % 2]).astype(
-            np.float32
-        )
+        features[f"image/object/bbox/{corner}"] = np.float32(boxes[:, column] / stored.shape[column % 2])
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     features["image/object/area"] = areas.astype(np.float32)
     features["image/object/class/label"] = example["classes"]
@@ -83,7 +67,7 @@ def features_of(example, *, frame, encoding, pad, masks):
 
 
 def write_splits(
-    folder: Path, splits, *, frame=(24, 32), encoding="raw", pad=True, shards=3, max_boxes=4, masks=False
+    folder, splits, *, frame=(24, 32), encoding="raw", pad=True, shards=3, max_boxes=4, masks=False
 ):
     """Write a whole data set, each split's examples dealt in runs over the shards; returns its folder."""
 
@@ -91,29 +75,12 @@ def write_splits(
         features = features_of(example, frame=frame, encoding=encoding, pad=pad, masks=masks)
         return Record(id=example["id"], features=features)
 
-    dealt = {
-        split: [
-            [record(examples[place]) for place in part]
-            for part in np.array_split(np.arange(len(examples)), shards)
-        ]
-        for split, examples in splits.items()
-    }
+    dealt = {}
+    for split, examples in splits.items():
+        parts = np.array_split(np.arange(len(examples)), shards)
+        dealt[split] = [[record(examples[place]) for place in part] for part in parts]
     first = next(example for examples in splits.values() for example in examples)
-    channels = first["pixels"].shape[2]
-    image = ImageFormat(
-        kind=KINDS["picture"],
-        shape=tuple(frame),
-        channels=channels,
-        dtype=str(first["pixels"].dtype),
-        encoding=encoding,
-        pad_value=FILL[:channels],
-    )
-    return write_set(
-        folder,
-        dealt,
-        task=first["task"],
-        image=image,
-        labels={},
-        max_boxes=max_boxes,
-        masks=masks,
-    )
+    shape, dtype = (*frame, first["pixels"].shape[2]), str(first["pixels"].dtype)
+    image = image_format(shape, dtype, encoding, pad_value=FILL[: shape[2]])
+    given = {"task": first["task"], "image": image, "labels": {}}
+    return write_set(folder, dealt, **given, max_boxes=max_boxes, masks=masks)

@@ -1,7 +1,5 @@
 """How tests write the folder of a training run that never was: logs, configuration, examples."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -34,29 +32,17 @@ def write_run(folder: Path, task: str, *, steps: int = 200, volume: bool | None 
     volume = task == "segmentation" if volume is None else volume
     shape = (20, 44, 52, 1) if volume else (96, 128, 3)
     config = {**CONFIG, **({"model": "unet", "partition": "image=1,2,2,1,1"} if volume else {})}
-    document = {
-        "format": 1,
-        "config": config,
-        "facts": {
-            "task": task,
-            "labels": {str(label): name for label, name in LABELS[task].items()},
-            "image_shape": list(shape),
-            "mean": [101.5, 99.25, 87.0][: shape[-1]],
-            "std": [50.0, 51.0, 52.0][: shape[-1]],
-        },
-        "data": "data/drawn/1.0.0",
-        "data_name": "drawn",
-        "data_version": "1.0.0",
-        "split": "train",
-        "evaluate_split": "validation",
-        "halofeed": "0.3.0",
-        "parameters": 1_234_567,
-        "mesh": {"replica": 2, "core0": 2, "core1": 2},
-        "platform": "cpu",
-        "best_metric": {"detection": "mAP", "classification": "accuracy", "segmentation": "dice"}[task],
-        "recipe": {"dtype": "int16", "window_hu": [-160, 240]} if volume else {"resize": "keep-aspect"},
-        **more,
-    }
+    facts = {"task": task, "labels": {str(label): name for label, name in LABELS[task].items()}}
+    facts |= {"image_shape": list(shape), "mean": [101.5, 99.25, 87.0][: shape[-1]]}
+    facts["std"] = [50.0, 51.0, 52.0][: shape[-1]]
+    document = {"format": 1, "config": config, "facts": facts, "halofeed": "0.3.0", "parameters": 1_234_567}
+    document |= {"data": "data/drawn/1.0.0", "data_name": "drawn", "data_version": "1.0.0"}
+    document |= {"split": "train", "evaluate_split": "validation", "platform": "cpu"}
+    document["mesh"] = {"replica": 2, "core0": 2, "core1": 2}
+    best = {"detection": "mAP", "classification": "accuracy", "segmentation": "dice"}
+    document["best_metric"] = best[task]
+    document["recipe"] = {"dtype": "int16", "window_hu": [-160, 240]} if volume else {"resize": "keep-aspect"}
+    document |= more
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps(document))
     random = np.random.default_rng(5)
@@ -150,29 +136,22 @@ def draw_detection(random: np.random.Generator) -> dict[str, Any]:
     predicted = np.zeros((20, 4), np.float32)
     predicted[:4] = found
     predicted[4:] = found[0]
-    return {
-        "image": picture,
-        "truth_boxes": truth,
-        "truth_classes": np.pad(classes, (0, 6)),
-        "truth_num_boxes": np.int32(4),
-        "truth_is_crowd": np.zeros(10, bool),
-        "truth_id": np.int64(5),
+    arrays = {"image": picture, "truth_boxes": truth, "truth_classes": np.pad(classes, (0, 6))}
+    arrays |= {"truth_num_boxes": np.int32(4), "truth_is_crowd": np.zeros(10, bool), "truth_id": np.int64(5)}
+    scores = np.array([0.97, 0.88, 0.61, 0.45, *np.linspace(0.2, 0.01, 16)], np.float32)
+    arrays |= {
         "predicted_boxes": predicted,
-        "predicted_scores": np.array([0.97, 0.88, 0.61, 0.45, *np.linspace(0.2, 0.01, 16)], np.float32),
-        "predicted_classes": np.array([*classes[:3], 2, *[1] * 16], np.int32),
+        "predicted_scores": scores,
         "predicted_num_detections": np.int32(18),
     }
+    return {**arrays, "predicted_classes": np.array([*classes[:3], 2, *[1] * 16], np.int32)}
 
 
 def draw_classification(random: np.random.Generator) -> dict[str, Any]:
     picture, _, _ = draw_shapes(random, 1)
     shares = random.dirichlet([0.4] * 4).astype(np.float32)
-    return {
-        "image": picture,
-        "truth_label": np.int32(random.integers(4)),
-        "predicted_label": np.int32(shares.argmax()),
-        "predicted_probabilities": shares,
-    }
+    predicted = {"predicted_label": np.int32(shares.argmax()), "predicted_probabilities": shares}
+    return {"image": picture, "truth_label": np.int32(random.integers(4)), **predicted}
 
 
 def draw_label(random: np.random.Generator) -> dict[str, Any]:
@@ -199,9 +178,5 @@ def draw_scan(random: np.random.Generator) -> dict[str, Any]:
     truth = np.where(liver, 1, np.where(spleen, 2, 0)).astype(np.uint8)
     predicted = np.roll(truth, 2, 2)
     predicted[ball((6, 30, 30), (3, 4, 4))] = 1
-    return {
-        "image": volume[..., None].astype(np.int16),
-        "truth_label": truth,
-        "predicted_label": predicted.astype(np.int32),
-        "spacing_mm": np.array([5.0, 2.0, 2.0], np.float32),
-    }
+    arrays = {"image": volume[..., None].astype(np.int16), "predicted_label": predicted.astype(np.int32)}
+    return {**arrays, "truth_label": truth, "spacing_mm": np.array([5.0, 2.0, 2.0], np.float32)}

@@ -1,7 +1,5 @@
 """How tests run a script in a process of its own, since it may end the process, or is of a process as a whole."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

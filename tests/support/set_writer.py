@@ -1,7 +1,5 @@
 """The one writer of small data sets for tests: records whose features are known in, a finished folder out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter
@@ -28,6 +26,7 @@ from halofeed.schemas.tfexample import encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 
 Rejected = Sequence[Mapping[str, str]]
+Features = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +45,18 @@ class Record:
     facts: Any = None
 
 
-def refusal(
-    source: str, stage: str, reason: str, detail: str = "", *, split: str = "train"
-) -> dict[str, str]:
-    """One entry of rejected.jsonl."""
+Splits = dict[str, list[list[Record]]]
+
+
+def refusal(source: str, stage: str, reason: str, detail="", *, split="train") -> dict[str, str]:
     return {"source": source, "split": split, "stage": stage, "reason": reason, "detail": detail}
 
 
-def deal(
-    examples: Sequence[Any], shards: int, record: Callable[[Any], Record]
-) -> dict[str, list[list[Record]]]:
+def deal(examples: Sequence[Any], shards: int, record: Callable[[Any], Record]) -> Splits:
     """The records of examples, each in the shard of its split that its key names, in the order of a conversion."""
-    splits: dict[str, list[list[Record]]] = {}
-    for example in sorted(
-        examples, key=lambda one: (one.split, example_id(one.key), getattr(one, "tile", 0))
-    ):
+    splits: Splits = {}
+    order = sorted(examples, key=lambda one: (one.split, example_id(one.key), getattr(one, "tile", 0)))
+    for example in order:
         parts = splits.setdefault(example.split, [[] for _ in range(shards)])
         parts[shard_of(example_id(example.key), shards)].append(record(example))
     return splits
@@ -82,30 +78,20 @@ def image_format(shape: Sequence[int], dtype: str, encoding: str, **more: Any) -
 
 
 def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
-    """The image as raw bytes, JPEG or PNG."""
     return bytes(ENCODERS[encoding](pixels, 95))
 
 
-def stored_features(
-    key: str, identity: int, encoded: bytes, encoding: str, shape: Sequence[int], *, file: str = ""
-) -> dict[str, Any]:
+def stored_features(key, identity, encoded: bytes, encoding, shape: Sequence[int], *, file="") -> Features:
     """What every record says of its image [(depth,) height, width]; its file is called as its key unless said."""
     sides = ("depth", "height", "width")[-len(shape) :]
     digest = {} if encoding == "raw" else {"image/key/sha256": hashlib.sha256(encoded).hexdigest().encode()}
-    return {
-        **digest,
-        "image/encoded": encoded,
-        "image/format": encoding.encode(),
-        "image/filename": (file or key).encode(),
-        "image/key/source": key.encode(),
-        "image/source_id": str(identity).encode(),
-        **{f"image/{side}": np.array([size]) for side, size in zip(sides, shape, strict=True)},
-    }
+    names = {"filename": file or key, "key/source": key, "source_id": str(identity), "format": encoding}
+    texts = {f"image/{name}": text.encode() for name, text in names.items()}
+    sizes = {f"image/{side}": np.array([size]) for side, size in zip(sides, shape, strict=True)}
+    return {**digest, "image/encoded": encoded, **texts, **sizes}
 
 
-def picture_features(
-    unpadded: Sequence[int], source: Sequence[int], transform: Sequence[float] | NDArray[Any]
-) -> dict[str, Any]:
+def picture_features(unpadded: Sequence[int], source: Sequence[int], transform: Any) -> Features:
     """What a picture's record says beside: (height, width) without padding and of the source, [2, 3] to the source."""
     found = {}
     for of, (height, width) in {"unpadded": unpadded, "source": source}.items():
@@ -147,18 +133,11 @@ def write_set(
             shards.append(_write_shard(path, records, raw_keys, counted[-1], refused))
             lines += [json.dumps(entry, ensure_ascii=False) + "\n" for entry in refused]
         written[split] = Split(shards=tuple(shards), statistics=Statistics.total(counted))
-    manifest = Manifest(
-        name=name,
-        version="1.0.0",
-        task=task,
-        fields=fields,
-        labels=labels,
-        recipe=recipe or {},
-        inputs={"count": sum(len(part) for parts in splits.values() for part in parts) + len(rejected)},
-        splits=written,
-        rejected=Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected),
-        software={"halofeed": "0.1.0"},
-    )
+    count = sum(len(part) for parts in splits.values() for part in parts) + len(rejected)
+    about: Any = {"version": "1.0.0", "software": {"halofeed": "0.1.0"}, "inputs": {"count": count}}
+    about |= {"fields": fields, "labels": labels, "recipe": recipe or {}, "splits": written}
+    about["rejected"] = Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected)
+    manifest = Manifest(name=name, task=task, **about)
     (folder / REJECTED).write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
     (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
     (folder / FEATURES).write_text(features_json(manifest))
@@ -166,13 +145,7 @@ def write_set(
     return folder
 
 
-def _write_shard(
-    path: Path,
-    records: Sequence[Record],
-    raw_keys: Sequence[str],
-    statistics: Statistics,
-    rejected: Rejected,
-) -> Shard:
+def _write_shard(path: Path, records: Sequence[Record], raw_keys, statistics: Statistics, rejected) -> Shard:
     """Write a shard and its index; a feature that a test took away begins at 0 and is one byte."""
     offsets, lengths, footers = [], [], []
     starts: dict[str, list[int]] = {key: [] for key in raw_keys if records}
@@ -202,11 +175,5 @@ def _write_shard(
         rejected=tuple(rejected),
     ).to_bytes()
     path.with_name(index_file(path.name)).write_bytes(index)
-    return Shard(
-        file=path.name,
-        records=len(records),
-        bytes=writer.offset,
-        crc32c=writer.checksum,
-        index_bytes=len(index),
-        index_crc32c=crc32c(index),
-    )
+    sums = {"crc32c": writer.checksum, "index_bytes": len(index), "index_crc32c": crc32c(index)}
+    return Shard(file=path.name, records=len(records), bytes=writer.offset, **sums)

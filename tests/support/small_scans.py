@@ -1,7 +1,5 @@
 """The scans of a few voxels that tests convert, and the dataset.json that goes with them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,14 +34,11 @@ def reference_to(series: str) -> Dataset:
 
 
 def write_json(root: Path, document: Mapping[str, Any]) -> None:
-    """A dataset.json in the folder, which is made."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "dataset.json").write_text(json.dumps(document))
 
 
-def msd_document(
-    *cases: str, test: Sequence[str] = (), labels: Sequence[str] = LABELS, channels: Sequence[str] = ("CT",)
-) -> dict[str, Any]:
+def msd_document(*cases: str, test=(), labels: Sequence[str] = LABELS, channels=("CT",)) -> dict[str, Any]:
     """The Decathlon's: files of the cases in imagesTr and labelsTr; labels from 1, the background before them."""
     return {
         "modality": {str(number): name for number, name in enumerate(channels)},
@@ -53,9 +48,7 @@ def msd_document(
     }
 
 
-def nnunet_document(
-    training: int = 1, *, labels: Sequence[str] = LABELS, channels: Sequence[str] = ("CT",), **changes: Any
-) -> dict[str, Any]:
+def nnunet_document(training: int = 1, *, labels=LABELS, channels=("CT",), **changes: Any) -> dict[str, Any]:
     """nnU-Net's, of so many training cases."""
     return {
         "channel_names": {str(number): name for number, name in enumerate(channels)},

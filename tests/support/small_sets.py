@@ -1,5 +1,3 @@
 """Names of the data sets that the fixture `sets` of tests/loader/store writes."""
 
-from __future__ import annotations
-
 KINDS = ("pictures", "crops", "mixed", "jpeg", "png", "volumes", "large volumes", "volume crops")

@@ -1,7 +1,5 @@
 """What tests on stores share: each store as a place of files, with what they ask of it counted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -45,14 +43,8 @@ class Place:
     def store(self) -> ObjectStore:
         """A client of its own, past whatever stands between this place and what is tested."""
         if self.scheme == "s3":
-            return S3Objects(
-                {
-                    "endpoint_url": self.endpoint,
-                    "aws_access_key_id": "test",
-                    "aws_secret_access_key": "test",
-                    "region_name": "us-east-1",
-                }
-            )
+            keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+            return S3Objects({"endpoint_url": self.endpoint, **keys})
         with found_by(self.settings):
             return GcsObjects()
 
@@ -82,11 +74,8 @@ class Place:
         """Method and path of every request that the server was asked for."""
         log = (self.home / "server.log").read_text()
         if self.scheme == "s3":
-            return [
-                line.rpartition(" ")[0]
-                for line in log.splitlines()
-                if line.endswith(("HTTP/1.1", "HTTP/1.0"))
-            ]
+            lines = [line for line in log.splitlines() if line.endswith(("HTTP/1.1", "HTTP/1.0"))]
+            return [line.rpartition(" ")[0] for line in lines]
         return [line.split('\\"')[1].rpartition(" ")[0] for line in log.splitlines() if '\\"' in line]
 
 
@@ -133,7 +122,5 @@ def convert_words(source: str | Path, out: str | Path, *more: str) -> list[str]:
 
 
 def convert(source: str | Path, out: str | Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run it."""
-    return subprocess.run(
-        convert_words(source, out, *more), capture_output=True, text=True, check=False, timeout=300
-    )
+    words = convert_words(source, out, *more)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)

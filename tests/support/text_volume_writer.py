@@ -1,7 +1,5 @@
 """NRRD and MetaImage files for tests: written field by field, so that a test bends what it wants."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import zlib
@@ -21,9 +19,7 @@ def _text(stored: NDArray[Any]) -> bytes:
     return " ".join(repr(value) for value in stored.ravel("F").tolist()).encode() + b"\n"
 
 
-def nrrd_parts(
-    stored: NDArray[Any], encoding: str = "raw", order: str = "<", **fields: str | None
-) -> tuple[bytes, bytes]:
+def nrrd_parts(stored: NDArray[Any], encoding="raw", order="<", **fields: str | None) -> tuple[bytes, bytes]:
     """A header with its empty line, and the voxels of an array indexed as the axes stand in the file.
 
     Args:
@@ -38,13 +34,11 @@ def nrrd_parts(
         "ascii": lambda: _text(stored),
     }[encoding]()
     directions = ["(2,0,0)", "(0,0,-3)", "(0,1.5,0)"]
-    written: dict[str, str | None] = {
-        "type": NRRD_TYPES[stored.dtype.str[1:]],
-        "dimension": str(stored.ndim),
-        "space": "left-posterior-superior",
-        "space dimension": None,
-        "sizes": " ".join(map(str, stored.shape)),
-        "space directions": " ".join([*directions, *["none"] * (stored.ndim - 3)]),
+    written: dict[str, str | None] = {"type": NRRD_TYPES[stored.dtype.str[1:]], "dimension": str(stored.ndim)}
+    written |= {"space": "left-posterior-superior", "space dimension": None}
+    written["sizes"] = " ".join(map(str, stored.shape))
+    written["space directions"] = " ".join([*directions, *["none"] * (stored.ndim - 3)])
+    written |= {
         "endian": "little" if order == "<" else "big",
         "encoding": encoding,
         "space origin": "(-40,50,60)",
@@ -55,13 +49,10 @@ def nrrd_parts(
 
 
 def write_nrrd(stored: NDArray[Any], encoding: str = "raw", order: str = "<", **fields: str | None) -> bytes:
-    """A .nrrd file."""
     return b"".join(nrrd_parts(stored, encoding, order, **fields))
 
 
-def meta_parts(
-    stored: NDArray[Any], encoding: str = "raw", order: str = "<", parts: int = 1, **fields: str | None
-) -> tuple[bytes, bytes]:
+def meta_parts(stored: NDArray[Any], encoding="raw", order="<", parts=1, **fields) -> tuple[bytes, bytes]:
     """The same of MetaImage; of several parts a voxel the array's first axis is theirs."""
     swapped = stored.astype(stored.dtype.newbyteorder(order)).tobytes("F")
     data = {
@@ -73,20 +64,16 @@ def meta_parts(
     lengths = stored.shape if parts == 1 else stored.shape[1:]
     matrix = np.eye(len(lengths))
     matrix[:3, :3] = [[1, 0, 0], [0, 0, -1], [0, 1, 0]]
-    written: dict[str, str | None] = {
-        "ObjectType": "Image",
-        "NDims": str(len(lengths)),
-        "BinaryData": str(encoding != "ascii"),
-        "BinaryDataByteOrderMSB": str(order == ">"),
-        "CompressedData": str(encoding in ("zlib", "gzip")),
-        "CompressedDataSize": str(len(data)) if encoding in ("zlib", "gzip") else None,
-        "TransformMatrix": " ".join(f"{value:g}" for value in matrix.ravel()),
-        "Offset": " ".join(["-40", "50", "60", "0"][: len(lengths)]),
-        "ElementSpacing": " ".join(["2", "3", "1.5", "1"][: len(lengths)]),
-        "DimSize": " ".join(map(str, lengths)),
-        "ElementNumberOfChannels": str(parts) if parts > 1 else None,
-        "ElementType": META_TYPES[stored.dtype.str[1:]],
-    }
+    packed = encoding in ("zlib", "gzip")
+    written: dict[str, str | None] = {"ObjectType": "Image", "NDims": str(len(lengths))}
+    written |= {"BinaryData": str(encoding != "ascii"), "BinaryDataByteOrderMSB": str(order == ">")}
+    written |= {"CompressedData": str(packed), "CompressedDataSize": str(len(data)) if packed else None}
+    written["TransformMatrix"] = " ".join(f"{value:g}" for value in matrix.ravel())
+    written["Offset"] = " ".join(["-40", "50", "60", "0"][: len(lengths)])
+    written["ElementSpacing"] = " ".join(["2", "3", "1.5", "1"][: len(lengths)])
+    written["DimSize"] = " ".join(map(str, lengths))
+    written["ElementNumberOfChannels"] = str(parts) if parts > 1 else None
+    written["ElementType"] = META_TYPES[stored.dtype.str[1:]]
     file = fields.pop("ElementDataFile", "LOCAL")
     written |= fields
     written["ElementDataFile"] = file
@@ -94,10 +81,7 @@ def meta_parts(
     return "\n".join([*lines, ""]).encode(), data
 
 
-def write_meta(
-    stored: NDArray[Any], encoding: str = "raw", order: str = "<", parts: int = 1, **fields: str | None
-) -> bytes:
-    """A .mha file."""
+def write_meta(stored: NDArray[Any], encoding="raw", order="<", parts=1, **fields: str | None) -> bytes:
     return b"".join(meta_parts(stored, encoding, order, parts, **fields))
 
 

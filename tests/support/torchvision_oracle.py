@@ -73,7 +73,6 @@ def ssd_anchors(image, features, scales, aspect_ratios):
 
 
 def box_codes(boxes, anchors, codes, weights):
-    """The codes of `boxes`, and the boxes of `codes`."""
     import torch
     from torchvision.models.detection._utils import BoxCoder
 
@@ -89,11 +88,7 @@ def matches(boxes, anchors, high, low):
     from torchvision.ops import box_iou
 
     table = box_iou(torch.tensor(boxes), torch.tensor(anchors))
-    return (
-        table.argmax(1).tolist(),
-        Matcher(high, low)(table).tolist(),
-        SSDMatcher(high)(table).tolist(),
-    )
+    return (table.argmax(1).tolist(), Matcher(high, low)(table).tolist(), SSDMatcher(high)(table).tolist())
 
 
 def focal_loss(logits, targets, alpha, gamma):
@@ -104,7 +99,6 @@ def focal_loss(logits, targets, alpha, gamma):
 
 
 def box_losses(difference, delta):
-    """Smooth L1, and Huber."""
     import torch
 
     there = torch.tensor(difference)

@@ -1,12 +1,9 @@
 """What the tests of training share: facts of a data set that is not there, and a batch on a mesh."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +24,7 @@ from halofeed.schemas.partition import Partition
 from halofeed.trainer.models.layers import Pass
 from halofeed.trainer.shared.facts import DataFacts
 from tests.support.conversions import run_convert
+from tests.support.engines.processes import free_port
 from tests.support.volume_support import write_table
 
 
@@ -42,9 +40,7 @@ def placed(mesh: Mesh, partition: Partition, batch: Mapping[str, Any]) -> dict[s
     """The batch, each of its arrays split as the partition says."""
     shapes = {key: value.shape for key, value in batch.items()}
     specs = mesh_specs(mesh, partition, shapes)
-    return place_batch(
-        mesh, specs, shapes, lambda first, last: {key: value[first:last] for key, value in batch.items()}
-    )
+    return place_batch(mesh, specs, shapes, lambda a, b: {key: value[a:b] for key, value in batch.items()})
 
 
 def abstract_outputs(model: Any, *shape: int) -> Any:
@@ -60,7 +56,6 @@ def random_boxes(generator: np.random.Generator, *shape: int) -> NDArray[np.floa
 
 
 def slow_overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """Intersection over union of two boxes."""
     sides = [min(one[axis + 2], other[axis + 2]) - max(one[axis], other[axis]) for axis in (0, 1)]
     if min(sides) <= 0:
         return 0.0
@@ -103,25 +98,12 @@ def finished(process: subprocess.Popen[str], code: int = 0, seconds: float = 300
     return output
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def run_processes(program: str, count: int, *extra: str, seconds: float = 120) -> list[str]:
     """The last line of `count` processes given the coordinator, the count and their number; none outlives the call."""
     coordinator = f"127.0.0.1:{free_port()}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, coordinator, str(count), str(number), *extra],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(count)
-    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = [[sys.executable, "-c", program, coordinator, str(count), str(at), *extra] for at in range(count)]
+    processes = [subprocess.Popen(command, text=True, **pipes) for command in words]
     try:
         outputs = [process.communicate(timeout=seconds) for process in processes]
     finally:

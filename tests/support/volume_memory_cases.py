@@ -1,7 +1,5 @@
 """Scans and masks that are large for the bytes of their files, and what converting one takes."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable, Mapping
@@ -65,9 +63,7 @@ FILES: Mapping[str, Callable[[Path, Shape], None]] = {
     "integers.nii.gz": lambda path, shape: save_nifti(path, even(shape, np.int32)),
     "tilted.nii.gz": lambda path, shape: save_nifti(path, even(shape), TILTED),
     "mask.nii.gz": lambda path, shape: save_nifti(path, even(shape, np.uint8)),
-    "mask of floats.nii.gz": lambda path, shape: save_nifti(
-        path, np.abs(np.sign(even(shape, np.float64) + 1000))
-    ),
+    "mask of floats.nii.gz": lambda path, shape: save_nifti(path, 1.0 * (even(shape, np.float64) > -1000)),
     "mask of the tilted.nii.gz": lambda path, shape: save_nifti(path, even(shape, np.uint8), TILTED),
     "series": lambda path, shape: _series(path.parent, shape),
 }
@@ -76,9 +72,7 @@ WHOLE = {"depth": LARGE[0], "height": LARGE[1], "width": LARGE[2]}
 SMALLER = {"depth": 32, "height": 128, "width": 128}
 
 
-def _of(
-    options: dict[str, Any], image: str = "ct.nii.gz", mask: str | None = "mask.nii.gz"
-) -> tuple[str, str | None, dict[str, Any]]:
+def _of(options, image="ct.nii.gz", mask="mask.nii.gz") -> tuple[str, str | None, dict[str, Any]]:
     return image, mask, options
 
 
@@ -102,7 +96,6 @@ CONVERSIONS = {
 
 
 def draw(folder: Path, shape: Shape, *names: str) -> None:
-    """Write some of the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         if not (folder / name).exists():
@@ -147,9 +140,7 @@ def _segments(count: int, slices: int, **options: Any) -> Dataset:
         pixels = np.zeros(MASK_SHAPE[1:], np.uint8)
         pixels[2 * number : 2 * number + 2, 5:50] = 255 if options else 1
         frames += [(number, index, pixels) for index in range(slices)]
-    return segmentation(
-        frames, GRID, {number: f"organ {number}" for number in range(1, count + 1)}, **options
-    )
+    return segmentation(frames, GRID, {at: f"organ {at}" for at in range(1, count + 1)}, **options)
 
 
 def _circle(points: int, plane: int, radius: float) -> tuple[str, NDArray[np.float64]]:
@@ -159,24 +150,22 @@ def _circle(points: int, plane: int, radius: float) -> tuple[str, NDArray[np.flo
     return "CLOSED_PLANAR", np.column_stack([flat, np.full(points, plane * 1.5)])
 
 
+def _contours(organs: int, points: int, radius: int, grows: int, times: int = 1) -> Dataset:
+    """So many organs of 50 contours, or of some times as many, each organ wider than the one before."""
+    drawn = {}
+    for number in range(1, organs + 1):
+        circles = [_circle(points, plane, radius + grows * number) for plane in range(50)]
+        drawn[number] = (f"organ {number}", circles * times)
+    return structure_set(drawn)
+
+
+RUN_LENGTHS = {"kind": "FRACTIONAL", "syntax": "1.2.840.10008.1.2.5"}
 MASKS: Mapping[str, Callable[[], Dataset]] = {
     "many segments": lambda: _segments(40, MASK_SHAPE[0]),
-    "fractions by run lengths": lambda: _segments(
-        10, MASK_SHAPE[0], kind="FRACTIONAL", syntax="1.2.840.10008.1.2.5"
-    ),
-    "contours of a million points": lambda: structure_set(
-        {
-            number: (f"organ {number}", [_circle(4000, plane, 20 + 5 * number) for plane in range(50)])
-            for number in range(1, 6)
-        }
-    ),
+    "fractions by run lengths": lambda: _segments(10, MASK_SHAPE[0], **RUN_LENGTHS),
+    "contours of a million points": lambda: _contours(5, 4000, 20, 5),
     "a contour of a million points": lambda: structure_set({1: ("organ", [_circle(1_000_000, 5, 60)])}),
-    "many contours": lambda: structure_set(
-        {
-            number: (f"organ {number}", [_circle(8, plane, 1 + number) for plane in range(50)] * 4)
-            for number in range(1, 30)
-        }
-    ),
+    "many contours": lambda: _contours(29, 8, 1, 1, times=4),
 }
 
 
@@ -196,7 +185,6 @@ def measured_mask(name: str, folder: Path) -> Measured:
     """What reading a mask takes; the result is what it is planned to take."""
     path, small = folder / "mask.dcm", folder / "small.dcm"
     path.write_bytes(saved(MASKS[name]()))
-    small.write_bytes(
-        saved(structure_set({1: ("a", [_circle(20, 1, 9)])}) if "contour" in name else _segments(1, 2))
-    )
+    contours = {1: ("a", [_circle(20, 1, 9)])}
+    small.write_bytes(saved(structure_set(contours) if "contour" in name else _segments(1, 2)))
     return measure(asked_for, "mask", os.fspath(path), warm=("mask", os.fspath(small)))

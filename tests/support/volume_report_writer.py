@@ -1,7 +1,5 @@
 """How tests of reports draw and count a small segmentation data set: scans of the phantom, or pictures."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,14 +21,8 @@ from tests.support.set_writer import counted
 from tests.support.volume_writer import DrawnScan, write_scans
 
 CLASSES = {0: "background", **{organ.label: organ.name for organ in ORGANS if organ.label}, 9: "never seen"}
-RECIPE = {
-    "task": "segmentation",
-    "spacing_mm": [],
-    "window_hu": [],
-    "window_percentiles": [],
-    "dtype": "int16",
-    "fit": "crop-or-pad",
-}
+RECIPE = {"task": "segmentation", "spacing_mm": [], "window_hu": [], "window_percentiles": []}
+RECIPE |= {"dtype": "int16", "fit": "crop-or-pad"}
 
 
 def draw_scan(
@@ -51,16 +43,10 @@ def draw_scan(
     outside = np.ones(found.shape, bool)
     outside[padding:, padding:, padding:] = False
     image[outside], mask[outside] = -1024, 0
-    return DrawnScan(
-        key=key,
-        split=split,
-        image=IntensityPlan(store=store, window=window).apply(image[..., None]),
-        label=mask * np.uint8(labelled),
-        labelled=labelled,
-        extent=np.array([[padding] * 3, found.shape]),
-        affine=found.affine,
-        **more,
-    )
+    stored = IntensityPlan(store=store, window=window).apply(image[..., None])
+    shown = {"labelled": labelled, "extent": np.array([[padding] * 3, found.shape]), "affine": found.affine}
+    label = mask * np.uint8(labelled)
+    return DrawnScan(key=key, split=split, image=stored, label=label, **shown, **more)
 
 
 def draw_picture(key: str, split: str = "train", *, labelled: bool = True, seed: int = 0) -> DrawnScan:
@@ -71,15 +57,8 @@ def draw_picture(key: str, split: str = "train", *, labelled: bool = True, seed:
         label[place] = value
         pixels[(*place, value)] = 220
     pixels[-1], label[-1] = 0, 0
-    return DrawnScan(
-        key=key,
-        split=split,
-        image=pixels,
-        label=label * np.uint8(labelled),
-        labelled=labelled,
-        extent=np.array([[0, 0], [23, 32]]),
-        affine=np.eye(2, 3),
-    )
+    shown = {"labelled": labelled, "extent": np.array([[0, 0], [23, 32]]), "affine": np.eye(2, 3)}
+    return DrawnScan(key=key, split=split, image=pixels, label=label * np.uint8(labelled), **shown)
 
 
 def write_segmentation(
@@ -92,19 +71,11 @@ def write_segmentation(
 ) -> Path:
     """Write the data set into `folder`, which is made; returns the folder."""
     size = records[0].label.shape
-    return write_scans(
-        folder,
-        [dataclasses.replace(drawn, label=drawn.label.astype(label_dtype)) for drawn in records],
-        labels=CLASSES,
-        name="scans",
-        statistics=_volume_statistics if len(size) == 3 else _picture_statistics,
-        recipe={
-            **recipe,
-            "depth": None,
-            **dict(zip(("depth", "height", "width")[-len(size) :], size, strict=True)),
-        },
-        **more,
-    )
+    sides = dict(zip(("depth", "height", "width")[-len(size) :], size, strict=True))
+    counts = _volume_statistics if len(size) == 3 else _picture_statistics
+    scans = [dataclasses.replace(drawn, label=drawn.label.astype(label_dtype)) for drawn in records]
+    given = {"labels": CLASSES, "statistics": counts, "recipe": {**recipe, "depth": None, **sides}, **more}
+    return write_scans(folder, scans, name="scans", **given)
 
 
 def _count(drawn: DrawnScan) -> dict[int, int]:
@@ -122,21 +93,13 @@ def _volume_facts(drawn: DrawnScan) -> VolumeFacts:
         image = (image.astype(np.uint32) << np.uint32(16)).view(np.float32)
     body = count_intensities(image[..., 0], above=float(image.min()))
     foreground = count_intensities(image[..., 0], mask=drawn.label) if drawn.labelled else merge_counts(())
-    return VolumeFacts(
-        shape=drawn.grid.shape,
-        inside_voxels=int(np.prod(drawn.source.shape)),
-        labelled=drawn.labelled,
-        label_voxels=_count(drawn),
-        foreground_voxels=int(np.count_nonzero(drawn.label)),
-        body=body,
-        foreground=foreground,
-        first_of_scan=drawn.tile == 0,
-        source=drawn.source,
-        modality=drawn.modality,
-        findings=drawn.findings,
-        sized=drawn.source.shape,
-        coverage=measure_coverage(drawn.source, [plan_crop_or_pad(drawn.source, drawn.grid.shape)], None),
-    )
+    source, shape = drawn.source, drawn.grid.shape
+    label = {"labelled": drawn.labelled, "label_voxels": _count(drawn)}
+    label["foreground_voxels"] = int(np.count_nonzero(drawn.label))
+    scan = {"source": source, "modality": drawn.modality, "findings": drawn.findings, "sized": source.shape}
+    scan["coverage"] = measure_coverage(source, [plan_crop_or_pad(source, shape)], None)
+    counts = {"inside_voxels": int(np.prod(source.shape)), "body": body, "foreground": foreground}
+    return VolumeFacts(shape=shape, first_of_scan=drawn.tile == 0, **counts, **label, **scan)
 
 
 def _picture_statistics(records: Sequence[DrawnScan]) -> Statistics:
@@ -144,15 +107,8 @@ def _picture_statistics(records: Sequence[DrawnScan]) -> Statistics:
 
 
 def _picture_facts(drawn: DrawnScan) -> Facts:
-    height, width = drawn.extent[1].tolist()
-    voxels = _count(drawn)
-    return Facts(
-        pixel_sums=sum_pixels(np.ascontiguousarray(drawn.image[:height])),
-        stored_size=drawn.label.shape,
-        picture_size=(height, width),
-        source_size=(height, width),
-        labels=list(voxels),
-        boxes=None,
-        labelled=drawn.labelled,
-        label_voxels=voxels,
-    )
+    size, voxels = tuple(drawn.extent[1].tolist()), _count(drawn)
+    sums = sum_pixels(np.ascontiguousarray(drawn.image[: size[0]]))
+    sizes = {"stored_size": drawn.label.shape, "picture_size": size, "source_size": size}
+    label = {"labels": list(voxels), "labelled": drawn.labelled, "label_voxels": voxels}
+    return Facts(pixel_sums=sums, boxes=None, **sizes, **label)

@@ -1,7 +1,5 @@
 """What the tests of converted volumes share: how to write a scan, and how to read a record without the loader."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +52,6 @@ class Stored:
 
 
 def stored_volumes(done: Conversion) -> list[Stored]:
-    """Every record of a converted set, in stored order."""
     dtypes = {field.name: field.dtype for field in done.manifest.fields}
     return [
         _stored(features, split, dtypes)
@@ -74,28 +71,23 @@ def _stored(features: Mapping[str, Any], split: str, dtypes: Mapping[str, str]) 
     shape = tuple(int(features[f"image/{side}"][0]) for side in ("depth", "height", "width"))
     image = image_values(features["image/encoded"][0], dtypes["image"]).reshape(*shape, -1)
     label = np.frombuffer(features["image/label"][0], np.dtype(dtypes["label"]).newbyteorder("<"))
-    affines = [
-        np.asarray(features[f"image/{name}"], np.float64).reshape(4, 4)
-        for name in ("affine", "source/affine")
-    ]
+    of_scan = (features[f"image/{name}"] for name in ("affine", "source/affine"))
+    affines = [np.asarray(each, np.float64).reshape(4, 4) for each in of_scan]
     source_shape = tuple(int(side) for side in features["image/source/shape"])
     shared = ("encoded", "label", "labelled", "affine", "spacing_mm", "extent", "tile", "tile/origin")
     values = [features[f"image/{name}"] for name in shared]
-    return Stored(
-        name=bytes(features["image/filename"][0]).decode(),
-        key=bytes(features["image/key/source"][0]).decode(),
-        split=split,
-        image=image,
-        label=label.reshape(shape),
-        labelled=bool(features["image/labelled"][0]),
-        grid=Grid(shape=shape, affine=affines[0]),  # type: ignore[arg-type]
-        source_grid=Grid(shape=source_shape, affine=affines[1]),  # type: ignore[arg-type]
-        spacing_mm=tuple(features["image/spacing_mm"].tolist()),
-        extent=np.asarray(features["image/extent"], np.int64).reshape(2, 3),
-        tile=int(features["image/tile"][0]),
-        tile_origin=tuple(features["image/tile/origin"].tolist()),
-        bits=tuple(bytes(v[0]) if isinstance(v, list) else v.tobytes() for v in values),
-    )
+    texts = (bytes(features[f"image/{name}"][0]).decode() for name in ("filename", "key/source"))
+    named: dict[str, Any] = dict(zip(("name", "key"), texts, strict=True))
+    named |= {"grid": Grid(shape=shape, affine=affines[0]), "labelled": bool(features["image/labelled"][0])}
+    named |= {
+        "source_grid": Grid(shape=source_shape, affine=affines[1]),
+        "tile": int(features["image/tile"][0]),
+    }
+    named |= {"tile_origin": tuple(features["image/tile/origin"].tolist())}
+    named |= {"spacing_mm": tuple(features["image/spacing_mm"].tolist())}
+    named["extent"] = np.asarray(features["image/extent"], np.int64).reshape(2, 3)
+    bits = tuple(bytes(v[0]) if isinstance(v, list) else v.tobytes() for v in values)
+    return Stored(split=split, image=image, label=label.reshape(shape), bits=bits, **named)
 
 
 def image_values(data: Any, dtype: str) -> NDArray[Any]:
@@ -129,7 +121,6 @@ def as_simpleitk(array: NDArray[Any], grid: Grid) -> Any:
 
 
 def write_table(folder: Path, rows: Iterable[Sequence[object]], columns: str = "id,image,label") -> Path:
-    """A table of scans as CSV."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "table.csv"
     with path.open("w", newline="") as stream:
@@ -148,7 +139,6 @@ def rejected(done_or_folder: Conversion | Path) -> dict[str, tuple[str, str, str
 
 
 def findings(done: Conversion) -> dict[str, int]:
-    """How many scans have each finding, over all splits."""
     total = Statistics.total(split.statistics for split in done.manifest.splits.values())
     return dict(total.findings or {})
 

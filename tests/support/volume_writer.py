@@ -3,8 +3,6 @@
 Every voxel of a drawn image holds its own number, so that a test can say which stored voxel it sees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +58,6 @@ class DrawnScan:
 
     @property
     def grid(self) -> Grid:
-        """Of a volume."""
         return Grid(shape=self.label.shape, affine=self.affine)  # type: ignore[arg-type]
 
     @property
@@ -71,7 +68,6 @@ class DrawnScan:
 
     @property
     def spacing_mm(self) -> NDArray[np.float32]:
-        """The distance between voxels along each axis."""
         return np.array(self.grid.spacing_mm, np.float32)
 
 
@@ -110,19 +106,10 @@ def draw_scans(
                 affine[3] = 0, 0, 0, 1
             else:
                 affine = np.array([[2, 0, 1], [0, 2, -3]], np.float32)
-            drawn.append(
-                DrawnScan(
-                    key=f"{split}/scan {number}",
-                    split=split,
-                    image=image.astype("uint16" if dtype == "bfloat16" else dtype),
-                    label=label.astype(label_dtype),
-                    labelled=labelled,
-                    extent=extent,
-                    affine=affine,
-                    source_affine=2 * affine,
-                    tile=number % 4,
-                )
-            )
+            image = image.astype("uint16" if dtype == "bfloat16" else dtype)
+            arrays = {"image": image, "label": label.astype(label_dtype), "labelled": labelled}
+            place = {"affine": affine, "source_affine": 2 * affine, "extent": extent, "tile": number % 4}
+            drawn.append(DrawnScan(key=f"{split}/scan {number}", split=split, **arrays, **place))
     return drawn
 
 
@@ -130,15 +117,15 @@ def scan_features(scan: DrawnScan, encoding: str = "raw", pad: bool = True) -> d
     """The tf.train.Example features of one example; pictures without padding where not `pad`."""
     image, label = scan.image, scan.label
     if image.ndim == 4:
-        more = {
-            "image/spacing_mm": scan.spacing_mm,
-            "image/affine": scan.affine.astype(np.float32).ravel(),
-            "image/extent": scan.extent.ravel(),
-            "image/source/affine": scan.source.affine.astype(np.float32).ravel(),
-            "image/source/shape": np.array(scan.source.shape),
-            "image/tile": np.array([scan.tile]),
-            "image/tile/origin": np.array([scan.tile, 0, 2 * scan.tile]),
+        source = scan.source
+        more = {"affine": scan.affine.astype(np.float32).ravel(), "spacing_mm": scan.spacing_mm}
+        more |= {
+            "source/affine": source.affine.astype(np.float32).ravel(),
+            "source/shape": np.array(source.shape),
         }
+        more |= {"extent": scan.extent.ravel(), "tile": np.array([scan.tile])}
+        more["tile/origin"] = np.array([scan.tile, 0, 2 * scan.tile])
+        more = {f"image/{name}": array for name, array in more.items()}
     else:
         height, width = scan.extent[1].tolist()
         if not pad:
@@ -175,20 +162,14 @@ def write_scans(
         return Record(id=scan.id, features=alter(scan, scan_features(scan, encoding, pad)), facts=scan)
 
     image, label = scans[0].image, scans[0].label
-    stored = image_format(
-        image.shape, dtype or str(image.dtype), encoding, pad_value=pad_value, label_dtype=str(label.dtype)
-    )
+    how = {"pad_value": pad_value, "label_dtype": str(label.dtype)}
+    stored = image_format(image.shape, dtype or str(image.dtype), encoding, **how)
     more = {"labels": CLASSES, "statistics": scan_statistics, **more}
     return write_set(folder, deal(scans, shards, record), task="segmentation", image=stored, **more)
 
 
 def scan_statistics(chosen: Sequence[DrawnScan]) -> Statistics:
-    """What is counted of labels."""
-    return Statistics(
-        records=len(chosen),
-        labelled=sum(scan.labelled for scan in chosen),
-        labels={str(value): sum(bool((scan.label == value).any()) for scan in chosen) for value in CLASSES},
-        label_voxels={
-            str(value): sum(int((scan.label == value).sum()) for scan in chosen) for value in CLASSES
-        },
-    )
+    voxels = {str(value): [int((scan.label == value).sum()) for scan in chosen] for value in CLASSES}
+    counts = {"records": len(chosen), "labelled": sum(scan.labelled for scan in chosen)}
+    counts["labels"] = {value: sum(map(bool, each)) for value, each in voxels.items()}
+    return Statistics(**counts, label_voxels={value: sum(each) for value, each in voxels.items()})

@@ -1,7 +1,5 @@
 """Eight virtual CPU devices for every test of the trainer."""
 
-from __future__ import annotations
-
 import jax
 
 jax.config.update("jax_platforms", "cpu")

@@ -1,7 +1,5 @@
 """The background thread prefetches items up to its limit and ends when it should."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
@@ -49,6 +47,8 @@ def test_items_come_in_order_and_the_thread_ends_with_them(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_at_most_depth_items_wait_and_making_begins_at_once(depth: int) -> None:
+    with pytest.raises(ValueError, match="depth: expected 1 or more, got 0"):
+        Ahead(Counting(), depth=0)
     source = Counting()
     with Ahead(source, depth) as ahead:
         wait_until(lambda: source.made == depth)
@@ -132,7 +132,7 @@ def test_close_wakes_a_taker_that_waits_in_another_thread() -> None:
     assert found in ([[]], [[1]])
 
 
-def test_an_error_that_nobody_asks_for_is_dropped_by_close() -> None:
+def test_close_drops_an_error_and_an_ahead_that_nobody_refers_to_ends_its_thread() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise OSError
@@ -141,9 +141,6 @@ def test_an_error_that_nobody_asks_for_is_dropped_by_close() -> None:
     wait_until(lambda: not threads())
     ahead.close()
     assert list(ahead) == []
-
-
-def test_an_ahead_that_nobody_refers_to_ends_its_thread() -> None:
     ahead = Ahead(Counting())
     assert threads()
     del ahead
@@ -169,20 +166,9 @@ def test_an_item_that_was_taken_is_not_kept_alive_while_the_next_is_made() -> No
 
 @pytest.mark.parametrize("rest", ["next(ahead)", "pass", "raise SystemExit(3)"])
 def test_the_interpreter_ends_while_a_thread_makes_and_waits(rest: str) -> None:
-    program = (
-        "import itertools, time\n"
-        "from halofeed.trainer.ahead import Ahead\n"
-        "def slow():\n"
-        "    for number in itertools.count():\n"
-        "        time.sleep(0.05)\n"
-        "        yield number\n"
-        f"ahead = Ahead(slow())\n{rest}\n"
-    )
+    program = "import itertools, time\nfrom halofeed.trainer.ahead import Ahead\n"
+    program += "slow = (time.sleep(0.05) or number for number in itertools.count())\n"
+    program += f"ahead = Ahead(slow)\n{rest}\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == (3 if "3" in rest else 0)
     assert done.stderr == ""
-
-
-def test_a_depth_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="depth: expected 1 or more, got 0"):
-        Ahead(Counting(), depth=0)

@@ -1,6 +1,6 @@
 """Anchors lie where the papers and other generators put them, and box codes are those of Faster R-CNN."""
 
-from __future__ import annotations
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,12 +34,8 @@ def test_the_multiscale_grids_of_the_tf_object_detection_api(image, feature, str
 def test_scales_change_before_aspect_ratios_as_in_the_tf_object_detection_api():
     """Numbers of tensorflow/models, object_detection/anchor_generators/multiscale_grid_anchor_generator_test.py."""
     anchors = retinanet_anchors((64, 64), (1, 1), stride=64, aspect_ratios=(1.0, 2.0), scales_per_octave=2)
-    expected = [
-        [-96.0, -96.0, 160.0, 160.0],
-        [-149.0193, -149.0193, 213.0193, 213.0193],
-        [-58.50967, -149.0193, 122.50967, 213.0193],
-        [-96.0, -224.0, 160.0, 288.0],
-    ]
+    expected = [[-96.0, -96.0, 160.0, 160.0], [-149.0193, -149.0193, 213.0193, 213.0193]]
+    expected += [[-58.50967, -149.0193, 122.50967, 213.0193], [-96.0, -224.0, 160.0, 288.0]]
     np.testing.assert_allclose(anchors[0, 0] * 64, expected, atol=1e-3)
 
 
@@ -55,14 +51,11 @@ def test_the_counts_of_ssd_anchors_of_the_tf_object_detection_api():
 
 
 def slow_retinanet(image, feature, stride, scale, ratios, octaves):
-    """One anchor after the other."""
     found = np.zeros((*feature, len(ratios) * octaves, 4))
     for y, x in np.ndindex(*feature):
         center_y = y * stride + (stride / 2 if image[0] % stride == 0 else 0)
         center_x = x * stride + (stride / 2 if image[1] % stride == 0 else 0)
-        for index, (ratio, octave) in enumerate(
-            (ratio, octave) for ratio in ratios for octave in range(octaves)
-        ):
+        for index, (ratio, octave) in enumerate(itertools.product(ratios, range(octaves))):
             side = scale * stride * 2 ** (octave / octaves)
             height, width = side / ratio**0.5, side * ratio**0.5
             box = (center_y - height / 2, center_x - width / 2, center_y + height / 2, center_x + width / 2)
@@ -70,39 +63,35 @@ def slow_retinanet(image, feature, stride, scale, ratios, octaves):
     return found
 
 
-@pytest.mark.parametrize(
-    ("image", "stride"), [((96, 64), 8), ((100, 64), 16), ((300, 300), 8), ((33, 70), 32)]
-)
-def test_retinanet_anchors_equal_a_loop(image, stride):
+@pytest.mark.parametrize("case", [((96, 64), 8), ((100, 64), 16), ((300, 300), 8), ((33, 70), 32)])
+def test_retinanet_anchors_equal_a_loop(case):
+    image, stride = case
     feature = tuple(-(-side // stride) for side in image)
     anchors = retinanet_anchors(image, feature, stride=stride)
     assert anchors.dtype == np.float32 and anchors.shape == (*feature, 6, 4)
-    np.testing.assert_allclose(
-        anchors, slow_retinanet(image, feature, stride, 4.0, (1, 2, 0.5), 2), atol=1e-6
-    )
+    expected = slow_retinanet(image, feature, stride, 4.0, (1, 2, 0.5), 2)
+    np.testing.assert_allclose(anchors, expected, atol=1e-6)
 
 
 def test_ssd_anchors_of_a_wide_image_are_square_in_pixels():
     anchors = ssd_anchors((200, 400), (2, 3), level=1, levels=6)
-    first = anchors[1, 2, 0] * [200, 400, 200, 400]
-    side = 0.35 * 200
-    np.testing.assert_allclose(
-        first, [150 - side / 2, 400 * 5 / 6 - side / 2, 150 + side / 2, 400 * 5 / 6 + side / 2], atol=1e-3
+    first, center, half = (
+        anchors[1, 2, 0] * [200, 400, 200, 400],
+        np.array([150, 400 * 5 / 6]),
+        0.35 * 200 / 2,
     )
+    np.testing.assert_allclose(first, [*(center - half), *(center + half)], atol=1e-3)
     between = anchors[1, 2, 5] * [200, 400, 200, 400]
     assert between[2] - between[0] == pytest.approx(200 * (0.35 * 0.5) ** 0.5, abs=1e-3)
 
 
-def test_the_lowest_ssd_layer_has_a_small_square_and_two_long_anchors():
+def test_the_lowest_and_the_last_ssd_level_have_anchors_of_their_own():
+    """A small square and two long ones; the last one interpolates towards the whole image."""
     anchors = ssd_anchors((300, 300), (1, 1), level=0, levels=6)[0, 0]
     sides = anchors[:, 2:] - anchors[:, :2]
     root = 2**0.5
-    np.testing.assert_allclose(
-        sides, [[0.1, 0.1], [0.2 / root, 0.2 * root], [0.2 * root, 0.2 / root]], atol=1e-6
-    )
-
-
-def test_the_last_ssd_level_interpolates_towards_the_whole_image():
+    expected = [[0.1, 0.1], [0.2 / root, 0.2 * root], [0.2 * root, 0.2 / root]]
+    np.testing.assert_allclose(sides, expected, atol=1e-6)
     anchors = ssd_anchors((300, 300), (1, 1), level=5, levels=6)[0, 0]
     sides = anchors[:, 2] - anchors[:, 0]
     assert sides[0] == pytest.approx(0.95) and sides[5] == pytest.approx(0.95**0.5)
@@ -129,9 +118,8 @@ def test_the_codes_and_boxes_of_the_tf_object_detection_api():
     np.testing.assert_allclose(encode(jnp.array(BOXES), jnp.array(ANCHORS)), codes, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(decode(jnp.array(codes), jnp.array(ANCHORS)), BOXES, rtol=1e-4, atol=1e-4)
     without_width = encode(jnp.array([10.0, 10.0, 10.0000001, 20.0]), jnp.array([15.0, 12.0, 30.0, 18.0]))
-    np.testing.assert_allclose(
-        without_width / np.array(SCALES), [-0.833333, 0.0, -21.128731, 0.510826], rtol=1e-4, atol=1e-4
-    )
+    expected = np.array([-0.833333, 0.0, -21.128731, 0.510826]) * SCALES
+    np.testing.assert_allclose(without_width, expected, rtol=1e-4, atol=1e-3)
 
 
 corner = st.floats(0, 0.5, width=32)
@@ -141,9 +129,7 @@ side = st.floats(2**-6, 0.5, width=32)
 @settings(max_examples=50, deadline=None)
 @given(st.tuples(corner, corner, side, side), st.tuples(corner, corner, side, side))
 def test_decoding_undoes_encoding(box, anchor):
-    box, anchor = (
-        jnp.array([low_y, low_x, low_y + high, low_x + wide]) for low_y, low_x, high, wide in (box, anchor)
-    )
+    box, anchor = (jnp.array([y, x, y + high, x + wide]) for y, x, high, wide in (box, anchor))
     np.testing.assert_allclose(decode(encode(box, anchor), anchor), box, atol=2e-6)
 
 

@@ -1,7 +1,5 @@
 """Loss, predictions and metrics of classification follow their definitions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,22 +20,20 @@ def probabilities(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
 
 
-def test_the_loss_is_the_mean_negative_log_probability_over_valid_rows() -> None:
+def test_the_loss_is_the_mean_negative_log_probability_over_valid_rows():
     label, valid = np.array([0, 2, 1, 1]), np.array([True, True, False, True])
     rows = [-np.log(probabilities(LOGITS)[row, label[row]]) for row in range(4) if valid[row]]
     batch = {"image": IMAGE, "label": jnp.array(label), "valid": jnp.array(valid)}
     loss, parts = TASK.loss(jnp.array(LOGITS), batch)
     assert loss == pytest.approx(np.mean(rows), rel=1e-6)
     assert parts == {"cross_entropy": loss}
+    padding = {**batch, "valid": jnp.zeros(4, bool)}
+    assert TASK.loss(jnp.array(LOGITS), padding)[0] == 0
+    all_valid, unsaid = {**batch, "valid": jnp.ones(4, bool)}, {"image": IMAGE, "label": batch["label"]}
+    assert TASK.loss(jnp.array(LOGITS), unsaid)[0] == TASK.loss(jnp.array(LOGITS), all_valid)[0]
 
 
-def test_all_rows_count_where_the_batch_does_not_say() -> None:
-    batch = {"image": IMAGE, "label": jnp.array([0, 2, 1, 1])}
-    all_valid = {**batch, "valid": jnp.ones(4, bool)}
-    assert TASK.loss(jnp.array(LOGITS), batch)[0] == TASK.loss(jnp.array(LOGITS), all_valid)[0]
-
-
-def test_label_smoothing_spreads_its_share_of_the_target_over_all_classes() -> None:
+def test_label_smoothing_spreads_its_share_of_the_target_over_all_classes():
     label, smoothing = np.array([0, 2, 1, 1]), 0.3
     targets = np.full((4, 3), smoothing / 3)
     targets[np.arange(4), label] += 1 - smoothing
@@ -47,33 +43,22 @@ def test_label_smoothing_spreads_its_share_of_the_target_over_all_classes() -> N
     assert loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_batch_of_padding_alone_has_loss_zero() -> None:
-    batch = {"image": IMAGE, "label": jnp.zeros(4, int), "valid": jnp.zeros(4, bool)}
-    assert TASK.loss(jnp.array(LOGITS), batch)[0] == 0
-
-
-def test_what_is_predicted_is_the_most_probable_class_and_all_probabilities() -> None:
+def test_what_is_predicted_is_the_most_probable_class_and_all_probabilities():
     predicted = TASK.predict(jnp.array(LOGITS), {"image": IMAGE})
     np.testing.assert_allclose(predicted["probabilities"], probabilities(LOGITS), rtol=1e-5)
     np.testing.assert_array_equal(predicted["label"], LOGITS.argmax(1))
     assert predicted["label"].dtype == jnp.int32
-
-
-def test_probabilities_of_bfloat16_logits_are_float32() -> None:
     predicted = TASK.predict(jnp.array(LOGITS, jnp.bfloat16), {"image": IMAGE})
     assert predicted["probabilities"].dtype == jnp.float32
 
 
-def test_metrics_of_a_worked_example() -> None:
+def test_metrics_of_a_worked_example():
     """Two cats, one seen as a dog; one dog, seen as a dog; no bird; one row that is not valid."""
     metrics = TASK.metrics()
-    scores = metrics.update(
-        {
-            "probabilities": np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]),
-            "label": np.array([0, 1, 1, 2], np.int32),
-        },
-        {"label": np.array([0, 0, 1, 2], np.int32), "valid": np.array([True, True, True, False])},
-    )
+    probabilities = [[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
+    predicted = {"probabilities": np.array(probabilities), "label": np.array([0, 1, 1, 2], np.int32)}
+    valid = np.array([True, True, True, False])
+    scores = metrics.update(predicted, {"label": np.array([0, 0, 1, 2], np.int32), "valid": valid})
     np.testing.assert_array_equal(scores, [0.7, 0.3, 0.8, np.nan])
     assert metrics.result() == {
         "accuracy": pytest.approx(2 / 3),
@@ -84,7 +69,7 @@ def test_metrics_of_a_worked_example() -> None:
     }
 
 
-def test_metrics_of_no_example_are_zero_or_none() -> None:
+def test_metrics_of_no_example_are_zero_or_none():
     found = TASK.metrics().result()
     assert (found["accuracy"], found["examples"]) == (0.0, 0)
     assert set(found["recall"].values()) == set(found["precision"].values()) == {None}
@@ -94,9 +79,7 @@ Rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), 
 
 
 @given(rows=Rows, first=st.integers(1, 11))
-def test_metrics_count_each_valid_row_once_in_any_batches(
-    rows: list[tuple[int, int, bool]], first: int
-) -> None:
+def test_metrics_count_each_valid_row_once_in_any_batches(rows, first):
     metrics = TASK.metrics()
     for part in (rows[:first], rows[first:]):
         if part:
@@ -107,6 +90,5 @@ def test_metrics_count_each_valid_row_once_in_any_batches(
     found = metrics.result()
     assert found["examples"] == len(counted)
     assert found["accuracy"] == pytest.approx(sum(a == b for a, b in counted) / max(1, len(counted)))
-    assert found["confusion"] == [
-        [counted.count((true, predicted)) for predicted in range(3)] for true in range(3)
-    ]
+    table = [[counted.count((true, predicted)) for predicted in range(3)] for true in range(3)]
+    assert found["confusion"] == table

@@ -1,7 +1,5 @@
 """The metrics of detections are those of pycocotools on the same boxes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -13,7 +11,14 @@ from halofeed.trainer.metrics.coco import NAMES, CocoMetrics
 
 LABELS = ("cup", "spoon", "plate")
 HEIGHT, WIDTH = 480, 640
-PIXELS = np.array([HEIGHT, WIDTH, HEIGHT, WIDTH])
+PIXELS, SIZE = np.array([HEIGHT, WIDTH, HEIGHT, WIDTH]), np.array([[HEIGHT, WIDTH]], np.int32)
+
+
+def as_coco(image, side, row, index):
+    """A box of a batch as both of COCO's files have it."""
+    ymin, xmin, ymax, xmax = (side["boxes"][row, index].astype(float) * PIXELS).tolist()
+    bbox = [xmin, ymin, xmax - xmin, ymax - ymin]
+    return {"image_id": image, "category_id": int(side["classes"][row, index]), "bbox": bbox}
 
 
 def random_boxes(generator, *shape):
@@ -32,21 +37,19 @@ def random_evaluation(seed, batches=3, batch=4, boxes=6, detections=12):
             "is_crowd": generator.random((batch, boxes)) < 0.15,
             "valid": np.array([True] * batch if number < batches - 1 else [True, False, True, False]),
         }
-        sides = truth["boxes"][..., 2:] - truth["boxes"][..., :2]
-        truth["area"] = (sides.prod(-1) * HEIGHT * WIDTH * generator.uniform(0.6, 1, (batch, boxes))).astype(
-            np.float32
-        )
+        sides = (truth["boxes"][..., 2:] - truth["boxes"][..., :2]) * [HEIGHT, WIDTH]
+        truth["area"] = np.float32(sides.prod(-1) * generator.uniform(0.6, 1, (batch, boxes)))
         near = np.tile(truth["boxes"], (1, 2, 1)) + generator.normal(0, 0.004, (batch, detections, 4))
+        right, others = (
+            generator.random((batch, detections)) < 0.7,
+            generator.integers(1, 4, (batch, detections)),
+        )
         predictions = {
             "boxes": np.clip(near, 0, 1).astype(np.float32),
             "scores": generator.random((batch, detections)).astype(np.float32),
-            "classes": np.where(
-                generator.random((batch, detections)) < 0.7,
-                np.tile(truth["classes"], (1, 2)),
-                generator.integers(1, 4, (batch, detections)),
-            ).astype(np.int32),
+            "classes": np.where(right, np.tile(truth["classes"], (1, 2)), others).astype(np.int32),
             "num_detections": generator.integers(0, detections + 1, batch).astype(np.int32),
-            "image_size": np.tile(np.array([HEIGHT, WIDTH], np.int32), (batch, 1)),
+            "image_size": SIZE.repeat(batch, 0),
         }
         yield predictions, truth
 
@@ -59,27 +62,15 @@ def as_files(folder, evaluation):
             image = {"id": len(images) + 1, "width": WIDTH, "height": HEIGHT}
             images.append(image)
             for index in range(truth["num_boxes"][row]):
-                ymin, xmin, ymax, xmax = (truth["boxes"][row, index].astype(float) * PIXELS).tolist()
-                annotations.append(
-                    {
-                        "id": len(annotations) + 1,
-                        "image_id": image["id"],
-                        "category_id": int(truth["classes"][row, index]),
-                        "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
-                        "area": float(truth["area"][row, index]),
-                        "iscrowd": int(truth["is_crowd"][row, index]),
-                    }
-                )
+                more = {
+                    "area": float(truth["area"][row, index]),
+                    "iscrowd": int(truth["is_crowd"][row, index]),
+                }
+                more["id"] = len(annotations) + 1
+                annotations.append(as_coco(image["id"], truth, row, index) | more)
             for index in range(predictions["num_detections"][row]):
-                ymin, xmin, ymax, xmax = (predictions["boxes"][row, index].astype(float) * PIXELS).tolist()
-                results.append(
-                    {
-                        "image_id": image["id"],
-                        "category_id": int(predictions["classes"][row, index]),
-                        "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
-                        "score": float(predictions["scores"][row, index]),
-                    }
-                )
+                score = float(predictions["scores"][row, index])
+                results.append({**as_coco(image["id"], predictions, row, index), "score": score})
     categories = [{"id": index, "name": name} for index, name in enumerate(LABELS, 1)]
     document = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
     (folder / "truth.json").write_text(json.dumps(document))
@@ -131,16 +122,9 @@ def perfect(evaluation):
     for _, truth in evaluation:
         count = truth["num_boxes"]
         crowd = truth["is_crowd"] & (np.arange(6) < count[:, None])
-        yield (
-            {
-                "boxes": truth["boxes"],
-                "scores": np.full(truth["classes"].shape, 0.9, np.float32),
-                "classes": truth["classes"],
-                "num_detections": count,
-                "image_size": np.tile(np.array([HEIGHT, WIDTH], np.int32), (len(count), 1)),
-            },
-            {**truth, "is_crowd": crowd},
-        )
+        predicted = {"boxes": truth["boxes"], "classes": truth["classes"], "num_detections": count}
+        predicted["scores"] = np.full(truth["classes"].shape, 0.9, np.float32)
+        yield {**predicted, "image_size": SIZE.repeat(len(count), 0)}, {**truth, "is_crowd": crowd}
 
 
 def test_perfect_detections_score_1_everywhere():
@@ -153,17 +137,15 @@ def test_perfect_detections_score_1_everywhere():
 def test_rows_that_are_not_valid_count_nothing():
     evaluation = list(random_evaluation(6))
     cut = [
-        tuple(
-            {name: values[truth["valid"]] for name, values in side.items()} for side in (predictions, truth)
-        )
-        for predictions, truth in evaluation
+        tuple({name: values[pair[1]["valid"]] for name, values in side.items()} for side in pair)
+        for pair in evaluation
     ]
     (result, scores), (expected, of_valid) = measured(evaluation), measured(cut)
     assert result == expected
     np.testing.assert_array_equal(scores[~np.isnan(scores)], of_valid)
 
 
-def test_where_there_is_nothing_to_count_a_number_is_none():
+def test_where_there_is_nothing_to_count_a_number_is_none_and_without_detections_precision_is_zero():
     evaluation = list(random_evaluation(7))
     for _, truth in evaluation:
         truth["num_boxes"][:] = 0
@@ -172,9 +154,6 @@ def test_where_there_is_nothing_to_count_a_number_is_none():
     assert set(scores[~np.isnan(scores)]) <= {0.0, 1.0}
     empty = CocoMetrics(LABELS).result()
     assert empty["mAP"] is None and empty["examples"] == 0
-
-
-def test_without_detections_precision_is_zero():
     evaluation = list(random_evaluation(8))
     for predictions, _ in evaluation:
         predictions["num_detections"][:] = 0
@@ -188,20 +167,15 @@ def row_score(truth_boxes, crowds, detections):
     def boxes_of(entries):
         return np.array([[entry[-1] for entry in entries]], np.float32).reshape(1, -1, 4) / 100
 
-    predictions = {
-        "boxes": boxes_of(detections),
-        "scores": np.array([[entry[1] for entry in detections]], np.float32).reshape(1, -1),
-        "classes": np.array([[entry[0] for entry in detections]], np.int32).reshape(1, -1),
-        "num_detections": np.array([len(detections)]),
-        "image_size": np.array([[100, 100]]),
-    }
-    truth = {
-        "boxes": boxes_of(truth_boxes),
-        "classes": np.array([[entry[0] for entry in truth_boxes]], np.int32).reshape(1, -1),
-        "num_boxes": np.array([len(truth_boxes)]),
-        "is_crowd": np.array([crowds], bool).reshape(1, -1),
-        "area": np.ones((1, len(truth_boxes)), np.float32),
-    }
+    def column(entries, at, dtype):
+        return np.array([[entry[at] for entry in entries]], dtype).reshape(1, -1)
+
+    predictions = {"boxes": boxes_of(detections), "scores": column(detections, 1, np.float32)}
+    predictions |= {"classes": column(detections, 0, np.int32), "num_detections": np.array([len(detections)])}
+    predictions["image_size"] = np.array([[100, 100]])
+    truth = {"boxes": boxes_of(truth_boxes), "classes": column(truth_boxes, 0, np.int32)}
+    truth |= {"num_boxes": np.array([len(truth_boxes)]), "is_crowd": np.array([crowds], bool).reshape(1, -1)}
+    truth["area"] = np.ones((1, len(truth_boxes)), np.float32)
     return float(CocoMetrics(LABELS).update(predictions, truth)[0])
 
 

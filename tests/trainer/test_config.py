@@ -1,10 +1,7 @@
 """The options of a run are read, checked and changed as documented."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,28 +9,19 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer.config import TrainConfig, config_summary, load_config, named_configs
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"steps": 0, "batch_size": 0},
-            "steps: expected 1 or more, got 0; batch size: expected 1 or more, got 0",
-        ),
+def test_wrong_options_are_refused_when_they_are_given():
+    for options, message in (
+        ({"steps": 0, "batch_size": 0}, "steps: expected 1 or more, got 0; batch size: expected 1 or more"),
         ({"learning_rate": 0.0}, "learning rate: expected more than 0"),
-        (
-            {"image_shape": (32, 32)},
-            r"image shape: expected \[height, width, channel\] or .*, got \(32, 32\)",
-        ),
+        ({"image_shape": (32, 32)}, r"image shape: expected \[height, width, channel\] .*, got \(32, 32\)"),
         ({"image_shape": (32, 0, 3)}, "image shape: expected .* each 1 or more"),
         ({"optimizer": "lion"}, "optimizer: expected one of sgd, adam, adamw, lamb, lars"),
         ({"cores_per_replica": 4}, "pass --partition image=1,4,1,1"),
         ({"partition": "image=1,4,1,1"}, "--cores-per-replica 4"),
         ({"average_decay": 1.0}, "average decay: expected 0 or more and less than 1"),
-    ],
-)
-def test_wrong_options_are_refused_when_they_are_given(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        TrainConfig(**options)
+    ):
+        with pytest.raises(UsageError, match=message):
+            TrainConfig(**options)
 
 
 def test_settings_are_toml_and_reach_into_model_and_task() -> None:
@@ -47,25 +35,21 @@ def test_settings_are_toml_and_reach_into_model_and_task() -> None:
     assert config.parsed_partition().dims == {"image": (1, 2, 1, 1)}
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
+def test_a_setting_that_cannot_be_names_itself():
+    for setting, message in (
         ("steps", "expected name=value"),
         ("stpes=3", "stpes: no such setting; known: model,"),
         ("steps=many", "steps: expected a value of type int, got 'many'"),
         ("steps=true", "steps: expected a value of type int, got True"),
         ("augment=3", "augment: expected a value of type list, got 3"),
-    ],
-)
-def test_a_setting_that_cannot_be_names_itself(setting: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        TrainConfig().changed([setting])
+    ):
+        with pytest.raises(UsageError, match=message):
+            TrainConfig().changed([setting])
 
 
 def test_a_config_survives_json() -> None:
-    config = TrainConfig(
-        image_shape=(8, 8, 3), augment=({"name": "FlipLeftRight"},), boundaries=(3, 5), rates=(1.0, 0.5, 0.1)
-    )
+    augment, rates = ({"name": "FlipLeftRight"},), (1.0, 0.5, 0.1)
+    config = TrainConfig(image_shape=(8, 8, 3), augment=augment, boundaries=(3, 5), rates=rates)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 

@@ -1,7 +1,5 @@
 """Gradients of depthwise convolutions are right where cores of a replica do the same work."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
@@ -20,15 +18,8 @@ BATCH, CHANNELS = 4, 6
 
 def layer(stride: int, padding: Padding, bias: bool = False) -> nnx.Conv:
     layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float64, param_dtype=jnp.float64)
-    return layers.convolution(
-        CHANNELS,
-        CHANNELS,
-        stride=stride,
-        padding=padding,
-        bias=bias,
-        groups=CHANNELS,
-        bias_init=nnx.initializers.ones,
-    )
+    given = {"stride": stride, "padding": padding, "bias": bias, "bias_init": nnx.initializers.ones}
+    return layers.convolution(CHANNELS, CHANNELS, groups=CHANNELS, **given)
 
 
 def slow_weight_gradient(x: Any, of_y: Any, stride: int, pads: Any) -> np.ndarray[Any, Any]:
@@ -51,9 +42,7 @@ def slow_weight_gradient(x: Any, of_y: Any, stride: int, pads: Any) -> np.ndarra
         (5, 2, ((0, 1), (0, 1)), ((0, 1), (0, 1)), 2, None),  # images whole on two cores
     ],
 )
-def test_weight_gradients_are_those_of_one_device(
-    height: int, stride: int, padding: Padding, pads: Any, cores: int, dims: Any
-) -> None:
+def test_weight_gradients_are_those_of_one_device(height, stride, padding, pads, cores, dims):
     generator = np.random.default_rng(0)
     mesh = make_mesh(cores)
     with jax.enable_x64(True):
@@ -77,13 +66,11 @@ def test_weight_gradients_are_those_of_one_device(
         y, (of_parameters, of_x) = all_of(parameters, jax.device_put(x, sharding), of_y)
         np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(of_x, gradient_of(jnp.asarray(of_y))[0], rtol=1e-12, atol=1e-12)
-        of_kernel = of_parameters["kernel"][...]
-        np.testing.assert_allclose(
-            of_kernel, slow_weight_gradient(x, of_y, stride, pads), rtol=1e-11, atol=1e-11
-        )
+        slow = slow_weight_gradient(x, of_y, stride, pads)
+        np.testing.assert_allclose(of_parameters["kernel"][...], slow, rtol=1e-11, atol=1e-11)
 
 
-def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight_gradient() -> None:
+def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight_gradient():
     """What `convolve_depthwise` is for. If XLA fixes the fault, this test fails; the detour may then go."""
     mesh = make_mesh(2)
     with jax.enable_x64(True):
@@ -96,13 +83,12 @@ def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight
 
         expected = jax.jit(jax.grad(lambda parameters, x: loss(parameters, x, None)))(parameters, x)
         sharding = NamedSharding(mesh, PartitionSpec("replica"))  # type: ignore[no-untyped-call]
-        found = jax.jit(jax.grad(lambda parameters, x: loss(parameters, x, mesh)))(
-            parameters, jax.device_put(x, sharding)
-        )
+        split = jax.device_put(x, sharding)
+        found = jax.jit(jax.grad(lambda parameters, x: loss(parameters, x, mesh)))(parameters, split)
         np.testing.assert_allclose(found["kernel"][...], 2 * expected["kernel"][...], rtol=1e-12, atol=1e-12)
 
 
-def test_only_convolutions_of_each_channel_apart_take_the_detour() -> None:
+def test_only_convolutions_of_each_channel_apart_take_the_detour():
     layers = Layers(rngs=nnx.Rngs(0))
     groups = {(6, 6, 6): True, (6, 6, 1): False, (6, 6, 3): False, (6, 12, 6): False, (1, 1, 1): False}
     for (before, after, count), expected in groups.items():

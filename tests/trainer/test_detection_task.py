@@ -1,7 +1,5 @@
 """The detection task counts the right anchors, gives finite gradients, and predicts what its outputs say."""
 
-from __future__ import annotations
-
 import functools
 
 import jax
@@ -20,10 +18,8 @@ from tests.support.training import facts_of
 
 LABELS = ("cup", "spoon", "plate")
 BATCH, BOXES, SIDE = 4, 6, 64
-STRIDES = (8, 32)
-ANCHORS = [
-    retinanet_anchors((SIDE, SIDE), (SIDE // stride,) * 2, stride=stride, scale=2.0) for stride in STRIDES
-]
+GRIDS = {stride: (SIDE // stride, SIDE // stride) for stride in (8, 32)}
+ANCHORS = [retinanet_anchors((SIDE, SIDE), grid, stride=stride, scale=2.0) for stride, grid in GRIDS.items()]
 
 
 def batch_of(seed=0):
@@ -35,27 +31,21 @@ def batch_of(seed=0):
     is_crowd = np.zeros((BATCH, BOXES), bool)
     is_crowd[0, 1] = True
     boxes[np.arange(BOXES) >= num_boxes[:, None]] = -1
-    return {
-        "image": np.zeros((BATCH, SIDE, SIDE, 3), np.uint8),
-        "boxes": boxes.astype(np.float32),
-        "classes": generator.integers(1, len(LABELS) + 1, (BATCH, BOXES)).astype(np.int32),
-        "num_boxes": num_boxes,
-        "is_crowd": is_crowd,
-        "area": np.ones((BATCH, BOXES), np.float32),
-        "valid": np.array([True, True, False, True]),
-    }
+    classes = generator.integers(1, len(LABELS) + 1, (BATCH, BOXES)).astype(np.int32)
+    objects = {"boxes": boxes.astype(np.float32), "classes": classes, "num_boxes": num_boxes}
+    objects |= {"is_crowd": is_crowd, "area": np.ones((BATCH, BOXES), np.float32)}
+    valid = np.array([True, True, False, True])
+    return {"image": np.zeros((BATCH, SIDE, SIDE, 3), np.uint8), "valid": valid, **objects}
 
 
 def outputs_of(seed=0, dtype=np.float64):
     generator = np.random.default_rng(seed)
-    return [
-        Level(
-            class_logits=generator.normal(-1, 2, (BATCH, *anchors.shape[:3], len(LABELS))).astype(dtype),
-            box_codes=generator.normal(0, 2, (BATCH, *anchors.shape)).astype(dtype),
-            anchors=anchors,
-        )
-        for anchors in ANCHORS
-    ]
+    outputs = []
+    for anchors in ANCHORS:
+        logits = generator.normal(-1, 2, (BATCH, *anchors.shape[:3], len(LABELS))).astype(dtype)
+        codes = generator.normal(0, 2, (BATCH, *anchors.shape)).astype(dtype)
+        outputs.append(Level(class_logits=logits, box_codes=codes, anchors=anchors))
+    return outputs
 
 
 @jax.jit
@@ -81,16 +71,13 @@ def slow_losses(task, outputs, batch):
                 for label in range(len(LABELS)):
                     right = match >= 0 and batch["classes"][row, match] == label + 1
                     probability = 1 / (1 + np.exp(-level.class_logits[(row, *index, label)]))
-                    of_truth, weight = (
-                        (probability, task.alpha) if right else (1 - probability, 1 - task.alpha)
-                    )
+                    of_truth = probability if right else 1 - probability
+                    weight = task.alpha if right else 1 - task.alpha
                     class_loss += -np.log(of_truth) * (1 - of_truth) ** task.gamma * weight
                 if match >= 0:
                     matched += 1
-                    code = np.asarray(
-                        encode(boxes[row, match], jnp.asarray(level.anchors[index], jnp.float64))
-                    )
-                    off = np.abs(level.box_codes[(row, *index)] - code)
+                    code = encode(boxes[row, match], jnp.asarray(level.anchors[index], jnp.float64))
+                    off = np.abs(level.box_codes[(row, *index)] - np.asarray(code))
                     box_loss += np.where(off <= 1, off**2 / 2, off - 0.5).sum()
     return class_loss / max(matched, 1), box_loss / max(matched, 1), matched
 
@@ -121,10 +108,8 @@ def test_without_any_match_the_loss_is_that_of_the_background():
 
 def test_what_is_not_valid_or_padding_changes_nothing():
     task, batch, outputs = Detection(labels=LABELS), batch_of(), outputs_of(dtype=np.float32)
-    function = jax.jit(
-        jax.value_and_grad(lambda outputs, batch: task.loss(outputs, batch)[0], allow_int=True)
-    )
-    loss, gradients = function(outputs, batch)
+    alone = jax.value_and_grad(lambda outputs, batch: task.loss(outputs, batch)[0], allow_int=True)
+    loss, gradients = jax.jit(alone)(outputs, batch)
     changed = {name: values.copy() for name, values in batch.items()}
     padding = np.arange(BOXES) >= batch["num_boxes"][:, None]
     changed["boxes"][padding], changed["classes"][padding] = np.nan, 2
@@ -164,10 +149,8 @@ def perfect_outputs(batch):
 
 def test_the_truth_fed_through_is_predicted_and_scores_mAP_1():  # noqa: N802
     task, batch = Detection(labels=LABELS, score_threshold=0.5), batch_of(3)
-    predictions = {
-        name: np.asarray(values)
-        for name, values in jax.jit(task.predict)(perfect_outputs(batch), batch).items()
-    }
+    predicted = jax.jit(task.predict)(perfect_outputs(batch), batch)
+    predictions = {name: np.asarray(values) for name, values in predicted.items()}
     truth = {name: batch[name] for name in (*task.truth, "valid")}
     metrics = task.metrics()
     scores = metrics.update(predictions, truth)

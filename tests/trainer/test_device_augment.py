@@ -1,12 +1,9 @@
 """A recipe's `device_augment` changes the images of training, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,10 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import Mesh
 
 from halofeed.loader.device import BiasField, Contrast, GaussianNoise, Normalization, augment_on_device
 from halofeed.loader.mesh import split_id
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig, load_config
 from halofeed.trainer.data import BatchSource, TrainData, open_data
 from halofeed.trainer.models.classifier import Classifier
@@ -56,7 +51,7 @@ def batch_of(dtype: str = "uint8") -> dict[str, Any]:
     }
 
 
-def test_the_loss_is_that_of_the_augmented_batch() -> None:
+def test_the_loss_is_that_of_the_augmented_batch():
     several = (Contrast(), GaussianNoise(probability=1))
     problem, batch = dataclasses.replace(PLAIN, augment=several, augment_seed=3), batch_of()
     model = PLAIN.new_model(0)
@@ -70,44 +65,36 @@ def test_the_loss_is_that_of_the_augmented_batch() -> None:
     assert abs(loss(problem, batch) - loss(PLAIN, batch)) > 1e-3
 
 
-def test_without_the_table_the_batch_is_the_very_same() -> None:
+def test_without_the_table_the_batch_is_the_very_same():
     batch = batch_of()
     assert build_problem(TrainConfig(), FACTS).augmented(batch) is batch
 
 
-def test_wider_values_are_as_the_normalization_says() -> None:
+def test_wider_values_are_as_the_normalization_says():
     limited = Normalization(mean=(10.0,) * 3, std=(5.0,) * 3, limits=(-160.0, 240.0))
     for normalization, values in ((limited, (-160.0, 240.0)), (PLAIN.normalization, (0.0, 240.0))):
-        problem = dataclasses.replace(
-            PLAIN, augment=(GaussianNoise(probability=1),), normalization=normalization
-        )
+        several = (GaussianNoise(probability=1),)
+        problem = dataclasses.replace(PLAIN, augment=several, normalization=normalization)
         expected = augment_on_device(batch_of("int16"), problem.augment, seed=0, values=values)
         assert np.array_equal(problem.augmented(batch_of("int16"))["image"], expected["image"])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     examples = draw_examples("classification", {"train": 12, "test": 4}, shape=(16, 16, 3))
     return write_dataset(tmp_path_factory.mktemp("set") / "tiny", examples, task="classification")
 
 
 def config_of(**changes: Any) -> TrainConfig:
-    small = {
-        "steps": 4,
-        "batch_size": 4,
-        "compute_dtype": "float32",
-        "model_options": {"features": (8, 8, 16)},
-    }
-    return TrainConfig(**{**small, "device_augment": TABLES, **changes})
+    small = {"steps": 4, "batch_size": 4, "compute_dtype": "float32", "device_augment": TABLES}
+    return TrainConfig(**{**small, "model_options": {"features": (8, 8, 16)}, **changes})
 
 
 def opened(config: TrainConfig, folder: Path) -> TrainData:
     return open_data(config, folder, "train", lambda facts: build_task(facts, {}))
 
 
-def run(
-    config: TrainConfig, folder: Path, devices: int = 1, out: Path | None = None, ends: int | None = None
-) -> TrainSummary:
+def run(config, folder, devices=1, out=None, ends=None) -> TrainSummary:
     data = opened(config, folder)
     if ends is not None:
         data = dataclasses.replace(data, batches=Ended(data.batches, ends))
@@ -115,26 +102,19 @@ def run(
 
 
 class Ended:
-    """Batches up to a step."""
-
     def __init__(self, batches: BatchSource, ends: int) -> None:
         self.batches, self.ends, self.state, self.restore = batches, ends, batches.state, batches.restore
 
-    def on_mesh(
-        self, mesh: Mesh, partition: Partition, start_step: int = 0
-    ) -> Iterator[Mapping[str, jax.Array]]:
+    def on_mesh(self, mesh, partition, start_step=0):
         return itertools.islice(self.batches.on_mesh(mesh, partition, start_step), self.ends - start_step)
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> TrainSummary:
-    """A run of four steps on one device."""
+def whole(folder):
     return run(config_of(), folder)
 
 
-def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(
-    folder: Path, whole: TrainSummary
-) -> None:
+def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(folder, whole):
     split = run(config_of(cores_per_replica=4, partition="image=1,4,1,1"), folder, devices=8)
     np.testing.assert_allclose(split.losses, whole.losses, rtol=1e-3)
     plain = run(config_of(device_augment=()), folder)
@@ -142,9 +122,7 @@ def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(
     assert whole.metrics is not None and whole.metrics["examples"] == 4
 
 
-def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_version_goes_on(
-    folder: Path, tmp_path: Path, whole: TrainSummary
-) -> None:
+def test_a_resumed_run_draws_what_the_whole_one_drew_also_of_an_earlier_version(folder, tmp_path, whole):
     first = run(config_of(), folder, out=tmp_path / "run", ends=2)
     assert first.steps == 2
     assert run(config_of(), folder, out=tmp_path / "run").losses == whole.losses[2:]
@@ -159,26 +137,18 @@ def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_versi
         run(config_of(device_augment=()), folder, out=tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(folder):
+    for table, message in (
         ({"name": "Blur"}, "device_augment 'Blur': not known; known: Brightness, Contrast"),
         ({"name": "Hue", "angle": 3}, "device_augment Hue: .*it takes probability, degrees"),
-        (
-            {"name": "Hue", "degrees": 3},
-            r"Hue: degrees: expected a lower and an upper bound, such as \[-18.0, 18.0\]",
-        ),
+        ({"name": "Hue", "degrees": 3}, r"Hue: degrees: expected a lower .*, such as \[-18.0, 18.0\]"),
         ({"name": "HUWindow"}, "HUWindow: expected Hounsfield units, the images are uint8"),
-    ],
-)
-def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(
-    table: dict[str, Any], message: str, folder: Path
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        opened(config_of(device_augment=(table,)), folder)
+    ):
+        with pytest.raises(UsageError, match=message):
+            opened(config_of(device_augment=(table,)), folder)
 
 
-def test_a_recipe_of_toml_names_them(tmp_path: Path) -> None:
+def test_a_recipe_of_toml_names_them(tmp_path):
     recipe = tmp_path / "mine.toml"
     recipe.write_text('device_augment = [{ name = "BiasField", strength = [0.2, 0.3], zero = -5.0 }]\n')
     config = load_config(str(recipe))

@@ -1,7 +1,5 @@
 """An exported model gives the same in a fresh process, without halofeed."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any
@@ -74,9 +72,8 @@ def images(rows: int) -> np.ndarray:
 
 def test_stablehlo_gives_the_same_in_a_fresh_process_for_any_number_of_rows(tmp_path):
     predict = export.prediction_function(*small_problem())
-    signature = export.export_stablehlo(
-        predict, SHAPE, "uint8", tmp_path, labels=LABELS, task="classification"
-    )
+    about = {"labels": LABELS, "task": "classification"}
+    signature = export.export_stablehlo(predict, SHAPE, "uint8", tmp_path, **about)
     assert json.loads((tmp_path / "signature.json").read_text()) == signature
     assert signature["inputs"] == {"image": {"shape": ["batch", *SHAPE], "dtype": "uint8"}}
     assert signature["outputs"]["probabilities"] == {"shape": ["batch", 3], "dtype": "float32"}

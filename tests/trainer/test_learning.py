@@ -1,7 +1,5 @@
 """The small recipes learn what their headers say, split over four cores, on drawn and on real data."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 from halofeed import demo, demo_volumes
 from tests.support import clip_mask_writer, clip_writer
+from tests.support.level_rows import others
 from tests.support.training import finished, halofeed, logged
 
 
@@ -28,7 +27,7 @@ def learned(data: Path, folder: Path, metric: str, config: str, *options: object
 
 
 @pytest.mark.exhaustive
-def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
+def test_a_detector_learns_the_demos_shapes(tmp_path):
     demo.draw_data_set(tmp_path / "source", 400)
     data = convert(tmp_path, tmp_path / "source", *demo.SHAPES_OPTIONS)
     rows = ("--partition", "image=1,4,1,1")
@@ -36,7 +35,7 @@ def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
+def test_a_unet_learns_the_demos_scans(tmp_path):
     source = tmp_path / "source"
     demo_volumes.draw_scans(source)
     table = ("--layout", "csv", "--task", "segmentation", "--label-map", source / "labels.txt")
@@ -45,7 +44,7 @@ def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data: Path) -> None:
+def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path, test_data):
     data = convert(
         tmp_path, test_data / "volumes/hippocampus", "--layout", "pairs",
         "--depth", 48, "--height", 64, "--width", 48, "--window-percentiles", "1,99",
@@ -58,7 +57,7 @@ def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data
 
 
 @pytest.mark.exhaustive
-def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp_path: Path) -> None:
+def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp_path):
     """No single frame tells the classes apart."""
     generator = np.random.default_rng(5)
     for split, each in (("train", 48), ("validation", 16)):
@@ -70,10 +69,8 @@ def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp
     size = ("--layout", "folders", "--frames", 8, "--height", 24, "--width", 32)
     data = convert(tmp_path, tmp_path / "source", *size)
     options = ("--steps", 150, "--batch-size", 16, "--set", "augment=[]", "--partition", "image=1,1,4,1,1")
-    accuracy = learned(
-        data, tmp_path / "run", "accuracy", "classifier_small", *options, "--set", "learning_rate=0.003"
-    )
-    assert accuracy >= 0.9
+    options += ("--set", "learning_rate=0.003")
+    assert learned(data, tmp_path / "run", "accuracy", "classifier_small", *options) >= 0.9
     for direction in ("left", "right"):
         (tmp_path / "new").mkdir(exist_ok=True)
         for number in range(8):
@@ -86,7 +83,7 @@ def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp
 
 
 @pytest.fixture(scope="module")
-def masked_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def masked_clips(tmp_path_factory):
     folder, generator = tmp_path_factory.mktemp("clips"), np.random.default_rng(3)
     for name, each in (("train", 24), ("validation", 8)):
         for number in range(each):
@@ -97,28 +94,19 @@ def masked_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(folder, folder / "source", *size)
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        pytest.param("1,4,1,1,1", marks=pytest.mark.exhaustive),
-        pytest.param("1,1,4,1,1", marks=pytest.mark.long),
-        pytest.param("1,1,1,4,1", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
-    masked_clips: Path, tmp_path: Path, split: str
-) -> None:
-    options = (
-        *("--steps", 60, "--set", "augment=[]", "--set", "model.depth=3"),
-        *("--partition", f"image={split}"),
-    )
+SPLITS = others(["1,4,1,1,1", "1,1,1,4,1"], [], pytest.mark.exhaustive) + others(["1,1,4,1,1"], [])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(masked_clips, tmp_path, split):
+    options = ("--steps", 60, "--set", "augment=[]", "--set", "model.depth=3")
+    options += ("--partition", f"image={split}")
     assert learned(masked_clips, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.9
 
 
 @pytest.mark.exhaustive
-def test_a_classifier_learns_clothing(tmp_path: Path, test_data: Path) -> None:
-    data = convert(
-        tmp_path, test_data / "images/clothing", "--layout", "folders", "--height", 96, "--width", 96
-    )
+def test_a_classifier_learns_clothing(tmp_path, test_data):
+    size = ("--layout", "folders", "--height", 96, "--width", 96)
+    data = convert(tmp_path, test_data / "images/clothing", *size)
     found = learned(data, tmp_path / "run", "accuracy", "classifier_small", "--partition", "image=1,4,1,1")
     assert found >= 0.35  # chance is 0.1

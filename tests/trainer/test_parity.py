@@ -3,21 +3,12 @@
 The classifier has what every model has: convolutions that shrink to a single position, norms, and a head.
 """
 
-from __future__ import annotations
-
 import jax
 import pytest
 from flax import nnx
 
 from halofeed.trainer.models import layers
-from tests.support.parity import (
-    PICTURE_SPLITS,
-    Case,
-    Split,
-    compare,
-    splits,
-    wrong,
-)
+from tests.support.parity import PICTURE_SPLITS, Case, compare, splits, wrong
 
 PICTURES = Case(model="classifier", image_shape=(64, 16, 3), model_options={"features": [4, 8, 8, 8, 8]})
 SQUARE = Case(model="classifier", image_shape=(32, 32, 3), model_options={"features": [4, 8, 8]})
@@ -33,18 +24,16 @@ QUICK = splits((1, 8, 1, 1), (1, 4, 2, 1))
         for split in [split for split in PICTURE_SPLITS if split[0] <= 8] + splits((1, 1, 8, 1))
     ],
 )
-def test_a_step_is_that_of_one_device(split: Split) -> None:
+def test_a_step_is_that_of_one_device(split):
     assert wrong(PICTURES, [split]) == {}
 
 
 @pytest.mark.parametrize("split", [(8, (2, 2, 2, 1)), (4, (1, 1, 1, 1))])
-def test_a_split_batch_axis_and_a_whole_image_are_right_too(split: Split) -> None:
+def test_a_split_batch_axis_and_a_whole_image_are_right_too(split):
     assert wrong(SQUARE, [split]) == {}
 
 
-def test_unguarded_a_level_of_fewer_rows_than_shards_has_wrong_gradients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unguarded_a_level_of_fewer_rows_than_shards_has_wrong_gradients(monkeypatch):
     """What `Pass.hold` is for: the comparison must see the fault that it prevents.
 
     If XLA fixes the fault, this test fails; the guard may then be loosened.
@@ -56,7 +45,7 @@ def test_unguarded_a_level_of_fewer_rows_than_shards_has_wrong_gradients(
     assert any(name.startswith("changes") and "kernel" in name for name in distances.wrong())
 
 
-def test_a_lost_halo_is_seen_in_the_loss_and_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_halo_is_seen_in_the_loss_and_the_gradients(monkeypatch):
     """Each half of the rows convolved on its own, as if the cores did not exchange their edge rows."""
     exact = nnx.Conv.__call__
 
@@ -70,9 +59,5 @@ def test_a_lost_halo_is_seen_in_the_loss_and_the_gradients(monkeypatch: pytest.M
     monkeypatch.setattr(nnx.Conv, "__call__", without_halo)
     distances = compare(SQUARE, 2, (1, 2, 1, 1))
     assert distances.scalars["loss"] > 1e-5
-    assert {name.split()[0] for name in distances.wrong()} == {
-        "scalars",
-        "gradients",
-        "statistics",
-        "changes",
-    }
+    kinds = {name.split()[0] for name in distances.wrong()}
+    assert kinds == {"scalars", "gradients", "statistics", "changes"}

@@ -5,8 +5,6 @@ than there are cores. What repeats on one grid stands there twice where that is 
 variants. One case is ResNet-50 whole, on four devices: in float64 on eight it would take 17 GB.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -20,6 +18,7 @@ from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike
 from halofeed.trainer.mesh import activation_spec, make_mesh
 from halofeed.trainer.models import MODELS
+from tests.support.level_rows import others
 from tests.support.parity import (
     DEPTH_AND_HEIGHT_SPLITS,
     FLOAT32_LOSS_TOLERANCE,
@@ -34,12 +33,10 @@ from tests.support.parity import (
 )
 
 FEW_ROWS = splits((1, 2, 1, 1), (1, 4, 1, 1), (1, 2, 2, 1))
-FOUR_ROWS, EIGHT_ROWS, SIXTEEN_ROWS, TWO_BY_TWO, ROWS_AND_COLUMNS = splits(
-    (1, 4, 1, 1), (1, 8, 1, 1), (1, 16, 1, 1), (1, 2, 2, 1), (1, 4, 2, 1)
-)
-FOUR_DEEP, TWO_DEEP_AND_HIGH, DEPTH_AND_HEIGHT, SIXTEEN_DEEP_AND_HIGH, EIGHT_HIGH = splits(
-    (1, 4, 1, 1, 1), (1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 4, 4, 1, 1), (1, 1, 8, 1, 1)
-)
+FOUR_ROWS, EIGHT_ROWS, SIXTEEN_ROWS = splits((1, 4, 1, 1), (1, 8, 1, 1), (1, 16, 1, 1))
+TWO_BY_TWO, ROWS_AND_COLUMNS = splits((1, 2, 2, 1), (1, 4, 2, 1))
+FOUR_DEEP, EIGHT_HIGH, TWO_DEEP_AND_HIGH = splits((1, 4, 1, 1, 1), (1, 1, 8, 1, 1), (1, 2, 2, 1, 1))
+DEPTH_AND_HEIGHT, SIXTEEN_DEEP_AND_HIGH = splits((1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
 
 CLASSIFIER = Case(model="classifier", image_shape=(64, 32, 3))
 VOLUMES = Case(model="classifier", image_shape=(32, 32, 16, 1), model_options={"features": [4, 8, 8, 8, 8]})
@@ -47,28 +44,15 @@ RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width":
 SHORT_RESNET = dataclasses.replace(RESNET, model_options={"width": 4, "blocks": [1, 1, 1, 1]})
 FULL_RESNET = Case(model="resnet50", image_shape=(64, 64, 3), devices=4)  # a copy a device: 6 GB
 MOBILENET = Case(model="mobilenet_v1", image_shape=(64, 64, 3), model_options={"width": 4})
-RETINANET = Case(
-    model="retinanet",
-    image_shape=(128, 64, 3),
-    model_options={"width": 4, "features": 8, "blocks": [1, 2, 1, 1], "tower_depth": 2},
-)
-SHORT_RETINANET = Case(
-    model="retinanet",
-    image_shape=(128, 64, 3),
-    model_options={"width": 4, "features": 4, "blocks": [1, 1, 1, 1], "tower_depth": 1},
-)
-RETINANET_ON_MOBILENET = Case(
-    model="retinanet",
-    image_shape=(128, 64, 3),
-    model_options={"backbone": "mobilenet_v1", "width": 4, "features": 8, "tower_depth": 1},
-)
+FEW = {"width": 4, "features": 8, "tower_depth": 1}
+DETECTOR = {**FEW, "blocks": [1, 2, 1, 1], "tower_depth": 2}
+RETINANET = Case(model="retinanet", image_shape=(128, 64, 3), model_options=DETECTOR)
+SHORT_RETINANET = dataclasses.replace(RETINANET, model_options={**FEW, "features": 4, "blocks": [1, 1, 1, 1]})
+RETINANET_ON_MOBILENET = dataclasses.replace(RETINANET, model_options={**FEW, "backbone": "mobilenet_v1"})
 SSD = Case(model="ssd_mobilenet_v1", image_shape=(96, 96, 3), model_options={"width": 4})
 PPN = Case(model="ssd_mobilenet_v1_ppn", image_shape=(96, 96, 3), model_options={"width": 4})
-UNET = Case(
-    model="unet",
-    image_shape=(32, 32, 16, 1),
-    model_options={"depth": 4, "width": 4, "deep_supervision": True},
-)
+DEEP = {"depth": 4, "width": 4, "deep_supervision": True}
+UNET = Case(model="unet", image_shape=(32, 32, 16, 1), model_options=DEEP)
 PLANE_UNET = Case(model="unet", image_shape=(64, 32, 3), model_options={"depth": 5, "width": 4})
 THREE_LEVELS = {"depth": 3, "width": 4, "convolutions": 1, "deep_supervision": True}
 SMALL_UNET = Case(model="unet", image_shape=(8, 16, 8, 1), model_options=THREE_LEVELS)
@@ -124,19 +108,17 @@ SLICE = [
 """Eight cores are one replica here, four are two."""
 
 
-@pytest.mark.parametrize(
-    ("case", "split"),
-    [pytest.param(*row, marks=() if row in QUICK else pytest.mark.long) for row in SLICE],
-    ids=str,
-)
+@pytest.mark.parametrize(("case", "split"), others(SLICE, QUICK), ids=str)
 def test_a_step_is_that_of_one_device(case: Case, split: Split) -> None:
     assert wrong(case, [split]) == {}
 
 
+def name_of(part: Any) -> str:
+    return str(part) if isinstance(part, Case) else ""
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("case", "splits"), TABLE, ids=lambda part: str(part) if isinstance(part, Case) else ""
-)
+@pytest.mark.parametrize(("case", "splits"), TABLE, ids=name_of)
 def test_a_step_is_that_of_one_device_on_every_split(case: Case, splits: list[Split]) -> None:
     assert wrong(case, splits) == {}
 
@@ -145,70 +127,43 @@ def test_every_model_is_in_both_tables() -> None:
     assert {case.model for case, _ in TABLE} == {case.model for case, _ in SLICE} == set(MODELS)
 
 
+OF_PICTURES = (CLASSIFIER, SHORT_RESNET, MOBILENET, SHORT_RETINANET, SSD, PLANE_UNET)
+FLOAT32 = [(case, PICTURE_SPLITS) for case in OF_PICTURES] + [(VOLUMES, VOLUME_SPLITS), (UNET, VOLUME_SPLITS)]
+FLOAT32_QUICK = [(SMALL_UNET, [TWO_DEEP_AND_HIGH])]
+
+
 @pytest.mark.parametrize(
     ("case", "splits"),
-    [
-        pytest.param(SMALL_UNET, [TWO_DEEP_AND_HIGH], marks=pytest.mark.long),
-        *(
-            pytest.param(*row, marks=pytest.mark.exhaustive)
-            for row in [
-                (CLASSIFIER, PICTURE_SPLITS),
-                (VOLUMES, VOLUME_SPLITS),
-                (SHORT_RESNET, PICTURE_SPLITS),
-                (MOBILENET, PICTURE_SPLITS),
-                (SHORT_RETINANET, PICTURE_SPLITS),
-                (SSD, PICTURE_SPLITS),
-                (PPN, PICTURE_SPLITS),
-                (UNET, VOLUME_SPLITS),
-                (PLANE_UNET, PICTURE_SPLITS),
-            ]
-        ),
-    ],
-    ids=lambda part: str(part) if isinstance(part, Case) else "",
+    others(FLOAT32_QUICK, []) + others(FLOAT32, [], pytest.mark.exhaustive),
+    ids=name_of,
 )
 def test_the_float32_loss_agrees_to_four_digits(case: Case, splits: list[Split]) -> None:
     off = {dims: compare_float32_losses(case, cores, dims) for cores, dims in splits if cores <= 8}
     assert {dims: distance for dims, distance in off.items() if not distance <= FLOAT32_LOSS_TOLERANCE} == {}
 
 
+PREDICTED = [(SHORT_RETINANET, EIGHT_ROWS), (SSD, ROWS_AND_COLUMNS), (PPN, EIGHT_ROWS)]
+PREDICTED += [(MOBILENET, EIGHT_ROWS), (UNET, DEPTH_AND_HEIGHT), (UNET, EIGHT_HIGH)]
+PREDICTED_QUICK = [(SHORT_RETINANET, ROWS_AND_COLUMNS), (SMALL_UNET, TWO_DEEP_AND_HIGH)]
+
+
 @pytest.mark.parametrize(
     ("case", "split"),
-    [
-        pytest.param(SHORT_RETINANET, ROWS_AND_COLUMNS, marks=pytest.mark.long),
-        pytest.param(SMALL_UNET, TWO_DEEP_AND_HIGH, marks=pytest.mark.long),
-        *(
-            pytest.param(*row, marks=pytest.mark.exhaustive)
-            for row in [
-                (SHORT_RETINANET, EIGHT_ROWS),
-                (SSD, ROWS_AND_COLUMNS),
-                (PPN, EIGHT_ROWS),
-                (UNET, DEPTH_AND_HEIGHT),
-                (UNET, EIGHT_HIGH),
-                (MOBILENET, EIGHT_ROWS),
-            ]
-        ),
-    ],
+    others(PREDICTED_QUICK, []) + others(PREDICTED, [], pytest.mark.exhaustive),
     ids=str,
 )
 def test_predictions_are_those_of_one_device(case: Case, split: Split) -> None:
     assert all(distance <= 1e-9 for distance in compare_predictions(case, *split).values())
 
 
-@pytest.mark.parametrize(
-    ("cores", "dims"),
-    [
-        pytest.param(8, (1, 8, 1, 1), marks=pytest.mark.long),
-        pytest.param(8, (1, 4, 2, 1), marks=pytest.mark.long),
-        (2, (1, 2, 1, 1)),
-    ],
-)
+TIED = [(8, (1, 8, 1, 1)), (8, (1, 4, 2, 1)), (2, (1, 2, 1, 1))]
+
+
+@pytest.mark.parametrize(("cores", "dims"), others(TIED, TIED[2:]))
 def test_matching_is_the_same_to_the_last_anchor_where_anchors_tie(cores: int, dims: tuple[int, ...]) -> None:
     batch, size = SHORT_RETINANET.batch(), (128, 64)
-    levels = [(8, 16, 8), (16, 8, 4), (32, 4, 2), (64, 2, 1), (128, 1, 1)]
-    anchors = [
-        jnp.asarray(retinanet_anchors(size, (height, width), stride=stride))
-        for stride, height, width in levels
-    ]
+    grids = {8: (16, 8), 16: (8, 4), 32: (4, 2), 64: (2, 1), 128: (1, 1)}
+    anchors = [jnp.asarray(retinanet_anchors(size, grid, stride=stride)) for stride, grid in grids.items()]
     codes = [np.zeros((4, *level.shape), np.float32) for level in anchors]
     is_box = np.arange(batch["boxes"].shape[1]) < batch["num_boxes"][:, None]
 
@@ -217,9 +172,8 @@ def test_matching_is_the_same_to_the_last_anchor_where_anchors_tie(cores: int, d
         return match_boxes(Matcher(), alike, batch["boxes"], is_box, batch["is_crowd"])
 
     mesh = make_mesh(cores)
-    placed = [
-        jax.device_put(code, NamedSharding(mesh, activation_spec(code.shape[:4], dims))) for code in codes
-    ]
+    specs = [activation_spec(code.shape[:4], dims) for code in codes]
+    placed = jax.device_put(codes, [NamedSharding(mesh, spec) for spec in specs])
     expected, found = jax.jit(match)(codes), jax.jit(match)(placed)
     for one, many in zip(expected, found, strict=True):
         np.testing.assert_array_equal(one, many)

@@ -1,7 +1,5 @@
 """`halofeed train` resumes after kills, runs on several processes, and its results serve the other commands."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -15,6 +13,7 @@ import pytest
 from halofeed.trainer.run_folder import open_run
 from tests.support import commands
 from tests.support.conversions import draw_folders, run_convert
+from tests.support.level_rows import others
 from tests.support.training import command, finished, free_port, halofeed, logged
 
 SETTINGS = (
@@ -37,9 +36,7 @@ def losses(run: Path) -> list[float]:
     return [entry["loss"] for entry in log]
 
 
-@pytest.mark.parametrize(
-    "kills", [pytest.param(2, marks=pytest.mark.long), pytest.param(10, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("kills", [*others([2], []), *others([10], [], pytest.mark.exhaustive)])
 def test_kills_change_no_later_loss(data: Path, tmp_path: Path, kills: int) -> None:
     def train(name: str) -> subprocess.Popen[str]:
         return halofeed(
@@ -62,9 +59,7 @@ def test_kills_change_no_later_loss(data: Path, tmp_path: Path, kills: int) -> N
     assert losses(tmp_path / "killed") == expected
 
 
-@pytest.mark.parametrize(
-    "count", [pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("count", [*others([2], []), *others([4], [], pytest.mark.exhaustive)])
 def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path, count: int) -> None:
     def train(name: str, devices: int, *more: object) -> subprocess.Popen[str]:
         return halofeed(
@@ -98,9 +93,8 @@ def test_the_way_from_training_to_predictions_and_an_export(data: Path, tmp_path
     output = command("predict", run, "--source", new, "--out", tmp_path / "found", code=2)
     assert "--overwrite" in output
     command("export", run, "--out", tmp_path / "exported")
-    assert {"model.stablehlo", "signature.json", "README.md"} <= {
-        file.name for file in (tmp_path / "exported").iterdir()
-    }
+    names = {file.name for file in (tmp_path / "exported").iterdir()}
+    assert {"model.stablehlo", "signature.json", "README.md"} <= names
     output = command("evaluate", tmp_path, code=2)
     assert "holds no run (run.json is missing)" in output
 

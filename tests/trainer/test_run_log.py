@@ -1,7 +1,5 @@
 """Every logged number is on disk and still right after a run was cut off, and a replaced run comes back whole."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -94,14 +92,11 @@ def test_a_resumed_run_cuts_off_later_lines_and_a_torn_one(tmp_path: Path, torn:
     assert not list(tmp_path.glob("*.new"))
 
 
-def test_a_run_that_begins_anew_empties_the_log(tmp_path: Path) -> None:
+def test_a_run_that_begins_anew_empties_the_log_and_one_that_does_not_write_has_none(tmp_path: Path) -> None:
     for loss in (1.0, 2.0):
         with RunLog(tmp_path, resume_step=None) as log:
             log.step(0, {"loss": loss})
     assert logged(tmp_path) == [{"step": 0, "loss": 2.0}]
-
-
-def test_only_the_process_that_writes_leaves_files(tmp_path: Path) -> None:
     with RunLog(tmp_path / "run", resume_step=None, writes=False) as log:
         log.step(1, {"loss": 1.0})
         log.evaluation(1, "val", {"AP": 1.0})

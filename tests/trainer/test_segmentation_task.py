@@ -1,7 +1,5 @@
 """The segmentation task counts the rows and sizes that it says."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,10 +31,9 @@ def test_the_loss_is_the_weighted_sum_of_its_parts():
     task = Segmentation(labels=LABELS, losses={"cross_entropy": 2.0, "dice": 0.5}, background=True)
     loss, parts = loss_of(task, {"logits": logits}, batch)
     label = batch["label"]
-    assert parts["cross_entropy"] == pytest.approx(float(jnp.mean(cross_entropy(logits, label))), rel=1e-5)
-    assert parts["dice"] == pytest.approx(
-        float(jnp.mean(dice(overlap(logits, label, background=True)))), rel=1e-5
-    )
+    shared = overlap(logits, label, background=True)
+    expected = {"cross_entropy": cross_entropy(logits, label), "dice": dice(shared)}
+    assert parts == pytest.approx({name: float(jnp.mean(part)) for name, part in expected.items()}, rel=1e-5)
     assert loss == pytest.approx(2 * parts["cross_entropy"] + 0.5 * parts["dice"], rel=1e-5)
 
 
@@ -58,9 +55,7 @@ def test_overlap_over_the_batch_is_that_of_its_rows_laid_side_by_side():
     kept = [0, 1, 3]
     task = Segmentation(labels=LABELS, losses={"dice": 1.0}, overlap_over_batch=True)
     found, _ = loss_of(task, {"logits": logits}, {**batch, **counts})
-    wide_logits, wide_label = (
-        np.concatenate(list(values[kept]), 0)[None] for values in (logits, batch["label"])
-    )
+    wide_logits, wide_label = (np.concatenate([*each[kept]])[None] for each in (logits, batch["label"]))
     alone = Segmentation(labels=LABELS, losses={"dice": 1.0})
     wide = {"image": wide_logits[..., :1], "label": wide_label}
     assert found == pytest.approx(loss_of(alone, {"logits": wide_logits}, wide)[0], rel=1e-5)
@@ -87,30 +82,22 @@ def test_rows_of_padding_and_rows_without_a_label_change_neither_loss_nor_gradie
 @pytest.mark.parametrize("over_batch", [False, True])
 @pytest.mark.parametrize("name", ["cross_entropy", "dice", "generalized_dice", "adaptive_dice", "tversky"])
 @pytest.mark.parametrize("ignored", [255, 1])
-def test_ignored_voxels_have_no_gradient_and_the_others_the_loss_that_they_have_alone(
-    name, over_batch, ignored
-):
+def test_ignored_voxels_have_no_gradient_and_the_others_the_loss_of_their_own(name, over_batch, ignored):
     logits, batch = drawn((4, 6))
     label = batch["label"]
     label[label == 1] = 2
     label[:, :, 4:] = ignored
     label[2] = ignored  # of this row nothing is known
-    task = Segmentation(
-        labels=LABELS,
-        losses={name: 1.0},
-        background=True,
-        overlap_over_batch=over_batch,
-        ignore_label=ignored,
-    )
+    options = {"labels": LABELS, "losses": {name: 1.0}, "background": True, "overlap_over_batch": over_batch}
+    task = Segmentation(**options, ignore_label=ignored)
 
     def loss(given):
         return task.loss({"logits": given}, batch)[0]
 
     found, gradient = jax.jit(jax.value_and_grad(loss))(logits)
     assert not np.asarray(gradient)[label == ignored].any() and np.asarray(gradient)[label != ignored].any()
-    alone = Segmentation(labels=LABELS, losses={name: 1.0}, background=True, overlap_over_batch=over_batch)
     known = {"image": batch["image"][:2], "label": label[:2, :, :4]}
-    expected, _ = loss_of(alone, {"logits": logits[:2, :, :4]}, known)
+    expected, _ = loss_of(Segmentation(**options), {"logits": logits[:2, :, :4]}, known)
     assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
@@ -134,24 +121,18 @@ def test_volumes_and_pictures_ask_for_what_maps_them_back():
     assert "spacing_mm" in task_of((4, 8, 8, 1)).include
     assert "hausdorff95_pixels" in task_of((8, 8, 1)).metrics().result()
     assert "hausdorff95_mm" in task_of((4, 8, 8, 1)).metrics().result()
-    assert list(task_of((4, 8, 8, 1), hausdorff=False).metrics().result()) == [
-        "dice",
-        "dice_per_class",
-        "examples",
-    ]
+    without = task_of((4, 8, 8, 1), hausdorff=False).metrics().result()
+    assert list(without) == ["dice", "dice_per_class", "examples"]
     with pytest.raises(UsageError, match="task_options of segmentation"):
         task_of((8, 8, 1), smooth=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_task_that_cannot_be_is_refused():
+    for options, message in (
         ({"labels": ("background",)}, "expected the background and a class or more"),
         ({"losses": {"focal": 1.0}}, "losses: expected weights of cross_entropy, dice, .*, got 'focal'"),
         ({"losses": {}}, "got 'none'"),
         ({"losses": {"dice": 0.0}}, "losses.dice: expected a weight above 0, got 0.0"),
-    ],
-)
-def test_a_task_that_cannot_be_is_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        Segmentation(**{"labels": LABELS, **options})
+    ):
+        with pytest.raises(UsageError, match=message):
+            Segmentation(**{"labels": LABELS, **options})

@@ -1,7 +1,5 @@
 """The selection gives the surest boxes and leaves out what overlaps them, as other implementations do."""
 
-from __future__ import annotations
-
 import re
 
 import jax
@@ -25,10 +23,8 @@ MOST = 12
 def slow_suppress(boxes, scores, classes, iou_threshold, most):
     kept = []
     for index in sorted(range(len(boxes)), key=lambda index: (-scores[index], index)):
-        clear = all(
-            classes[index] != classes[other] or slow_overlap(boxes[index], boxes[other]) <= iou_threshold
-            for other in kept
-        )
+        rivals = [other for other in kept if classes[other] == classes[index]]
+        clear = all(slow_overlap(boxes[index], boxes[other]) <= iou_threshold for other in rivals)
         if clear and scores[index] >= 0 and len(kept) < most:
             kept.append(index)
     return kept
@@ -73,13 +69,10 @@ def random_levels(seed, batch=2, classes=3, sides=(16, 8, 5), size=128):
     levels = []
     for side in sides:
         shape = (batch, side, side, 6)
-        levels.append(
-            Level(
-                class_logits=generator.normal(-2, 2, (*shape, classes)).astype(np.float32),
-                box_codes=generator.normal(0, 2, (*shape, 4)).astype(np.float32),
-                anchors=retinanet_anchors((size, size), (side, side), stride=size // side),
-            )
-        )
+        logits = generator.normal(-2, 2, (*shape, classes)).astype(np.float32)
+        codes = generator.normal(0, 2, (*shape, 4)).astype(np.float32)
+        anchors = retinanet_anchors((size, size), (side, side), stride=size // side)
+        levels.append(Level(class_logits=logits, box_codes=codes, anchors=anchors))
     return levels
 
 
@@ -93,9 +86,8 @@ def test_candidates_are_the_best_pairs_of_anchor_and_class(count):
             order = np.argsort(-pairs, axis=None)[:count]
             np.testing.assert_allclose(scores[row], 1 / (1 + np.exp(-pairs.ravel()[order])), rtol=1e-5)
             np.testing.assert_array_equal(classes[row], order % 3)
-            np.testing.assert_allclose(
-                boxes[row], decoded[row].reshape(-1, 4)[order // 3], rtol=1e-5, atol=1e-5
-            )
+            best = decoded[row].reshape(-1, 4)[order // 3]
+            np.testing.assert_allclose(boxes[row], best, rtol=1e-5, atol=1e-5)
 
 
 def slow_select(levels, row, score_threshold, iou_threshold, most):
@@ -115,9 +107,8 @@ def slow_select(levels, row, score_threshold, iou_threshold, most):
 
 def test_the_selection_equals_a_loop_over_all_anchors():
     levels = random_levels(5, sides=(5, 3))
-    found = jax.jit(
-        lambda levels: select(levels, score_threshold=0.6, iou_threshold=0.4, max_detections=150)
-    )(levels)
+    limits = {"score_threshold": 0.6, "iou_threshold": 0.4, "max_detections": 150}
+    found = jax.jit(lambda levels: select(levels, **limits))(levels)
     for row in range(2):
         expected = slow_select(levels, row, 0.6, 0.4, 150)
         assert 10 < len(expected) < 150 and int(found["num_detections"][row]) == len(expected)
@@ -132,11 +123,8 @@ def test_the_selection_equals_a_loop_over_all_anchors():
 
 def test_boxes_outside_the_image_are_left_out():
     level = random_levels(1, batch=1, sides=(4,))[0]
-    far = Level(
-        class_logits=level.class_logits,
-        box_codes=level.box_codes * 0 + np.float32([1e4, 1e4, 0, 0]),
-        anchors=level.anchors,
-    )
+    codes = level.box_codes * 0 + np.float32([1e4, 1e4, 0, 0])
+    far = Level(class_logits=level.class_logits, box_codes=codes, anchors=level.anchors)
     assert int(jax.jit(select)([far])["num_detections"][0]) == 0
 
 
@@ -146,24 +134,21 @@ def test_of_a_split_level_only_candidates_leave_their_core(cores, dims):
 
     def detections(levels, split):
         if split:
+            held = [
+                (constrain(one.class_logits, mesh, dims), constrain(one.box_codes, mesh, dims))
+                for one in levels
+            ]
             levels = [
-                Level(
-                    class_logits=constrain(level.class_logits, mesh, dims),
-                    box_codes=constrain(level.box_codes, mesh, dims),
-                    anchors=level.anchors,
-                )
-                for level in levels
+                Level(class_logits=logits, box_codes=codes, anchors=level.anchors)
+                for (logits, codes), level in zip(held, levels, strict=True)
             ]
         return select(levels, max_candidates_per_level=count, max_detections=20)
 
     expected = jax.jit(lambda levels: detections(levels, split=False))(levels)
     whole = NamedSharding(mesh, PartitionSpec())
     given_levels = jax.device_put(levels, whole)
-    compiled = (
-        jax.jit(lambda levels: detections(levels, split=True), out_shardings=whole)
-        .lower(given_levels)
-        .compile()
-    )
+    jitted = jax.jit(lambda levels: detections(levels, split=True), out_shardings=whole)
+    compiled = jitted.lower(given_levels).compile()
     for name, values in compiled(given_levels).items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-6, atol=1e-6, err_msg=name)
     sent = re.findall(r"= \w+\[([\d,]+)\]\S* (?:all-|collective-|reduce-)[\w-]+\(", compiled.as_text())

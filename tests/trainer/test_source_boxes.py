@@ -1,7 +1,5 @@
 """The boxes of a perfect model land on the annotations in the source, EXIF orientations included."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -97,24 +95,19 @@ def test_a_box_comes_back_from_every_orientation(orientation, size, corners):
 def test_boxes_are_cut_to_the_source_and_those_in_the_padding_are_left_out():
     boxes = boxes_in_source([[0.5, 0.5, 1, 1], [0.8, 0, 1, 1]], [[2, 0, 0], [0, 2, 0]], (10, 10), (14, 20))
     assert boxes.tolist() == [[10, 10, 14, 20], [14, 0, 14, 20]]
-    assert [entry["bbox"] for entry in coco_results(1, boxes, [1, 1], [0.5, 0.5])] == [
-        [10.0, 10.0, 10.0, 4.0]
-    ]
+    (entry,) = coco_results(1, boxes, [1, 1], [0.5, 0.5])
+    assert entry["bbox"] == [10.0, 10.0, 10.0, 4.0]
 
 
 def test_results_are_read_by_pycocotools_as_they_were_written(tmp_path):
     from pycocotools.coco import COCO
 
     image_id = 2**62 + 12345
-    truth = {
-        "images": [{"id": image_id, "file_name": "a.jpg", "width": 50, "height": 40}],
-        "annotations": [],
-        "categories": [{"id": 3, "name": "c"}],
-    }
+    images = [{"id": image_id, "file_name": "a.jpg", "width": 50, "height": 40}]
+    truth = {"images": images, "annotations": [], "categories": [{"id": 3, "name": "c"}]}
     (tmp_path / "truth.json").write_text(json.dumps(truth))
-    entries = coco_results(
-        image_id, np.array([[1.0, 2.0, 11.0, 32.25]]), np.array([3]), np.array([0.75], np.float32)
-    )
+    box, score = np.array([[1.0, 2.0, 11.0, 32.25]]), np.array([0.75], np.float32)
+    entries = coco_results(image_id, box, np.array([3]), score)
     (tmp_path / "results.json").write_text(json.dumps(entries))
     found = COCO(tmp_path / "truth.json").loadRes(str(tmp_path / "results.json"))
     (entry,) = found.loadAnns(found.getAnnIds())

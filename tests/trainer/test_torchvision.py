@@ -1,7 +1,5 @@
 """The parts of detectors give torchvision's numbers; tests/support/torchvision_oracle.py computes those."""
 
-from __future__ import annotations
-
 import functools
 
 import jax
@@ -25,22 +23,16 @@ def test_retinanet_anchors_are_those_of_torchvision_but_for_its_rounded_sides():
     """torchvision rounds an anchor's corners to pixels and puts the first center at 0."""
     image, feature, stride = (100, 132), (13, 17), 8
     sizes = tuple(4.0 * stride * 2 ** (octave / 2) for octave in range(2))
-    theirs = ask(
-        "retinanet_anchors", feature=feature, stride=stride, sizes=sizes, aspect_ratios=(1.0, 0.5, 2.0)
-    )
+    grid = {"feature": feature, "stride": stride}
+    theirs = ask("retinanet_anchors", **grid, sizes=sizes, aspect_ratios=(1.0, 0.5, 2.0))
     ours = retinanet_anchors(image, feature, stride=stride) * [*image, *image]
     np.testing.assert_allclose(ours.reshape(-1, 4), theirs[:, [1, 0, 3, 2]], atol=0.501)
 
 
 def test_ssd_anchors_are_those_of_torchvision():
     sizes = (8, 4, 3, 2, 2, 1)
-    theirs = ask(
-        "ssd_anchors",
-        image=(64, 64),
-        features=[(size, size) for size in sizes],
-        scales=[*np.linspace(0.2, 0.95, 6).tolist(), 1.0],
-        aspect_ratios=[2, 3],
-    )
+    features, scales = [(size, size) for size in sizes], [*np.linspace(0.2, 0.95, 6).tolist(), 1.0]
+    theirs = ask("ssd_anchors", image=(64, 64), features=features, scales=scales, aspect_ratios=[2, 3])
     ours = [
         ssd_anchors((64, 64), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=False)
         for level, size in enumerate(sizes)
@@ -55,34 +47,23 @@ def test_codes_and_boxes_are_those_of_torchvision():
     boxes, anchors = np.concatenate([low, low + size], -1).astype(np.float32)
     swapped = [1, 0, 3, 2]
     codes = np.array(encode(jnp.array(boxes), jnp.array(anchors)))
-    theirs, decoded = ask(
-        "box_codes",
-        boxes=boxes[:, swapped],
-        anchors=anchors[:, swapped],
-        codes=codes[:, swapped],
-        weights=(10.0, 10.0, 5.0, 5.0),
-    )
+    given = {"boxes": boxes[:, swapped], "anchors": anchors[:, swapped], "codes": codes[:, swapped]}
+    theirs, decoded = ask("box_codes", **given, weights=(10.0, 10.0, 5.0, 5.0))
     np.testing.assert_allclose(codes[:, swapped], theirs, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(decode(jnp.array(codes), jnp.array(anchors))[:, swapped], decoded, atol=1e-5)
 
 
 def test_matches_are_those_of_torchvision():
-    levels = [(32, 24, 8), (16, 12, 16), (8, 6, 32)]
-    pyramid = [
-        retinanet_anchors((64, 48), (h // 4, w // 4), stride=stride, scale=2.0) for h, w, stride in levels
-    ]
+    grids = {8: (8, 6), 16: (4, 3), 32: (2, 1)}
+    pyramid = [retinanet_anchors((64, 48), grid, stride=stride, scale=2.0) for stride, grid in grids.items()]
     boxes = random_boxes(np.random.default_rng(21), 1, 4)
     flat = np.concatenate([level.reshape(-1, 4) for level in pyramid])
     best, retinanets, ssds = ask("matches", boxes=boxes[0], anchors=flat, high=0.5, low=0.4)
     assert len(set(best)) == 4, "two boxes share an anchor, which torchvision gives to the last"
-    for theirs, ours in (
-        (retinanets, Matcher(unmatched_threshold=0.4, force_match=False)),
-        (ssds, Matcher()),
-    ):
-        levels = [jnp.array(level[None]) for level in pyramid]
-        found = jax.jit(functools.partial(match_boxes, ours))(
-            levels, boxes, np.ones((1, 4), bool), np.zeros((1, 4), bool)
-        )
+    levels, is_box = [jnp.array(level[None]) for level in pyramid], np.ones((1, 4), bool)
+    retinanets_rule = Matcher(unmatched_threshold=0.4, force_match=False)
+    for theirs, ours in ((retinanets, retinanets_rule), (ssds, Matcher())):
+        found = jax.jit(functools.partial(match_boxes, ours))(levels, boxes, is_box, ~is_box)
         assert np.concatenate([np.ravel(level) for level in found]).tolist() == theirs
 
 

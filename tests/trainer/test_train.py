@@ -33,9 +33,7 @@ FACTS = facts_of("classification", LABELS, (SIDE, SIDE, 3), mean=(128.0,) * 3, s
 class Stripes:
     """Batches of pictures with stripes that run across (0) or down (1), each a function of its step."""
 
-    def __init__(
-        self, rows: int, steps: int | None = None, broken_step: int | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, rows, steps=None, broken_step=None, seed=0) -> None:
         self.batch_size, self.steps, self.broken_step, self.seed = rows, steps, broken_step, seed
         self.num_records = rows * (steps or 1)
         self.kill_at: int | None = None
@@ -76,24 +74,14 @@ class Stripes:
 
 def data_of(batches: Stripes, *, evaluation: Stripes | None = None, facts: DataFacts = FACTS) -> TrainData:
     description = {"data": "stripes", "data_name": "stripes", "data_version": "1.0.0", "split": "train"}
-    return TrainData(
-        facts=facts,
-        batches=batches,
-        evaluation=evaluation,
-        description={**description, "evaluate_split": "test", "recipe": {}},
-    )
+    description |= {"evaluate_split": "test", "recipe": {}}
+    return TrainData(facts=facts, batches=batches, evaluation=evaluation, description=description)
 
 
 def run(config: TrainConfig, batches: Stripes, devices: int = 1, **more: Any) -> TrainSummary:
-    folder, evaluation = more.pop("folder", None), more.pop("evaluation", None)
-    return train(
-        config,
-        data_of(batches, evaluation=evaluation, facts=more.pop("facts", FACTS)),
-        folder,
-        devices=jax.devices()[:devices],
-        stream=more.pop("stream", io.StringIO()),
-        **more,
-    )
+    folder, more = more.pop("folder", None), {"stream": io.StringIO(), **more}
+    data = data_of(batches, evaluation=more.pop("evaluation", None), facts=more.pop("facts", FACTS))
+    return train(config, data, folder, devices=jax.devices()[:devices], **more)
 
 
 def config_of(**changes: Any) -> TrainConfig:
@@ -234,13 +222,9 @@ def test_progress_is_some_twenty_lines_where_there_is_no_terminal() -> None:
     assert all(re.search(r"images/s  input \d+%  .* left$", line) for line in steps[1:])
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_progress_stays_in_place_on_a_terminal() -> None:
-    stream = Terminal()
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
     run(config_of(steps=3, batch_size=2), Stripes(2), stream=stream)
     head, line = stream.getvalue().split("\n", 1)
     assert "parameters" in head

@@ -1,7 +1,5 @@
 """The U-Net has the published structure; its convolutions and pools give the same on every split."""
 
-from __future__ import annotations
-
 import functools
 
 import jax
@@ -27,8 +25,6 @@ def layers_of(dtype="float32", **more):
 
 
 def shapes_of(image_shape, **options):
-    """The shapes of a network's outputs for two images."""
-
     def outputs(image):
         return UNet(layers_of(), classes=5, image_shape=image_shape, **options)(image)
 
@@ -41,23 +37,23 @@ def shapes_of(image_shape, **options):
 def test_logits_lie_on_the_images_grid_and_coarse_ones_on_halved_ones(image_shape, upsampling):
     found = shapes_of(image_shape, depth=4, width=2, upsampling=upsampling, deep_supervision=True)
     sizes = np.array(image_shape[:-1])
-    assert found == {
-        "logits": (2, *sizes, 5),
-        "coarse": [(2, *(sizes // 2), 5), (2, *(sizes // 4), 5)],
-    }
+    assert found == {"logits": (2, *sizes, 5), "coarse": [(2, *(sizes // 2), 5), (2, *(sizes // 4), 5)]}
     assert shapes_of(image_shape, depth=2, width=2)["coarse"] == []
 
 
-def test_features_double_up_to_the_most():
-    model = nnx.eval_shape(
-        lambda: UNet(layers_of(), classes=2, image_shape=(16, 16, 1), depth=4, width=3, max_width=10)
-    )
+def test_features_double_up_to_the_most_and_the_foreground_has_its_prior_before_training():
+    options = {"classes": 2, "image_shape": (16, 16, 1), "depth": 4, "width": 3, "max_width": 10}
+    model = nnx.eval_shape(lambda: UNet(layers_of(), **options))
     assert [block[-1].convolution.out_features for block in model.down] == [3, 6, 10, 10]
+    options = {"classes": 5, "image_shape": (8, 8, 1), "depth": 2, "width": 4, "norm": "batch"}
+    model = UNet(layers_of(), **options, foreground_prior=0.2)
+    np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), [0.8, 0.05, 0.05, 0.05, 0.05], rtol=1e-6)
+    with pytest.raises(UsageError, match="foreground_prior: expected a share between 0 and 1, got 1"):
+        UNet(layers_of(), **options, foreground_prior=1.0)
 
 
-@pytest.mark.parametrize(
-    ("shape", "depth", "options", "message"),
-    [
+def test_what_cannot_be_is_refused_with_the_cure():
+    for shape, depth, options, message in (
         ((100, 128, 1), 5, {}, "height 100 must divide by 16; the nearest that do are 96 and 112"),
         ((3, 16, 16, 1), 3, {}, "depth 3 must divide by 4; the nearest that do are 4 and 8"),
         ((8, 8, 1), 4, {}, "norm='instance': .* 8x8 ends as a single value.* depth=3"),
@@ -65,11 +61,9 @@ def test_features_double_up_to_the_most():
         ((8, 8, 1), 1, {}, "depth: expected 2 or more, got 1"),
         ((8, 8, 1), 2, {"upsampling": "cubic"}, "expected one of learned, repeat, got 'cubic'"),
         ((8, 8, 1), 2, {"norm": "layer"}, "norm_kind: .*batch, instance, group, got 'layer'"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_cure(shape, depth, options, message):
-    with pytest.raises(UsageError, match=message):
-        UNet(layers_of(), classes=2, image_shape=shape, depth=depth, **options)
+    ):
+        with pytest.raises(UsageError, match=message):
+            UNet(layers_of(), classes=2, image_shape=shape, depth=depth, **options)
 
 
 @given(st.lists(st.integers(1, 64), min_size=2, max_size=3), st.integers(2, 6), st.booleans())
@@ -81,9 +75,8 @@ def test_halvings_divide_and_thin_axes_wait_for_the_long_ones(sizes, depth, anis
     now = np.array(sizes)
     for step in steps:
         assert not (now % step).any()
-        assert all(by == 2 for by in step) or (
-            anisotropic and all((2 * now >= now.max()) == (np.array(step) == 2))
-        )
+        halved = np.array(step) == 2
+        assert halved.all() or (anisotropic and all((2 * now >= now.max()) == halved))
         now = now // step
 
 
@@ -147,18 +140,8 @@ def test_planes_are_taken_for_volumes_of_stride_one_on_a_cpu():
     assert not taken("planes", (2, 3, 3))
     for other in ({"stride": 2}, {"groups": 2}, {"padding": "VALID"}):
         assert not taken("planes", **other)
-    with pytest.raises(
-        UsageError, match="volume_convolution: expected one of auto, direct, planes, got 'fast'"
-    ):
+    with pytest.raises(UsageError, match=r"volume_convolution: expected one of auto, .* got 'fast'"):
         layers_of(volume_convolution="fast")
-
-
-def test_before_training_the_foreground_has_its_prior():
-    options = {"classes": 5, "image_shape": (8, 8, 1), "depth": 2, "width": 4, "norm": "batch"}
-    model = UNet(layers_of(), **options, foreground_prior=0.2)
-    np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), [0.8, 0.05, 0.05, 0.05, 0.05], rtol=1e-6)
-    with pytest.raises(UsageError, match="foreground_prior: expected a share between 0 and 1, got 1"):
-        UNet(layers_of(), **options, foreground_prior=1.0)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +156,8 @@ def test_a_pool_before_a_whole_level_is_that_of_one_device_and_gathers_little(sh
     run = Pass(mesh=make_mesh(4, jax.devices()[:4]), dims=dims)
     # Many equal values, to whose first the gradient goes.
     x = jnp.asarray(np.random.default_rng(3).integers(0, 3, shape), jnp.float32)
-    weights = jnp.asarray(
-        np.random.default_rng(4).normal(size=(2, *(n // 2 for n in shape[1:-1]), 2)), jnp.float32
-    )
+    halved = (2, *(size // 2 for size in shape[1:-1]), 2)
+    weights = jnp.asarray(np.random.default_rng(4).normal(size=halved), jnp.float32)
 
     def loss(x, run):
         return (pooled(run.hold(x), (2, 2, 2), run) * weights).sum()

@@ -1,7 +1,5 @@
 """Overlapping windows of a scan are blended: each voxel is the weighted mean of the tiles that show it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import nibabel
@@ -27,9 +25,8 @@ def tiles_of(grid: Grid, shape: tuple[int, int, int], overlap: tuple[int, int, i
     for tile in plan_tiles(grid, shape, overlap):
         low = np.maximum(0, -np.array(tile.origin))
         high = np.minimum(shape, np.array(grid.shape) - tile.origin)
-        found[tile.number] = Tile(
-            number=tile.number, origin=tile.origin, extent=np.array([low, high]), grid=tile.plan.target
-        )
+        place = {"origin": tile.origin, "extent": np.array([low, high]), "grid": tile.plan.target}
+        found[tile.number] = Tile(number=tile.number, **place)
     return found
 
 
@@ -109,10 +106,8 @@ def test_true_labels_of_a_real_scans_tiles_overlay_the_scan(test_data, tmp_path,
         blend.add(int(row["tile"][0]), label if row["tile"][0] % 2 else np.eye(2)[label])
     found, grid = blend.result()
     assert len(rows) > 8 and (spacing or grid.shape == (26, 166, 164))
-    source = Grid(
-        shape=tuple(rows[0]["source_shape"][0].tolist()),
-        affine=rows[0]["source_affine"][0].astype(np.float64),
-    )
+    shape, affine = (rows[0][f"source_{name}"][0] for name in ("shape", "affine"))
+    source = Grid(shape=tuple(shape.tolist()), affine=affine.astype(np.float64))
     truth = np.asarray(nibabel.load(test_data / mask).dataobj).T
     label = labels_in_source(found, grid, source)
     assert dice(label == 1, truth == 1) >= (0.97 if spacing else 1.0)

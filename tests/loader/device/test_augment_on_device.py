@@ -1,6 +1,4 @@
-"""An example's augmentation depends only on its seed, epoch and id, not on its batch."""
-
-from __future__ import annotations
+"""An example's augmentation depends only on its seed, epoch and id, not on its batch or the number of hosts."""
 
 import dataclasses
 
@@ -8,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 
+from halofeed.loader import Loader
 from halofeed.loader.device import (
     AUGMENTATIONS,
     Brightness,
@@ -18,21 +18,22 @@ from halofeed.loader.device import (
     Hue,
     HUWindow,
     augment_on_device,
+    device_keys,
 )
 from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import jax_ops
 from halofeed.loader.mesh import split_id
 from halofeed.schemas.errors import UsageError
-from tests.support.device_oracles import ORACLES, augmented
+from tests.support.device_oracles import augmented
 from tests.support.level_rows import others
 
 SEED = 2**63 + 12345
 IDS = np.array([2**62 + 5, 7, 2**33, 2**40 + 1], np.int64)
 EPOCHS = np.array([0, 1, 0, 70000], np.int32)
-COLOR = ("Saturation", "Hue")
-SCANS = ("HUWindow",)
 ALL = {name: kind(probability=1.0) for name, kind in AUGMENTATIONS.items()}
 ALL["GaussianBlur"] = GaussianBlur(probability=1.0, sigma_pixels=(0.5, 1.5), depth=True)
+OF_PICTURES = [name for name in ALL if name != "HUWindow"]
+OF_VOLUMES = [name for name in ALL if name not in ("Saturation", "Hue")]
 
 
 def pictures(shape=(4, 7, 6, 3), dtype=np.uint8, seed=0, **others):
@@ -47,22 +48,11 @@ def changed(batch, augmentations, values=None, **options):
 
 
 def expected_of(batch, row, several, values):
-    """What an example becomes, by the oracles."""
     image = np.asarray(batch["image"][row])
     return augmented(image, several, seed=SEED, identity=int(IDS[row]), epoch=int(EPOCHS[row]), values=values)
 
 
-def rows(batch, which):
-    return {key: value[which] for key, value in batch.items()}
-
-
-def test_every_augmentation_has_an_oracle():
-    assert ORACLES.keys() == AUGMENTATIONS.keys()
-
-
-@pytest.mark.parametrize(
-    "name", others([name for name in ALL if name not in SCANS], ("Hue", "GaussianNoise"))
-)
+@pytest.mark.parametrize("name", others(OF_PICTURES, ("Hue", "GaussianNoise")))
 def test_pictures_are_as_the_oracle_says(name):
     batch = pictures()
     found = changed(batch, [ALL[name]])
@@ -72,9 +62,7 @@ def test_pictures_are_as_the_oracle_says(name):
         assert np.abs(found[row] - np.asarray(batch["image"][row])).max() > 0.5
 
 
-@pytest.mark.parametrize(
-    "name", others([name for name in ALL if name not in COLOR], ("HUWindow", "BiasField"))
-)
+@pytest.mark.parametrize("name", others(OF_VOLUMES, ("HUWindow", "BiasField")))
 def test_volumes_are_as_the_oracle_says(name):
     batch, values = pictures((4, 5, 4, 6, 2), np.int16), (-160.0, 240.0)
     found = changed(batch, [ALL[name]], values)
@@ -96,17 +84,10 @@ def test_a_list_is_applied_in_order_and_some_examples_are_left_out():
     assert 0 < chosen < 16
 
 
-ZERO = {
-    "Brightness": {"shift": (0, 0)},
-    "Contrast": {"factor": (1, 1)},
-    "Saturation": {"factor": (1, 1)},
-    "Hue": {"degrees": (0, 0)},
-    "Gamma": {"exponent": (1, 1)},
-    "GaussianBlur": {"sigma_pixels": (0, 0)},
-    "GaussianNoise": {"deviation": (0, 0)},
-    "HUWindow": {"center_hu": (50, 50), "width_hu": (1000, 1000)},
-    "BiasField": {"strength": (0, 0)},
-}
+ZERO = {"Brightness": {"shift": (0, 0)}, "Contrast": {"factor": (1, 1)}, "Saturation": {"factor": (1, 1)}}
+ZERO |= {"Hue": {"degrees": (0, 0)}, "Gamma": {"exponent": (1, 1)}, "GaussianBlur": {"sigma_pixels": (0, 0)}}
+ZERO |= {"GaussianNoise": {"deviation": (0, 0)}, "BiasField": {"strength": (0, 0)}}
+ZERO |= {"HUWindow": {"center_hu": (50, 50), "width_hu": (1000, 1000)}}
 
 
 @pytest.mark.parametrize("name", others(AUGMENTATIONS, ("Contrast",)))
@@ -136,32 +117,6 @@ def test_eight_bits_are_clipped_to_what_they_hold_and_wider_values_are_not():
     up = [Brightness(shift=(0.9, 0.9), probability=1)]
     assert changed(batch, up).max() == 255
     assert changed(batch | {"image": batch["image"].astype("int16")}, up, (0, 255)).max() > 255
-
-
-@pytest.mark.long
-def test_an_example_is_the_same_in_any_batch():
-    batch, several = pictures(), [ALL[name] for name in ALL if name not in SCANS]
-    whole = changed(batch, several)
-    order = np.array([3, 1, 0, 2])
-    np.testing.assert_allclose(changed(rows(batch, order), several), whole[order], atol=1e-3)
-    np.testing.assert_allclose(changed(rows(batch, slice(1, 3)), several), whole[1:3], atol=1e-3)
-
-
-@pytest.mark.long
-def test_epoch_seed_id_and_place_in_the_list_each_change_what_is_drawn():
-    image = jnp.full((1, 8, 8, 1), 128, jnp.uint8)
-    noisy = GaussianNoise(deviation=(0.1, 0.1), probability=1.0)
-
-    def drawn(seed=1, identity=5, epoch=0, number=0):
-        batch = {"image": image, "id": split_id(np.array([identity])), "epoch": np.array([epoch])}
-        several = [Brightness(shift=(0, 0))] * number + [noisy]
-        return np.asarray(augment_on_device(batch, several, seed=seed)["image"]).tobytes()
-
-    same = drawn()
-    assert drawn() == same
-    changes = {"seed": (2, 1 + 2**32), "identity": (6, 5 + 2**32), "epoch": (1,), "number": (1,)}
-    others = [drawn(**{name: value}) for name, values in changes.items() for value in values]
-    assert len({same, *others}) == 7
 
 
 def test_one_epoch_for_all_takes_the_place_of_the_batch_s():
@@ -202,7 +157,7 @@ def test_the_mean_of_a_large_image_is_exact():
 @pytest.mark.long
 def test_padding_of_pictures_stays_and_gives_nothing():
     # But for noise and bias fields, which are drawn for places of the frame.
-    several = [ALL[name] for name in ALL if name not in (*SCANS, "GaussianNoise", "BiasField")]
+    several = [ALL[name] for name in OF_PICTURES if name not in ("GaussianNoise", "BiasField")]
     small = pictures((4, 5, 4, 3), np.float32)
     framed = np.full((4, 9, 7, 3), 4000.0, np.float32)
     framed[:, :5, :4] = small["image"]
@@ -219,9 +174,8 @@ def test_padding_of_volumes_stays_and_gives_nothing():
     framed[:, 1:6, 2:6, 2:] = small["image"]
     extent = np.tile(np.array([[[1, 2, 2], [6, 6, 8]]], np.int32), (4, 1, 1))
     found = changed(small | {"image": framed, "extent": extent}, several, (-160, 240))
-    np.testing.assert_allclose(
-        found[:, 1:6, 2:6, 2:], changed(small, several, (-160, 240)), rtol=1e-5, atol=1e-3
-    )
+    expected = changed(small, several, (-160, 240))
+    np.testing.assert_allclose(found[:, 1:6, 2:6, 2:], expected, rtol=1e-5, atol=1e-3)
     found[:, 1:6, 2:6, 2:] = -1024
     assert (found == -1024).all()
 
@@ -261,3 +215,60 @@ def test_what_cannot_be_says_why(batch, augmentations, message):
     given = {key: value for key, value in {**pictures(), **batch}.items() if value is not None}
     with pytest.raises(UsageError, match=message):
         augment_on_device(given, augmentations, seed=1)
+
+
+SEVERAL = [Brightness(), GaussianNoise()]
+
+
+@pytest.fixture(scope="module")
+def folder(draw, write):
+    return write(draw(10))
+
+
+def loader_of(folder, **options):
+    keys = device_keys(Loader(folder, batch_size=4).manifest)
+    return Loader(folder, **{"batch_size": 8, "include": keys, **options})
+
+
+def augmented_whole(batch):
+    return np.asarray(jax.jit(lambda batch: augment_on_device(batch, SEVERAL, seed=5)["image"])(batch))
+
+
+def on_one_device(loader, step):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("a",))
+    return next(loader.on_mesh(mesh, {"image": PartitionSpec("a")}, step))
+
+
+def test_what_is_asked_for_follows_the_kind(folder):
+    assert set(loader_of(folder).spec) - set(Loader(folder, batch_size=8).spec) == {"epoch", "size"}
+
+
+@pytest.mark.long
+def test_an_example_is_the_same_in_batches_of_any_size_and_on_hosts_of_any_number(folder):
+    """The second batch of eight of ten straddles two epochs."""
+    whole = on_one_device(loader_of(folder), 1)
+    assert np.asarray(whole["epoch"]).tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+    expected = augmented_whole(whole)
+    for half in range(2):
+        rows = slice(4 * half, 4 * half + 4)
+        smaller = on_one_device(loader_of(folder, batch_size=4), 2 + half)
+        np.testing.assert_allclose(augmented_whole(smaller), expected[rows], atol=1e-3)
+        host = loader_of(folder, shard_index=half, shard_count=2).batch(1)
+        found = np.asarray(augment_on_device(host, SEVERAL, seed=5)["image"])
+        np.testing.assert_allclose(found, expected[rows], atol=1e-3)
+
+
+def test_a_mesh_of_cores_gives_the_same(folder):
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b"))
+    specs = {"image": PartitionSpec("a", "b"), "epoch": PartitionSpec("a"), "id": PartitionSpec("a")}
+    split = next(loader_of(folder).on_mesh(mesh, specs, 1))
+    expected = augmented_whole(on_one_device(loader_of(folder), 1))
+    np.testing.assert_allclose(augmented_whole(split), expected, atol=1e-3)
+
+
+def test_each_draw_of_a_record_has_a_number_of_its_own(folder):
+    loader = loader_of(folder, draw_by=np.array([100.0] + [1.0] * 9))
+    batch = loader.batch(3)
+    drawn = list(zip(batch["id"].tolist(), batch["epoch"].tolist(), strict=True))
+    assert len(set(batch["id"].tolist())) < 8 == len(set(drawn))
+    assert batch["epoch"].dtype == np.int32 and (batch["epoch"] >= 0).all()

@@ -1,7 +1,5 @@
 """An image split over cores is augmented like the whole image, without a gather."""
 
-from __future__ import annotations
-
 import re
 
 import jax
@@ -11,9 +9,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from halofeed.loader.device import AUGMENTATIONS, GaussianBlur, augment_on_device
 from halofeed.loader.mesh import split_id
-
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 8)
 
 ALL = {name: kind(probability=0.8) for name, kind in AUGMENTATIONS.items()}
 ALL["GaussianBlur"] = GaussianBlur(probability=0.8, sigma_pixels=(0.5, 1.5), depth=True)

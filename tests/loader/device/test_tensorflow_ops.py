@@ -1,7 +1,5 @@
 """TensorFlow draws the same numbers and gives the same values as JAX."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +28,6 @@ def both(image, several, **keys):
         return augment_on_device(batch, several, **options)["image"]
 
     ours = jax.jit(changed)({**whole, "id": split_id(IDS)})
-
     batch = {key: tf.constant(value) for key, value in {**whole, "id": IDS}.items()}
     return np.asarray(ours), changed(batch).numpy(), tf.function(changed)(batch).numpy()
 
@@ -78,9 +75,8 @@ def test_normalization(dtype):
         found = normalization(tf.constant(image), dtype)
         assert found.dtype.name == dtype
         ours = normalization(jnp.asarray(image), "float32" if dtype == "float64" else dtype)
-        np.testing.assert_allclose(
-            tf.cast(found, tf.float32), ours.astype("float32"), rtol=1e-2 if dtype == "bfloat16" else 1e-5
-        )
+        rtol = 1e-2 if dtype == "bfloat16" else 1e-5
+        np.testing.assert_allclose(tf.cast(found, tf.float32), ours.astype("float32"), rtol=rtol)
 
 
 @pytest.mark.long
@@ -99,10 +95,7 @@ def test_a_dataset_is_augmented_as_batches_are(draw, write):
 
 
 def test_ids_of_another_dtype_are_refused():
-    batch = {
-        "image": tf.zeros((2, 4, 4, 3), tf.uint8),
-        "id": tf.zeros(2, tf.int32),
-        "epoch": tf.zeros(2, tf.int32),
-    }
+    ids = tf.zeros(2, tf.int32)
+    batch = {"image": tf.zeros((2, 4, 4, 3), tf.uint8), "id": ids, "epoch": ids}
     with pytest.raises(UsageError, match=r"expected int64 \[batch\], got int32"):
         augment_on_device(batch, [ALL["Hue"]], seed=1)

@@ -4,8 +4,6 @@ Each is a module beside this one with `start(home) -> dict[str, str]`, which giv
 and `stop(home)`. What they download is kept in the cache; `./run engine NAME start` does the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import shlex

@@ -1,7 +1,5 @@
 """What is converted on real engines by tests and by benchmarks/clusters.py, and how a worker is killed meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -38,14 +36,12 @@ def draw(root: Path, copies: int = 14) -> None:
 
 
 def words(source: Path, out: Path, case: str, beam: str, more: str = "") -> list[str]:
-    """A conversion's command."""
     command = [sys.executable, "-m", "halofeed", "convert", "--name", "set", *f"{CASES[case]} {more}".split()]
     places = ["--source", str(source / case), "--out", str(out)]
     return [*command, *places, *(["--", *beam.split()] if beam else [])]
 
 
 def run(source: Path, out: Path, case: str, beam: str = "", more: str = "") -> dict[str, bytes]:
-    """Every file that a conversion leaves."""
     with begun(source, out, case, beam, more) as command:
         _, said = command.communicate(timeout=500)
     assert command.returncode == 0, said
@@ -54,14 +50,8 @@ def run(source: Path, out: Path, case: str, beam: str = "", more: str = "") -> d
 
 @contextlib.contextmanager
 def begun(source: Path, out: Path, case: str, beam: str, more: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A conversion, which is ended with the block."""
-    command = subprocess.Popen(
-        words(source, out, case, beam, more),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    command = subprocess.Popen(words(source, out, case, beam, more), cwd=ROOT, **streams)
     try:
         yield command
     finally:
@@ -82,7 +72,6 @@ def wait_for(condition: Callable[[], object], command: subprocess.Popen[str], se
 
 
 def shards_there(out: Path, count: int) -> Callable[[], bool]:
-    """Whether so many shards are finished."""
     return lambda: len(list(out.glob(f"{VERSION}/*.index"))) >= count
 
 
@@ -111,5 +100,4 @@ def kill_worker(engine: ModuleType, home: Path, which: int, command: subprocess.
 
 
 def kill_task_manager(home: Path, which: int) -> None:
-    """Kill one of Flink's task managers, which comes back."""
     flink.kill_task_manager(home, flink.MACHINES[which % len(flink.MACHINES)])

@@ -1,7 +1,5 @@
 """A Flink session cluster: a job manager, two task managers that start workers themselves, and Beam's job server."""
 
-from __future__ import annotations
-
 import json
 import signal
 import urllib.request
@@ -21,6 +19,9 @@ from tests.support.engines.worker_environment import worker_options
 
 FLINK = "1.19.0"
 MACHINES = (1, 2)
+_MEMORY = {"framework.heap.size": 128, "task.heap.size": 256, "framework.off-heap.size": 128}
+_MEMORY |= {"task.off-heap.size": 0, "network.min": 64, "network.max": 64, "managed.size": 256}
+_MEMORY |= {"jvm-metaspace.size": 256, "jvm-overhead.min": 128, "jvm-overhead.max": 128}
 _SETTINGS = {
     "jobmanager.rpc.address": "localhost",
     "jobmanager.memory.process.size": "1024m",
@@ -30,16 +31,7 @@ _SETTINGS = {
     "taskmanager.host": "localhost",
     "taskmanager.numberOfTaskSlots": "1",
     "taskmanager.cpu.cores": "1",
-    "taskmanager.memory.framework.heap.size": "128m",
-    "taskmanager.memory.task.heap.size": "256m",
-    "taskmanager.memory.framework.off-heap.size": "128m",
-    "taskmanager.memory.task.off-heap.size": "0m",
-    "taskmanager.memory.network.min": "64m",
-    "taskmanager.memory.network.max": "64m",
-    "taskmanager.memory.managed.size": "256m",
-    "taskmanager.memory.jvm-metaspace.size": "256m",
-    "taskmanager.memory.jvm-overhead.min": "128m",
-    "taskmanager.memory.jvm-overhead.max": "128m",
+    **{f"taskmanager.memory.{part}": f"{mebibytes}m" for part, mebibytes in _MEMORY.items()},
     "parallelism.default": "2",
     "heartbeat.interval": "2000",
     "heartbeat.timeout": "10000",
@@ -56,13 +48,8 @@ def start(home: Path) -> dict[str, str]:
     """Bring the cluster up; Beam's options for it are in HALOFEED_BEAM_OPTIONS, the cluster's page in FLINK_REST."""
     folder = _jars()
     rpc, rest, jobs = (free_port() for _ in range(3))
-    settings = {
-        **_SETTINGS,
-        "jobmanager.rpc.port": str(rpc),
-        "rest.port": str(rest),
-        "io.tmp.dirs": str(home / "temporary"),
-        "web.tmpdir": str(home / "temporary"),
-    }
+    settings = {**_SETTINGS, "jobmanager.rpc.port": str(rpc), "rest.port": str(rest)}
+    settings |= dict.fromkeys(("io.tmp.dirs", "web.tmpdir"), str(home / "temporary"))
     for name in ("conf", "temporary", "artifacts"):
         (home / name).mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(home / "nothing.jar", "w") as nothing:
@@ -91,7 +78,6 @@ def start(home: Path) -> dict[str, str]:
 
 
 def states(home: Path) -> set[str]:
-    """How its jobs stand, as Flink calls it."""
     with urllib.request.urlopen(f"{(home / 'rest').read_text()}/jobs") as answer:
         return {job["status"] for job in json.load(answer)["jobs"]}
 
@@ -114,7 +100,6 @@ def kill_task_manager(home: Path, machine: int) -> None:
 
 
 def worker_pids(home: Path) -> list[int]:
-    """The Python workers that run."""
     return [pid for machine in MACHINES for pid in children_of(home, f"taskmanager-{machine}")]
 
 

@@ -1,7 +1,5 @@
 """A server of Google Cloud Storage on the loopback, fake-gcs-server, with an empty bucket named "bucket"."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from pathlib import Path

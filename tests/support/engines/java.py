@@ -1,7 +1,5 @@
 """What Java engines share: their jars from Maven, and how a Java process is started."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Sequence
@@ -45,12 +43,8 @@ def _download(folder: Path, maven: str, name: str, dependencies: Sequence[str]) 
     work = folder.with_suffix(".part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    wanted = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
-            *dependency.split(":")
-        )
-        for dependency in dependencies
-    )
+    form = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+    wanted = "".join(form.format(*dependency.split(":")) for dependency in dependencies)
     (work / "pom.xml").write_text(
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         f"<groupId>engines</groupId><artifactId>{name}</artifactId><version>1</version>"

@@ -1,7 +1,5 @@
 """Prism, Beam's own portable runner."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How the processes of an engine are started, found again by another command, and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -45,13 +43,8 @@ def prepare(command: Sequence[str | Path], log: Path, environment: Mapping[str, 
     """Run a command that downloads or builds; MissingError with the end of what it said where it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
-        done = subprocess.run(
-            [str(word) for word in command],
-            stdout=stream,
-            stderr=stream,
-            env={**os.environ, **(environment or {})},
-            check=False,
-        )
+        given = {"stdout": stream, "stderr": stream, "env": {**os.environ, **(environment or {})}}
+        done = subprocess.run([str(word) for word in command], check=False, **given)
     if done.returncode:
         raise MissingError(f"{command[0]} failed:\n{log.read_text(errors='replace')[-2000:]}")
 
@@ -73,21 +66,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_process(
-    home: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
-) -> int:
+def start_process(home: Path, name: str, command: Sequence[str | Path], environment=None) -> int:
     """Start a process and return its id; it outlives this one, leads a group, and writes into NAME.log."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=home,
-            env={**os.environ, **(environment or {})},
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        own = {"start_new_session": True, "cwd": home, "env": {**os.environ, **(environment or {})}}
+        process = subprocess.Popen([str(word) for word in command], **streams, **own)
     (home / f"{name}.pid").write_text(f"{process.pid} {born(process.pid)}")
     process.returncode = 0  # else Python warns that it still runs when the object goes
     return process.pid

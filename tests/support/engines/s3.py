@@ -1,7 +1,5 @@
 """An S3 server on the loopback, moto's, with an empty bucket named "bucket"."""
 
-from __future__ import annotations
-
 import os
 import sys
 import urllib.request
@@ -47,12 +45,8 @@ def start(home: Path, latency_seconds: float = 0) -> dict[str, str]:
     endpoint = f"http://127.0.0.1:{port}"
     request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
     urllib.request.urlopen(request, timeout=30).close()
-    return {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    return {"AWS_ENDPOINT_URL": endpoint, **keys}
 
 
 stop = stop_all

@@ -1,7 +1,5 @@
 """Spark with two executor threads in one process, which try a task four times, and Beam's job server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.engines.java import BEAM, jars, java
@@ -28,7 +26,6 @@ def start(home: Path) -> dict[str, str]:
 
 
 def worker_pids(home: Path) -> list[int]:
-    """The Python workers that run."""
     return children_of(home, "jobserver")
 
 

@@ -1,7 +1,5 @@
 """The environment of workers on another machine: Beam, and the sdist of halofeed, and nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -18,9 +16,8 @@ _ROOT = Path(__file__).parents[3]
 def worker_options(home: Path) -> list[str]:
     """Beam's options with which an engine starts workers of this environment itself."""
     script = home / "worker"
-    script.write_text(
-        f'#!/bin/sh\nPYTHONPATH= exec {worker_python()} -m halofeed.pipelines.beam_worker "$@"\n'
-    )
+    worker = f"{worker_python()} -m halofeed.pipelines.beam_worker"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH= exec {worker} "$@"\n')
     script.chmod(0o755)
     command = json.dumps({"command": str(script)}, separators=(",", ":"))
     return ["--environment_type=PROCESS", f"--environment_config={command}"]

@@ -4,8 +4,6 @@ The smallest programs, and those that are refused, are compiled here in a minute
 `benchmarks/fit.py` has compiled them.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 

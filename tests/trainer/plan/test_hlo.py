@@ -1,7 +1,5 @@
 """Sizes, exchanges and peak memory are read from the text of a compiled program."""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.trainer.plan.hlo import Module, arrays_of
@@ -57,16 +55,12 @@ def test_an_array_has_its_bytes_and_those_that_its_tiles_add() -> None:
     assert not arrays_of("f32[8]{0:T(256)S(1)}")[0].is_in_main_memory
 
 
-def test_exchanges_are_counted_by_what_a_core_sends(module: Module) -> None:
+def test_exchanges_are_counted_by_what_a_core_sends_and_named_by_layer_and_line(module: Module) -> None:
     by_kind = {one.kind: one for one in collectives(module, 8)}
     assert by_kind["halos"].sent_bytes == 4 * 20 * 3 * 2
     assert by_kind["gathers"].sent_bytes == pytest.approx(3 / 4 * 4 * 160 * 160 * 3 * 2)
     total = by_kind["all-reduces"]
     assert (total.times, total.cores) == (5, 4) and total.sent_bytes == pytest.approx(5 * 2 * 3 / 4 * 32)
-
-
-def test_an_exchange_is_named_by_its_layer_and_the_line_that_made_it(module: Module) -> None:
-    by_kind = {one.kind: one for one in collectives(module, 8)}
     assert by_kind["halos"].layer == "down.0.1.convolution"
     assert by_kind["halos"].place == "UNet (trainer/models/unet.py:137)"
     assert (by_kind["gathers"].layer, by_kind["gathers"].operation) == ("pyramid", "sort (backward)")

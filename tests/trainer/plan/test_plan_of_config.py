@@ -1,11 +1,8 @@
 """A plan agrees with a run, refuses impossible splits, caches compiled programs and says what fits."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,13 +24,8 @@ from halofeed.trainer.plan.topologies import topology_named
 from tests.support.dataset_writer import draw_examples, write_dataset
 from tests.support.training import command
 
-SMALL = TrainConfig(
-    model="classifier",
-    model_options={"features": [8, 8]},
-    image_shape=(32, 32, 3),
-    batch_size=8,
-    compute_dtype="float32",
-)
+FEATURES: dict[str, Any] = {"model_options": {"features": [8, 8]}, "compute_dtype": "float32"}
+SMALL = TrainConfig(model="classifier", image_shape=(32, 32, 3), batch_size=8, **FEATURES)
 needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
     reason="needs the TPU's compiler: pip install 'halofeed[plan]'",
@@ -41,28 +33,24 @@ needs_tpu_compiler = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+def cache(tmp_path_factory):
     return Cache(tmp_path_factory.mktemp("plans"))
 
 
 @pytest.fixture(scope="module")
-def on_cpu(cache: Cache) -> dict[str, Any]:
+def on_cpu(cache):
     return plan_config(Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache)
 
 
-def test_arguments_outputs_and_donated_memory_are_those_of_a_run(
-    on_cpu: dict[str, Any], cache: Cache
-) -> None:
-    request = Request(
-        config=SMALL.changed(cores_per_replica=4, partition="image=1,4,1,1"), topology="cpu:8", classes=4
-    )
+def test_arguments_outputs_and_donated_memory_are_those_of_a_run(on_cpu, cache):
+    config = SMALL.changed(cores_per_replica=4, partition="image=1,4,1,1")
+    request = Request(config=config, topology="cpu:8", classes=4)
     program, spec = build(request, jax.devices()[:8])
     step = program.step()
     state = program.new_state()
-    batch = {
-        name: jax.device_put(jax.numpy.zeros(one.shape, one.dtype), one.sharding)
-        for name, one in program.abstract_batch(spec).items()
-    }
+    abstract = program.abstract_batch(spec)
+    zeros = {name: jax.numpy.zeros(one.shape, one.dtype) for name, one in abstract.items()}
+    batch = {name: jax.device_put(zeros[name], one.sharding) for name, one in abstract.items()}
     lowered = step.lower(state, batch)
     kept = {name: batch[name] for name in ("image", "label", "valid")}
     device = jax.devices()[0]
@@ -86,36 +74,34 @@ def _bytes_on(device: Any, tree: Any) -> int:
     )
 
 
-def test_a_plan_names_levels_that_stay_whole_and_what_to_take(on_cpu: dict[str, Any]) -> None:
+def test_a_plan_names_levels_that_stay_whole_and_what_to_take(on_cpu):
     (split,) = on_cpu["splits"]
     assert split["fits"] and on_cpu["recommended"] == 4
     assert split["replicas"] == 2 and split["batch_size"] == 8
     assert split["sent_bytes"]["halos"] > 0 and split["flops"] > 0
 
 
-def test_asking_again_compiles_nothing(on_cpu: dict[str, Any], cache: Cache) -> None:
+def test_asking_again_compiles_nothing(on_cpu, cache):
     told: list[str] = []
-    again = plan_config(
-        Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache, tell=told.append
-    )
+    request = Request(config=SMALL, topology="cpu:8", classes=4)
+    again = plan_config(request, cores=(4,), cache=cache, tell=told.append)
     assert again["splits"] == on_cpu["splits"] and told == []
 
 
 @needs_tpu_compiler
 @pytest.mark.parametrize("name", ["v3-8", pytest.param("v5e-8", marks=pytest.mark.long)])
-def test_a_tpu_compiler_says_what_a_small_program_takes(name: str, cache: Cache) -> None:
+def test_a_tpu_compiler_says_what_a_small_program_takes(name, cache):
     tiny = SMALL.changed(model_options={"features": [8]}, image_shape=[16, 16, 3])
     plan = plan_config(Request(config=tiny, topology=name, classes=2), cores=(2,), cache=cache)
     (split,) = plan["splits"]
     assert split["fits"] and split["bound"]["step"] > 0
-    assert (
-        split["memory"]["padding"] > 0 and split["memory"]["total"] < plan["topology"]["chip"]["memory_bytes"]
-    )
+    assert split["memory"]["padding"] > 0
+    assert split["memory"]["total"] < plan["topology"]["chip"]["memory_bytes"]
 
 
 @needs_tpu_compiler
 @pytest.mark.parametrize("name", ["v3-64", "v4-64", "v5e-16", "v5p-128", "v6e-16"])
-def test_a_mesh_lies_on_every_grid_of_chips(name: str) -> None:
+def test_a_mesh_lies_on_every_grid_of_chips(name):
     topology = topology_named(name)
     devices = devices_of(topology)
     assert len(devices) == topology.devices
@@ -126,7 +112,7 @@ def test_a_mesh_lies_on_every_grid_of_chips(name: str) -> None:
 
 @needs_tpu_compiler
 @pytest.mark.long
-def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache: Cache) -> None:
+def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache):
     huge = SMALL.changed(image_shape=[16384, 16384, 3], model_options={"features": [256]}, batch_size=64)
     plan = plan_config(Request(config=huge, topology="v3-8"), cores=(1,), cache=cache)
     (split,) = plan["splits"]
@@ -134,16 +120,17 @@ def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache: Cache) -> No
     assert split["memory"]["total"] > split["memory"]["limit"] > 14 * 2**30
 
 
-def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do() -> None:
+def test_shapes_and_cores_that_do_not_divide_are_refused_with_those_that_do():
     config = SMALL.changed(image_shape=[301, 301, 3])
-    (case,) = cases(
-        Request(config=config, topology="cpu:8"), topology_named("cpu:8"), (301, 301, 3), (4,), None
-    )
+    request = Request(config=config, topology="cpu:8")
+    (case,) = cases(request, topology_named("cpu:8"), (301, 301, 3), (4,), None)
     assert case.request is None and "divides by 4" in case.refused
     assert (300, 301, 3) in [shape for shape, _ in case.nearest]
+    with pytest.raises(UsageError, match="v3-8 has 8 cores; it can be 1, 2, 4, 8"):
+        cases(Request(config=SMALL, topology="v3-8"), topology_named("v3-8"), (32, 32, 3), (16,), None)
 
 
-def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path: Path) -> None:
+def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path):
     cache = Cache(tmp_path)
     cache.keep("key", {"memory": {}})
     cache.remember("request", "key", {})
@@ -159,12 +146,7 @@ def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path: Path) -> None:
         assert cache.recall("request") is None
 
 
-def test_cores_that_a_machine_lacks_are_refused_with_those_it_has() -> None:
-    with pytest.raises(UsageError, match="v3-8 has 8 cores; it can be 1, 2, 4, 8"):
-        cases(Request(config=SMALL, topology="v3-8"), topology_named("v3-8"), (32, 32, 3), (16,), None)
-
-
-def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does() -> None:
+def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does():
     (case,) = cases(
         Request(config=SMALL.changed(batch_size=12), topology="cpu:8"),
         topology_named("cpu:8"),
@@ -175,24 +157,22 @@ def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does() -> Non
     assert "--batch-size 8 or --batch-size 16" in case.refused
 
 
-def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads() -> None:
+def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads():
     facts = usual_facts(SMALL)
     arrays = usual_arrays(SMALL, facts)
     assert facts.classes == 1000 and arrays["image"] == ((8, 32, 32, 3), "uint8")
     assert {"label", "valid"} <= set(arrays)
 
 
-def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes() -> None:
+def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes():
     mesh = AbstractMesh((2, 2), ("data", "rows"))
-    image = jax.ShapeDtypeStruct(
-        (4, 16, 16, 3), "float32", sharding=NamedSharding(mesh, PartitionSpec("data", "rows"))
-    )
+    split = NamedSharding(mesh, PartitionSpec("data", "rows"))
+    image = jax.ShapeDtypeStruct((4, 16, 16, 3), "float32", sharding=split)
     kernel = jax.ShapeDtypeStruct((3, 3, 3, 8), "float32")
 
     def step(kernel: jax.Array, image: jax.Array) -> jax.Array:
-        made = jax.lax.conv_general_dilated(
-            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        order = ("NHWC", "HWIO", "NHWC")
+        made = jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=order)
         return kernel - jax.grad(lambda k: (made * k.sum()).mean())(kernel)
 
     (found,) = plan(step, [kernel, image], ["cpu:8"], remember=False)
@@ -203,13 +183,13 @@ def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes() -> None:
 
 
 @pytest.fixture
-def _cached(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cached(cache, monkeypatch):
     """Let the command line use the cache of this file."""
     monkeypatch.setenv("HALOFEED_PLAN_CACHE", str(cache.folder))
 
 
 @pytest.mark.usefixtures("_cached")
-def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(tmp_path: Path) -> None:
+def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(tmp_path):
     config = tmp_path / "mine.toml"
     config.write_text(
         'model = "classifier"\nimage_shape = [32, 32, 3]\nbatch_size = 8\ncompute_dtype = "float32"\n'
@@ -229,7 +209,7 @@ def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_cached")
-def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(tmp_path: Path) -> None:
+def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(tmp_path):
     examples = draw_examples("classification", {"train": 8})
     folder = write_dataset(tmp_path / "drawn" / "1.0.0", examples, task="classification")
     words = ("--set", "model.features=[8, 8]", "--images-per-replica", 4, "--cores-per-replica", 1)

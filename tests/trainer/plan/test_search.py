@@ -1,6 +1,4 @@
-"""A search ends at the largest size that fits, and savings compile what they name."""
-
-from __future__ import annotations
+"""A search ends at the largest size that fits, savings compile what they name, and machines have known names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +14,7 @@ from halofeed.trainer.plan.cache import Cache
 from halofeed.trainer.plan.children import Answer
 from halofeed.trainer.plan.request import Request
 from halofeed.trainer.plan.search import resized
+from halofeed.trainer.plan.topologies import GENERATIONS, topology_named
 
 CONFIG = TrainConfig(model="classifier", image_shape=(256, 256, 3), batch_size=8, optimizer="adam")
 STATE = {"parameters": 10, "optimizer": 20, "average": 0}
@@ -42,31 +41,25 @@ def fits_up_to(pixels_a_core: int, asked: list[Request]) -> Any:
 
 
 @pytest.mark.parametrize(("of", "largest"), [("side", 704), ("batch", 7)])
-def test_a_search_finds_the_largest_that_fits_in_few_compilations(
-    monkeypatch: pytest.MonkeyPatch, of: str, largest: int
-) -> None:
+def test_a_search_finds_the_largest_that_fits_in_few_compilations(monkeypatch, of, largest):
     asked: list[Request] = []
     limit = 511 * 1024 if of == "side" else 256 * 256 * 7
     monkeypatch.setattr(search_module, "answers", fits_up_to(limit, asked))
     split = {"cores": 1, "partition": "", "replicas": 8, "batch_size": 8}
-    found = search_module.search(
-        Request(config=CONFIG, topology="v3-8"), {"splits": [split]}, of, cache=Cache(None)
-    )
+    request = Request(config=CONFIG, topology="v3-8")
+    found = search_module.search(request, {"splits": [split]}, of, cache=Cache(None))
     (entry,) = found["found"]
     assert entry["largest"] == largest and entry["least_refused"] == largest + search_module.STEPS[of]
     assert len(asked) < 9
 
 
-def test_a_search_needs_a_machine_that_can_be_full() -> None:
+def test_a_search_needs_a_machine_that_can_be_full():
+    request = Request(config=CONFIG, topology="cpu:8")
     with pytest.raises(UsageError, match="name a TPU"):
-        search_module.search(
-            Request(config=CONFIG, topology="cpu:8"), {"splits": []}, "side", cache=Cache(None)
-        )
+        search_module.search(request, {"splits": []}, "side", cache=Cache(None))
 
 
-def test_savings_compile_the_split_that_does_not_fit_with_each_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_savings_compile_the_split_that_does_not_fit_with_each_change(monkeypatch):
     asked: list[Request] = []
     monkeypatch.setattr(document, "answers", fits_up_to(40000, asked))
     request = Request(config=CONFIG, topology="v3-8")
@@ -79,7 +72,7 @@ def test_savings_compile_the_split_that_does_not_fit_with_each_change(
     assert [one.config.remat for one in asked] == [False, True, False, False]
 
 
-def test_another_size_changes_every_array_on_the_images_grid() -> None:
+def test_another_size_changes_every_array_on_the_images_grid():
     facts = {"image_shape": [64, 64, 1]}
     arrays = {"image": ((8, 64, 64, 1), "uint8"), "label": ((8, 64, 64), "uint8"), "valid": ((8,), "bool")}
     asked = Request(config=TrainConfig(model="unet"), topology="cpu:1", facts=facts, arrays=arrays)
@@ -88,3 +81,40 @@ def test_another_size_changes_every_array_on_the_images_grid() -> None:
         "image": ((8, 96, 96, 1), "uint8"), "label": ((8, 96, 96), "uint8"), "valid": ((8,), "bool"),
     }  # fmt: skip
     assert changed.facts == {"image_shape": [96, 96, 1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "cores"),
+    [
+        ("v2-8", "v2:2x2", 8),
+        ("v3-8", "v3:2x2", 8),
+        ("v3-16", "v3:2x4", 16),
+        ("v3-64", "v3:4x8", 64),
+        ("v4-8", "v4:2x2x1", 4),
+        ("V5LITEPOD-16", "v5e:4x4", 16),
+        ("v5p-16", "v5p:2x2x2", 8),
+        ("v6e-8", "v6e:2x4", 8),
+        ("v3:8x8", "v3:8x8", 128),
+    ],
+)
+def test_a_name_gives_the_grid_of_its_chips_and_the_cores_that_jax_counts(name, grid, cores):
+    found = topology_named(name)
+    assert (found.grid, found.devices) == (grid, cores)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_every_generation_says_where_its_figures_are_published(generation):
+    chip = GENERATIONS[generation].chip
+    assert chip.source and min(chip.memory_bytes, chip.flops_per_second, chip.memory_bytes_per_second) > 1e9
+
+
+def test_an_unknown_machine_is_refused_with_those_there_are():
+    for name, words in (
+        ("v9-8", "known: v2, v3, v4, v5e, v5p, v6e"),
+        ("v3-12", "expected 8, 16, 32"),
+        ("v4:2x2", "lie along 3 axes"),
+        ("cpu:0", "1 to 128"),
+        ("", "not known"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            topology_named(name)

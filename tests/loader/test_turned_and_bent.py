@@ -1,27 +1,36 @@
-"""Do voxels, labels, boxes and affines turn in millimeters, as a slow sampling at each point's place has it?"""
+"""Do voxels, labels, boxes and affines turn and bend in millimeters, as a slow sampling at each point's place has it?
 
-from __future__ import annotations
+A deformation is a slow B-spline's; nothing folds, leaves its extent or loses its label.
+"""
+
+import itertools
 
 import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop, RandomRotation, Rotate90
-from halofeed.loader.augment import Scene
+from halofeed.loader import ElasticDeformation, FlipLeftRight, Loader, RandomCrop, RandomRotation, Rotate90
+from halofeed.loader.augment import Scene, draw_uniform
+from halofeed.loader.augment.elastic_deformation import Bending
 from halofeed.loader.augment.random_rotation import Turning, _turned
 from halofeed.schemas.errors import UsageError
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (14, 22, 22)
+CHAINS = [
+    [RandomRotation(25.0)],
+    [RandomRotation((10, 0, 30))],
+    [FlipLeftRight(1.0), RandomRotation(15.0), RandomCrop(9, 11, 13)],
+    [Rotate90(1.0), RandomRotation(6.0), RandomRotation(6.0), FlipLeftRight(1.0)],
+]
 
 
 def smooth(shape, channels, seed=0):
     """Waves, between whose samples a line is nearly right."""
     rng = np.random.default_rng(seed)
     grid = np.indices(shape, dtype=np.float64)
-    waves = [
-        np.sin(np.tensordot(rng.uniform(-0.4, 0.4, len(shape)), grid, 1) + phase) for phase in range(channels)
-    ]
+    ways = [rng.uniform(-0.4, 0.4, len(shape)) for _ in range(channels)]
+    waves = [np.sin(np.tensordot(way, grid, 1) + phase) for phase, way in enumerate(ways)]
     return np.stack(waves, axis=-1) * 1000
 
 
@@ -50,16 +59,7 @@ def linear(image, places):
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
-@pytest.mark.parametrize(
-    "chain",
-    [
-        [RandomRotation(25.0)],
-        [RandomRotation((10, 0, 30))],
-        [FlipLeftRight(1.0), RandomRotation(15.0), RandomCrop(9, 11, 13)],
-        [Rotate90(1.0), RandomRotation(6.0), RandomRotation(6.0), FlipLeftRight(1.0)],
-    ],
-    ids=["turn", "some axes", "flip, turn, crop", "turn twice"],
-)
+@pytest.mark.parametrize("chain", CHAINS, ids=["turn", "some axes", "flip, turn, crop", "turn twice"])
 def test_each_voxel_is_what_lies_at_its_millimeter(tmp_path, chain, dtype):
     folder, scans = volumes(tmp_path, dtype)
     include = ["affine", "spacing_mm", "extent"]
@@ -76,19 +76,16 @@ def test_each_voxel_is_what_lies_at_its_millimeter(tmp_path, chain, dtype):
         assert difference.max() < 25 * turned**3, difference.max()
         nearest = np.rint(places)
         sure = inside & np.all(np.abs(places - nearest) < 0.45, axis=0).reshape(shape)
-        label = scan.label[tuple(np.clip(nearest, 0, np.array(VOLUME)[:, None] - 1).astype(int))].reshape(
-            shape
-        )
+        stored = np.clip(nearest, 0, np.array(VOLUME)[:, None] - 1).astype(int)
+        label = scan.label[tuple(stored)].reshape(shape)
         if turned == 1:
             assert np.array_equal(batch["label"][row][sure], label[sure])
         # A turn moves no millimeters closer together.
         lengths = np.linalg.norm(batch["affine"][row, :3, :3].astype(np.float64), axis=0)
         assert np.allclose(batch["spacing_mm"][row], lengths, rtol=1e-4)
         # All of the scan that is shown lies in the extent.
-        low, high = scan.extent
-        in_scan = np.all((places >= low[:, None] - 0.4) & (places <= high[:, None] - 0.6), axis=0).reshape(
-            shape
-        )
+        low, high = (end[:, None] for end in scan.extent)
+        in_scan = np.all((places >= low - 0.4) & (places <= high - 0.6), axis=0).reshape(shape)
         box = np.zeros(shape, bool)
         box[tuple(map(slice, *batch["extent"][row]))] = True
         assert (box | ~in_scan).all()
@@ -132,12 +129,8 @@ def test_pictures_of_every_dtype_turn_counterclockwise_about_their_center(dtype)
 def test_boxes_are_those_around_the_turned_corners_and_hold_their_masks(draw, write, encoding, pad):
     examples = draw(12, frame=(48, 64))
     folder = write(examples, frame=(48, 64), encoding=encoding, pad=pad, max_boxes=8, masks=True)
-    loader = Loader(
-        folder,
-        batch_size=12,
-        augment=[RandomRotation(30.0, minimum_visible=0.2)],
-        include=["masks", "transform", "size"],
-    )
+    turn = RandomRotation(30.0, minimum_visible=0.2)
+    loader = Loader(folder, batch_size=12, augment=[turn], include=["masks", "transform", "size"])
     plain = Loader(folder, batch_size=12, augment=[RandomRotation(0.0)], include=["transform"])
     originals = {example["id"]: example for example in examples}
     before, batch = plain.batch(0), loader.batch(0)
@@ -187,3 +180,141 @@ def test_a_fill_that_no_pixel_can_be_is_refused(draw, write):
     with pytest.raises(UsageError, match="from 0 to 255"):
         Loader(write(draw(3)), batch_size=1, augment=[RandomRotation(3, fill=-1000)])
     assert Scene.whole((3, 4)).shown_spacing_mm() == (1.0, 1.0)
+
+
+def spline(distance):
+    """The cubic B-spline."""
+    x = abs(distance)
+    return (4 - 6 * x**2 + 3 * x**3) / 6 if x < 1 else (2 - x) ** 3 / 6 if x < 2 else 0.0
+
+
+def slow_positions(bending):
+    """Every point's place, each control point's share added one by one."""
+    places = np.indices(bending.source).astype(np.float64)
+    counts = bending.nodes.shape[1:]
+    tables = [
+        np.array([[spline(voxel / step - (node - 1)) for node in range(count)] for voxel in range(size)])
+        for size, step, count in zip(bending.source, bending.steps, counts, strict=True)
+    ]
+    for node in itertools.product(*map(range, counts)):
+        weight = tables[0][:, node[0]]
+        for table, at in zip(tables[1:], node[1:], strict=True):
+            weight = weight[..., None] * table[:, at]
+        for axis in range(len(counts)):
+            places[axis] += weight * float(bending.nodes[(axis, *node)])
+    return places
+
+
+def bending_of(one, shape, uniform, spacing=()):
+    scene = Scene(view=Scene.whole(shape).view, extent=tuple((0, size) for size in shape), spacing_mm=spacing)
+    given = []
+
+    def keep(warp, **_):
+        given.append(warp)
+        return scene
+
+    object.__setattr__(scene, "resampled", keep)
+    one.apply(scene, uniform)
+    return given[0]
+
+
+@pytest.mark.parametrize(("shape", "spacing"), [((13, 17, 22), (3.0, 1.0, 1.5)), ((31, 40), ())])
+def test_points_are_where_a_slow_spline_puts_them_and_nothing_folds(shape, spacing):
+    one = ElasticDeformation(magnitude=4.0, grid=10.0)
+    for seed in range(3):
+        bending = bending_of(one, shape, draw_uniform(seed, 0, 7, 0), spacing)
+        expected = slow_positions(bending)
+        whole = tuple((0, size) for size in shape)
+        places = np.stack(bending.positions(whole))
+        assert np.abs(places - expected).max() < 1e-4
+        part = tuple((size // 4, size // 2) for size in shape)
+        region = tuple(slice(*side) for side in part)
+        assert np.abs(np.stack(bending.positions(part)) - expected[(slice(None), *region)]).max() < 1e-4
+        # In millimeters no displacement is larger than the magnitude, and some are not small.
+        sides_mm = np.reshape(spacing or (1,) * len(shape), (-1, *[1] * len(shape)))
+        moved = (places - np.indices(shape)) * sides_mm
+        assert 0.5 < np.abs(moved).max() <= 4.0
+        gradient = np.stack([np.stack(np.gradient(place), axis=-1) for place in expected], axis=-2)
+        assert (np.linalg.det(gradient) > 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float32"])
+def test_voxels_and_labels_are_those_at_their_points(tmp_path, dtype):
+    folder, scans = volumes(tmp_path, dtype)
+    one = ElasticDeformation(magnitude=3.0, grid=9.0, fill=-9)
+    batch = Loader(folder, batch_size=6, seed=2, augment=[one], include=["extent"]).batch(0)
+    for row, identity in enumerate(batch["id"].tolist()):
+        scan = scans[identity]
+        bending = bending_of(one, VOLUME, draw_uniform(2, 0, identity, 0), tuple(map(float, scan.spacing_mm)))
+        places = slow_positions(bending)
+        most = np.reshape(VOLUME, (3, 1, 1, 1)) - 1
+        inside = np.all((places >= 0) & (places <= most), axis=0)
+        outside = np.any((places < -0.51) | (places > most + 0.51), axis=0)
+        assert np.abs(batch["image"][row] - linear(scan.image, places))[inside].max() < 30
+        assert (batch["image"][row][outside] == -9).all() and not batch["label"][row][outside].any()
+        nearest = np.rint(places)
+        sure = inside & np.all(np.abs(places - nearest) < 0.45, axis=0)
+        label = scan.label[tuple(np.clip(nearest, 0, most).astype(int))]
+        assert np.array_equal(batch["label"][row][sure], label[sure])
+        low, high = (np.reshape(end, (3, 1, 1, 1)) for end in scan.extent)
+        shows = np.all((nearest >= low) & (nearest < high), axis=0)
+        box = np.zeros(VOLUME, bool)
+        box[tuple(map(slice, *batch["extent"][row]))] = True
+        assert (box | ~shows).all()
+
+
+def test_a_crop_of_the_bent_whole_is_the_same(tmp_path):
+    folder, _ = volumes(tmp_path)
+    chain, sides = (
+        [FlipLeftRight(1.0), RandomRotation(5.0), ElasticDeformation(2.0, 12.0, fill=0)],
+        (8, 9, 10),
+    )
+    whole, crop = (
+        Loader(folder, batch_size=6, augment=augment).batch(1)
+        for augment in (chain, [*chain, RandomCrop(*sides, foreground=1.0)])
+    )
+    for row in range(6):
+        starts = []
+        for start in np.ndindex(*(np.array(VOLUME) - sides + 1)):
+            window = tuple(slice(at, at + side) for at, side in zip(start, sides, strict=True))
+            if np.array_equal(whole["label"][row][window], crop["label"][row]):
+                difference = whole["image"][row][window].astype(float) - crop["image"][row]
+                starts.append(np.abs(difference).max())
+        assert min(starts) <= 40  # the first turn fills what it needs with the least around the box
+
+
+@pytest.mark.parametrize(("encoding", "pad"), [("raw", True), ("png", False)])
+def test_pictures_with_labels_are_bent_alike(tmp_path, encoding, pad):
+    scans = draw_scans({"train": 6}, shape=(40, 48), dtype="uint8", channels=3)
+    for scan in scans:
+        scan.label[...] = np.kron(1 + np.indices((5, 6)).sum(axis=0) % 4, np.ones((8, 8), np.uint8))
+        scan.image[...] = scan.label[..., None] * 20
+    folder = write_scans(tmp_path / "1.0.0", scans, encoding=encoding, pad=pad)
+    batch = Loader(folder, batch_size=6, augment=[ElasticDeformation(6.0, 20.0)], include=["size"]).batch(0)
+    by_id = {scan.id: scan for scan in scans}
+    for row in range(6):
+        height, width = batch["size"][row]
+        image, label = batch["image"][row, :height, :width, 0], batch["label"][row, :height, :width]
+        assert np.mean(np.abs(image.astype(int) - 20 * label.astype(int)) < 11) > 0.7
+        straight = by_id[int(batch["id"][row])].label[:height, :width]
+        assert 0.2 < np.mean(label == straight) < 0.95
+
+
+def test_a_deformation_by_nothing_changes_nothing(tmp_path):
+    folder, _ = volumes(tmp_path)
+    plain = Loader(folder, batch_size=6).batch(1)
+    for one in (ElasticDeformation(0.0), ElasticDeformation(probability=0.0)):
+        bent = Loader(folder, batch_size=6, augment=[one]).batch(1)
+        assert all(np.array_equal(array, bent[name]) for name, array in plain.items())
+    still = Bending((4, 5, 6), (2.0, 2.0, 2.0), np.zeros((3, 5, 6, 6), np.float32))
+    source, out = smooth((4, 5, 6), 1), np.empty((4, 5, 6, 1))
+    assert still.image(source, (0, 0, 0), ((0, 4), (0, 5), (0, 6)), out) is None
+    assert np.allclose(out, source, atol=1e-3)
+
+
+def test_deformations_that_cannot_be_are_refused(tmp_path, draw, write):
+    with pytest.raises(UsageError, match="no boxes"):
+        Loader(write(draw(3)), batch_size=1, augment=[ElasticDeformation()])
+    folder, _ = volumes(tmp_path)
+    with pytest.raises(UsageError, match="after ElasticDeformation no affine"):
+        Loader(folder, batch_size=1, augment=[ElasticDeformation()], include=["affine"])
