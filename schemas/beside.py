@@ -1,4 +1,9 @@
-"""How a file or folder appears whole or not at all: it is made under a name beside its own, and gone if it fails."""
+"""How halofeed writes files: new ones that no link leads elsewhere, and that appear whole or not at all.
+
+A file is made under a name beside its own that nobody can guess, is opened only if nothing has that name, and keeps
+the mode of the file whose place it takes. A folder with a list of what halofeed wrote (halofeed.schemas.ownership)
+lists it too.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +11,115 @@ import contextlib
 import glob
 import os
 import platform
-import shutil
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from halofeed.schemas import ownership
+from halofeed.schemas.durable import sync
 from halofeed.schemas.stopping import Undone
 
-_MADE = "new"
+_LONGEST_NAME = 60
+
+
+def create(path: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """The descriptor of a new file, to be written to.
+
+    Raises:
+        FileExistsError: something has its name already; a link is not followed.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    return os.open(path, flags, mode)
+
+
+def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """The descriptor of a file that halofeed goes on writing to, made where there is none.
+
+    Raises:
+        OSError: a link, a folder, a pipe or a device has its name.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("expected a regular file; move it away")
+    return descriptor
+
+
+def keep_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
+    """Give an open file or folder the group and permissions of the one whose place it is to take, if there is one."""
+    try:
+        found = os.lstat(target)
+    except OSError:
+        return
+    if stat.S_IFMT(found.st_mode) != stat.S_IFMT(os.fstat(descriptor).st_mode):
+        return
+    mode = found.st_mode & (0o3777 if stat.S_ISDIR(found.st_mode) else 0o777)
+    try:
+        os.fchown(descriptor, -1, found.st_gid)
+    except OSError:  # what its group may do, another one need not
+        mode &= ~0o070
+    os.fchmod(descriptor, mode)
+
+
+def keep_modes(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give a folder and all below it the groups and permissions of what has the same names in another.
+
+    A file of another name has those of the folder's first file.
+    """
+    for above, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+        below = os.path.join(target, os.path.relpath(above, folder))
+        usual = next((name for name in files if os.path.isfile(os.path.join(below, name))), "")
+        for name in files:
+            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+            try:
+                known = os.path.join(below, name)
+                keep_mode(opened, known if os.path.lexists(known) else os.path.join(below, usual))
+            finally:
+                os.close(opened)
+        keep_mode(descriptor, below)
 
 
 @contextmanager
 def beside(target: Path) -> Iterator[Path]:
-    """A path beside `target` to write to and then to rename; what is there at the end of the block is deleted.
+    """A path beside `target` to write a file to and then to rename; what is there at the end of the block is deleted.
 
     So it is where a signal ends this process; what processes of this machine left there that were killed goes too.
     """
     target = Path(os.path.abspath(target))
-    here = f".{target.name}.{platform.node()}"
-    for left in target.parent.glob(f"{glob.escape(here)}.*.{_MADE}"):
-        maker = left.name.split(".")[-2]
-        if maker.isdecimal() and not _is_alive(int(maker)):
-            _delete(left)
-    path = target.with_name(f"{here}.{os.getpid()}.{_MADE}")
+    here = f".{target.name[:_LONGEST_NAME]}.{platform.node()}"
+    for left in target.parent.glob(f"{glob.escape(here)}.*.new"):
+        delete_left(left)
+    path = target.with_name(f"{here}.{os.getpid()}.{secrets.token_hex(8)}.new")
     with Undone(lambda: _delete(path)):
         yield path
 
 
-def write_whole(target: Path, data: bytes) -> None:
-    """Write a file whole or not at all; OSError where it cannot be."""
+def delete_left(path: Path) -> None:
+    """Delete what a killed process left of a file or folder that it was making beside its place."""
+    maker = ownership.TEMPORARY.fullmatch(path.name)
+    if maker is not None and not _is_alive(int(maker[1])) and path.lstat().st_uid == os.geteuid():
+        _delete(path)
+
+
+def write_whole(target: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file whole or not at all, whatever ends the process or the machine; OSError where it cannot be."""
+    target = Path(os.path.abspath(target))
     with beside(target) as made:
-        made.write_bytes(data)
+        with open(create(made, 0o600 if os.path.lexists(target) else 0o666), "wb") as stream:
+            keep_mode(stream.fileno(), target)  # before anything is in it
+            stream.write(data)
+        sync([str(made)])
+        ownership.note(target.parent, target.name, data)
         made.replace(target)
+    sync([str(target.parent)])
 
 
 def _delete(path: Path) -> None:
     with contextlib.suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+        if stat.S_ISDIR(path.lstat().st_mode):
+            ownership.delete(path)
         else:
             path.unlink()
 
