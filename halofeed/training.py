@@ -276,21 +276,27 @@ def unlogged() -> Iterator[None]:
 def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
     """`halofeed export`."""
     run = _open_run(parsed)
-    from halofeed.trainer.export import export_saved_model, export_stablehlo, prediction_function
+    from halofeed.trainer.export import (
+        export_folder,
+        export_saved_model,
+        export_stablehlo,
+        prediction_function,
+    )
 
     facts, problem = run.facts, run.problem()
     parameters, statistics, step = run.restore(problem, parsed.checkpoint)
     function = prediction_function(problem, parameters, statistics)
     dtype = str(run.document["image_dtype"])
-    signature = export_stablehlo(
-        function, facts.image_shape, dtype, parsed.out, labels=facts.labels, task=facts.task
-    )
-    if parsed.format == "savedmodel":
-        from halofeed.pipelines.scratch import temporary_files_in_scratch
+    with export_folder(parsed.out) as folder:
+        signature = export_stablehlo(
+            function, facts.image_shape, dtype, folder, labels=facts.labels, task=facts.task
+        )
+        if parsed.format == "savedmodel":
+            from halofeed.pipelines.scratch import temporary_files_in_scratch
 
-        any_batch = signature["batch"] == "any"
-        with temporary_files_in_scratch():  # TensorFlow leaves its generated code
-            export_saved_model(function, facts.image_shape, dtype, parsed.out, any_batch=any_batch)
+            any_batch = signature["batch"] == "any"
+            with temporary_files_in_scratch():  # TensorFlow leaves its generated code
+                export_saved_model(function, facts.image_shape, dtype, folder, any_batch=any_batch)
     print(f"step {step} exported to {parsed.out}; README.md there says how to call it")
     return 0
 

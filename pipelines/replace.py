@@ -157,7 +157,8 @@ def take_place(new: OutputFolder, old: OutputFolder, name: str) -> None:
         if file != MANIFEST:
             old.take(file, new)
     delete_unnamed(old, name, files)
-    old.commit(new.read(MANIFEST), after=[file for file in files if file != MANIFEST])
+    whole = [file for file in files if file != MANIFEST]
+    old.commit(new.read(MANIFEST), after=whole, like="" if is_remote(new.root) else new.path(MANIFEST))
     old.sweep()
     discard(new, old, name)
 

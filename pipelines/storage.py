@@ -371,13 +371,14 @@ class OutputFolder:
             file.stream.write(data)
             file.keep()
 
-    def commit(self, manifest: bytes, after: Iterable[str], *, swept: bool = False) -> None:
+    def commit(self, manifest: bytes, after: Iterable[str], *, swept: bool = False, like: str = "") -> None:
         """Write the manifest: it has its name only once all that it names is on the disk.
 
         Args:
             manifest: its text.
             after: the files of this folder that it names.
             swept: what is unfinished in a local folder goes in between; before, it says whose the files are.
+            like: a local manifest whose mode this one has.
 
         Raises:
             JobError: the disk failed, or has no room.
@@ -388,6 +389,8 @@ class OutputFolder:
             self.write(MANIFEST, manifest)
             return
         with self.temporary(MANIFEST, aside=UNCOMMITTED_MANIFEST) as file:
+            if like:
+                file.stream.keep_mode(like)
             file.stream.write(manifest)
             sync([*map(self.path, after), self.root])
             if swept and self.is_begun():

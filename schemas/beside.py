@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from halofeed.schemas import ownership
-from halofeed.schemas.durable import sync
-from halofeed.schemas.stopping import Undone
+from halofeed.schemas.durable import exchange, sync, sync_tree
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.stopping import Undone, Whole
+from halofeed.schemas.telling import tell
 
 _LONGEST_NAME = 60
 
@@ -47,6 +49,18 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
     return descriptor
 
 
+def make_own_folder(folder: Path) -> None:
+    """Make a folder in one of halofeed's where it is not there; the list of that one says so.
+
+    Raises:
+        UsageError: a link or a file has its name.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder}: expected a folder of halofeed's own; move away what is there")
+    ownership.note_below(folder.parent, folder.name, whole=True)
+    folder.mkdir(exist_ok=True)
+
+
 def keep_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
     """Give an open file or folder the group and permissions of the one whose place it is to take, if there is one."""
     try:
@@ -66,16 +80,18 @@ def keep_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
 def keep_modes(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Give a folder and all below it the groups and permissions of what has the same names in another.
 
-    A file of another name has those of the folder's first file.
+    A file of another name has those of the file that fewest may read.
     """
+    usual = ""
     for above, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
         below = os.path.join(target, os.path.relpath(above, folder))
-        usual = next((name for name in files if os.path.isfile(os.path.join(below, name))), "")
+        known = [path for name in files if os.path.isfile(path := os.path.join(below, name))]
+        usual = min(known, key=lambda path: os.stat(path).st_mode & 0o077, default=usual)
         for name in files:
             opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
             try:
-                known = os.path.join(below, name)
-                keep_mode(opened, known if os.path.lexists(known) else os.path.join(below, usual))
+                own = os.path.join(below, name)
+                keep_mode(opened, own if os.path.lexists(own) else usual)
             finally:
                 os.close(opened)
         keep_mode(descriptor, below)
@@ -94,6 +110,73 @@ def beside(target: Path) -> Iterator[Path]:
     path = target.with_name(f"{here}.{os.getpid()}.{secrets.token_hex(8)}.new")
     with Undone(lambda: _delete(path)):
         yield path
+
+
+@contextmanager
+def folder_beside(target: Path) -> Iterator[Path]:
+    """A folder to write into that takes the place of `target` at the end, and is gone if anything is raised.
+
+    Of an old one what halofeed did not write moves to the new one.
+    """
+    target = Path(os.path.abspath(target))
+    with beside(target) as made:
+        made.mkdir(mode=0o700)
+        ownership.begin(made, whole=True)
+        yield made
+        ownership.finish(made)
+        made.chmod(0o777 & ~_umask())
+        keep_modes(made, target)
+        sync_tree(made)
+        ownership.note_files(target.parent, target.name, made)
+        with Whole():
+            if not target.is_dir():
+                made.rename(target)
+            elif not exchange(str(made), str(target)):
+                old = made.with_suffix(".old")
+                target.rename(old)
+                made.rename(target)
+                old.rename(made)
+        sync([str(target.parent)])
+        _delete(made)
+        _move_rest(made, target)
+
+
+def _move_rest(old: Path, new: Path) -> None:
+    """Move what halofeed did not write from a folder that was replaced to the one that has its place."""
+    if not old.is_dir():
+        return
+    for entry in old.iterdir():
+        if entry.name != ownership.LIST and not os.path.lexists(new / entry.name):
+            entry.rename(new / entry.name)
+    _delete(old)
+    if old.exists():
+        kept = old.with_suffix(".kept")
+        old.rename(kept)
+        tell(f"{kept}: holds what halofeed did not write in {new}")
+
+
+@contextmanager
+def no_wider_than(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Have this process make no file within a block that more people may read or write than a file that is there."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        mode = 0o777
+    before = _umask()
+    closed = 0
+    for person in (0o070, 0o007):
+        closed |= 0 if mode & person else person
+    os.umask(before | closed)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _umask() -> int:
+    before = os.umask(0o077)
+    os.umask(before)
+    return before
 
 
 def delete_left(path: Path) -> None:

@@ -63,25 +63,31 @@ def note_growing(folder: str | os.PathLike[str], name: str) -> None:
     _add(folder, {"grows": name})
 
 
+def note_files(folder: str | os.PathLike[str], name: str, made: str | os.PathLike[str]) -> None:
+    """Note the files below a folder that is to have this name in one with a list."""
+    if has_list(folder):
+        for place, size, checksum in _contents(made):
+            _add(folder, {"file": f"{name}/{place}", "bytes": size, "crc32c": checksum})
+
+
 def note_below(folder: str | os.PathLike[str], name: str, *, whole: bool) -> None:
     """Note a folder in a folder, into which a library writes.
 
     Args:
         whole: it has written all, which is taken for its files from now on.
     """
+    if not has_list(folder):
+        return
     files = dict(_sizes(os.path.join(folder, name))) if whole else None
     _add(folder, {"below": name} | ({} if files is None else {"files": files}))
 
 
 def finish(folder: str | os.PathLike[str]) -> None:
     """Make the list of a folder that is whole from what is in it."""
-    lines = []
-    for above, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
-        for name in sorted(files):
-            place = _joined(os.path.relpath(above, folder), name)
-            if place != LIST:
-                size, checksum = _content(name, descriptor)
-                lines.append(_line({"file": place, "bytes": size, "crc32c": checksum}))
+    lines = [
+        _line({"file": place, "bytes": size, "crc32c": checksum})
+        for place, size, checksum in _contents(folder)
+    ]
     path, new = os.path.join(folder, LIST), os.path.join(folder, f"{LIST}.{secrets.token_hex(8)}")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666), "wb") as stream:
         stream.writelines(lines)
@@ -118,7 +124,7 @@ class _Known:
             return None
         if not stat.S_ISREG(found.st_mode):
             return "not a file that halofeed wrote"
-        if place in self.growing or place == LIST or TEMPORARY.fullmatch(name):
+        if place in self.growing or name == LIST or TEMPORARY.fullmatch(name):
             return None
         if place in self.files:
             known = {size for size, _ in self.files[place]}
@@ -215,6 +221,8 @@ def _judged(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str | None]]:
 
 def _read(folder: str | os.PathLike[str]) -> _Known:
     known = _Known()
+    if not has_list(folder):
+        return known
     descriptor = os.open(os.path.join(folder, LIST), os.O_RDONLY | _FLAGS)
     with open(descriptor, "rb") as stream:
         text = stream.read(_MOST_BYTES)
@@ -250,6 +258,13 @@ def _sizes(folder: str) -> Iterable[tuple[str, int]]:
         for name in files:
             path = os.path.join(above, name)
             yield os.path.relpath(path, folder), os.lstat(path).st_size
+
+
+def _contents(folder: str | os.PathLike[str]) -> Iterator[tuple[str, int, int]]:
+    """Each file below a folder, its bytes and their CRC32C, but for lists."""
+    for above, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+        for name in sorted(set(files) - {LIST}):
+            yield _joined(os.path.relpath(above, folder), name), *_content(name, descriptor)
 
 
 def _content(name: str, descriptor: int) -> tuple[int, int]:
