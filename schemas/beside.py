@@ -8,6 +8,7 @@ lists it too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import platform
@@ -42,10 +43,16 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
     Raises:
         OSError: a link, a folder, a pipe or a device has its name.
     """
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    refusal = "expected a regular file of halofeed's own; move away what is there"
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise OSError(error.errno, refusal, os.fspath(path)) from error
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError("expected a regular file; move it away")
+        raise OSError(errno.EINVAL, refusal, os.fspath(path))
     return descriptor
 
 

@@ -40,6 +40,7 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     Raises:
         CorruptFileError: an earlier log has a line that is none of ours.
+        UsageError: a link has the name of a file or folder that is to be written.
     """
 
     def __init__(self, folder: Path, *, resume_step: int | None, writes: bool = True) -> None:
@@ -49,15 +50,20 @@ class RunLog(AbstractContextManager["RunLog"]):
             return
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        board = folder / TENSORBOARD
+        make_own_folder(board)
         kept = -1 if resume_step is None else resume_step
         for name in (STEPS, EVALUATIONS):
             ownership.note_growing(folder, name)
             _cut(folder / name, kept)
-            descriptor = open_own(folder / name, os.O_WRONLY | os.O_APPEND)
+            try:
+                descriptor = open_own(folder / name, os.O_WRONLY | os.O_APPEND)
+            except OSError as error:
+                self.close()
+                raise UsageError(f"{folder / name}: {error.strerror}") from error
             self._files[name] = open(descriptor, "a", encoding="utf-8")  # noqa: SIM115 (closed with the run)
         # The writer names its file by the second alone: a run resumed within it would overwrite the earlier one's.
-        board, suffix = folder / TENSORBOARD, f".{time.time_ns():020d}"
-        make_own_folder(board)
+        suffix = f".{time.time_ns():020d}"
         self._board = SummaryWriter(
             str(board), purge_step=kept + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
         )

@@ -174,6 +174,10 @@ def _replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
 
 
+def _is_set_aside(replaced: Path) -> bool:
+    return not replaced.is_symlink() and ownership.has_list(replaced)
+
+
 def _set_aside(folder: Path, lock: FolderLock) -> None:
     """Have an empty folder, which is held too, in the place of a run, in one step where the system has it."""
     replaced = _replaced(folder)
@@ -181,7 +185,7 @@ def _set_aside(folder: Path, lock: FolderLock) -> None:
         replaced.rmdir()  # of a run that was killed before it changed places
     mode = folder.stat().st_mode & 0o777
     if os.path.lexists(replaced):  # by a run that was killed before its first checkpoint
-        if replaced.is_symlink() or not ownership.has_list(replaced):
+        if not _is_set_aside(replaced):
             raise UsageError(
                 f"--out {folder}: {replaced} is in the way, which halofeed did not make; move it away"
             )
@@ -209,7 +213,7 @@ def _remove(folder: Path) -> None:
 
 def drop_replaced(folder: Path) -> None:
     """Delete the run that the one in a folder replaces."""
-    if _replaced(folder).is_dir() and not _replaced(folder).is_symlink():
+    if _is_set_aside(_replaced(folder)):
         with contextlib.suppress(FileNotFoundError):  # another process of the run was first
             _remove(_replaced(folder))
 
@@ -219,7 +223,7 @@ def bring_back(folder: Path) -> bool:
 
     Whoever writes that run may still be at it, in another thread.
     """
-    if not (_replaced(folder) / RUN_FILE).is_file():
+    if not (_is_set_aside(_replaced(folder)) and (_replaced(folder) / RUN_FILE).is_file()):
         return False
     while _replaced(folder).exists():
         with contextlib.suppress(FileNotFoundError):

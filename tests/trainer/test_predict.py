@@ -267,14 +267,14 @@ def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(s
         write(iter([]), overwrite=True)
     assert (out / "detections.json").read_bytes() == before
     write(perfect(done, "test"), overwrite=True)
+    with holding(out, "writes", ""), pytest.raises(JobError, match="is writing predictions into it"):
+        write(perfect(done, "test"), overwrite=True)
     (out / "notes.txt").write_text("mine")
     (out / "categories.json").write_text("corrected by hand")
     mine = all_bytes(out)
     with pytest.raises(
         UsageError, match=r"does not delete(.|\n)*categories.json \(changed(.|\n)*notes.txt \(not"
     ):
-        write(perfect(done, "test"), overwrite=True)
-    with holding(out, "writes", ""), pytest.raises(JobError, match="is writing predictions into it"):
         write(perfect(done, "test"), overwrite=True)
     assert all_bytes(out) == mine
     (out / "predictions.json").unlink()

@@ -276,7 +276,7 @@ def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
         else:
             place.unlink(missing_ok=True)
         place.symlink_to(tmp_path / "mine")
-        with pytest.raises((UsageError, OSError)) if name[-1] in "ds" else contextlib.nullcontext():
+        with pytest.raises(UsageError, match="move away") if name[-1] in "ds" else contextlib.nullcontext():
             run(config_of(steps=1, batch_size=4), Stripes(4), folder=folder)
         if (tmp_path / "mine").is_dir():
             assert not list((tmp_path / "mine").iterdir())
