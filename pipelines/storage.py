@@ -340,7 +340,13 @@ class OutputFolder:
                 self.begin()
             else:  # of a run that was killed
                 _remove(path)
-            stream = DirectFile(path, buffers)
+            try:
+                stream = DirectFile(path, buffers)
+            except FileExistsError as error:
+                raise JobError(
+                    f"{path}: somebody else has made it meanwhile; see who writes into that folder, and run the same "
+                    "command again"
+                ) from error
             stream.keep_mode(self.path(name))
             file = TemporaryFile(
                 name,

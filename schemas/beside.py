@@ -127,11 +127,10 @@ def folder_beside(target: Path) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(target))
     with beside(target) as made:
-        made.mkdir(mode=0o700)
+        made.mkdir(mode=0o700 if target.is_dir() else 0o777)
         ownership.begin(made, whole=True)
         yield made
         ownership.finish(made)
-        made.chmod(0o777 & ~_umask())
         keep_modes(made, target)
         sync_tree(made)
         ownership.note_files(target.parent, target.name, made)
@@ -169,21 +168,13 @@ def no_wider_than(path: str | os.PathLike[str]) -> Iterator[None]:
         mode = os.stat(path).st_mode
     except OSError:
         mode = 0o777
-    before = _umask()
-    closed = 0
-    for person in (0o070, 0o007):
-        closed |= 0 if mode & person else person
+    closed = sum(0 if mode & person else person for person in (0o070, 0o007))
+    before = os.umask(closed)
     os.umask(before | closed)
     try:
         yield
     finally:
         os.umask(before)
-
-
-def _umask() -> int:
-    before = os.umask(0o077)
-    os.umask(before)
-    return before
 
 
 def delete_left(path: Path) -> None:

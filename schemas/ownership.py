@@ -206,8 +206,13 @@ def _judged(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str | None]]:
     for above, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
         place = os.path.relpath(above, folder)
         for name in sorted(files):
-            with contextlib.suppress(FileNotFoundError):
-                yield _joined(place, name), known.problem(_joined(place, name), name, descriptor)
+            try:
+                problem = known.problem(_joined(place, name), name, descriptor)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                problem = f"cannot be read: {error.strerror}"
+            yield _joined(place, name), problem
         for name in sorted(folders):
             inner = _joined(place, name)
             if os.path.islink(os.path.join(above, name)):

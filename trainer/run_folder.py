@@ -160,11 +160,13 @@ def _begin(
     document = {**made, "config": config.to_json(), "facts": facts.to_json(), **description}
     if (folder / RUN_FILE).is_file():
         _check_same(folder, open_run(folder).document, document)
-    elif chief and (inside := set(os.listdir(folder))):
-        if inside != {ownership.LIST}:
-            raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
     elif chief:
-        ownership.begin(folder)
+        # Of a run that was killed as it began there may be these two.
+        left = [ownership.TEMPORARY.fullmatch(name) or name == ownership.LIST for name in os.listdir(folder)]
+        if not all(left):
+            raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
+        if not ownership.has_list(folder):
+            ownership.begin(folder)
     if chief:
         write_json(folder / RUN_FILE, document)
 
