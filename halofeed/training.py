@@ -88,7 +88,11 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         help="of new volumes, crop or pad to the recipe's shape in place of overlapping windows",
     )
     predict.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
-    predict.add_argument("--overwrite", action="store_true", help="replace earlier predictions there")
+    predict.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace earlier predictions there, if all in the folder is as halofeed wrote it",
+    )
 
     export = command(
         "export",
@@ -123,7 +127,11 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
     parser.add_argument("--split", default="train", help="which split to learn from (default: train)")
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
-    parser.add_argument("--overwrite", action="store_true", help="start again where the folder holds a run")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the run that the folder holds, if all in it is as halofeed wrote it",
+    )
     parser.add_argument(
         "--config",
         metavar="NAME",

@@ -310,7 +310,6 @@ class OutputFolder:
                 ) from error
         with contextlib.suppress(FileExistsError):  # another thread's or worker's
             ownership.begin(folder, whole=True)
-        sync([os.path.join(folder, ownership.LIST), folder, self.root])
 
     def is_begun(self) -> bool:
         """Whether a conversion has begun to write into the folder, by its temporary folder."""

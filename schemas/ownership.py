@@ -5,6 +5,8 @@
                                          {"below": "checkpoints/00000200"}              a library's files, not yet known
                                          {"below": "checkpoints/00000200", "files": {"state/d/1": 5}}
 
+    folder/.halofeed-temporary    in its place: all is halofeed's, which is of no use once its process has ended
+
 Lines are added before what they speak of is there, so that a kill leaves nothing that they do not cover. A file of
 other contents, a link and whatever no line names is somebody else's: it is listed, and never deleted.
 """
@@ -26,6 +28,7 @@ from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import UsageError
 
 LIST: Final = ".halofeed"
+_ALL: Final = ".halofeed-temporary"
 TEMPORARY: Final = re.compile(r"\..+\.(\d+)\.[0-9a-f]{16}\.new")
 """How a file is called while it is made; with the number of the process that makes it."""
 _MOST_BYTES: Final = 1 << 30
@@ -40,16 +43,18 @@ def begin(folder: str | os.PathLike[str], *, whole: bool = False) -> None:
     Args:
         whole: all that will be in it is halofeed's, as in a temporary folder.
     """
-    path = os.path.join(folder, LIST)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
-    with open(descriptor, "wb") as stream:
-        stream.write(_line({"below": "."}) if whole else b"")
+    path = os.path.join(folder, _ALL if whole else LIST)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666))
 
 
 def has_list(folder: str | os.PathLike[str]) -> bool:
     """Whether halofeed made a folder, by its list."""
+    return _has(folder, LIST) or _has(folder, _ALL)
+
+
+def _has(folder: str | os.PathLike[str], name: str) -> bool:
     with contextlib.suppress(OSError):
-        return stat.S_ISREG(os.lstat(os.path.join(folder, LIST)).st_mode)
+        return stat.S_ISREG(os.lstat(os.path.join(folder, name)).st_mode)
     return False
 
 
@@ -65,7 +70,7 @@ def note_growing(folder: str | os.PathLike[str], name: str) -> None:
 
 def note_files(folder: str | os.PathLike[str], name: str, made: str | os.PathLike[str]) -> None:
     """Note the files below a folder that is to have this name in one with a list."""
-    if has_list(folder):
+    if _has(folder, LIST):
         for place, size, checksum in _contents(made):
             _add(folder, {"file": f"{name}/{place}", "bytes": size, "crc32c": checksum})
 
@@ -76,14 +81,14 @@ def note_below(folder: str | os.PathLike[str], name: str, *, whole: bool) -> Non
     Args:
         whole: it has written all, which is taken for its files from now on.
     """
-    if not has_list(folder):
+    if not _has(folder, LIST):
         return
     files = dict(_sizes(os.path.join(folder, name))) if whole else None
     _add(folder, {"below": name} | ({} if files is None else {"files": files}))
 
 
 def finish(folder: str | os.PathLike[str]) -> None:
-    """Make the list of a folder that is whole from what is in it."""
+    """Make the list of what is in a folder that was begun as `whole`."""
     lines = [
         _line({"file": place, "bytes": size, "crc32c": checksum})
         for place, size, checksum in _contents(folder)
@@ -92,6 +97,7 @@ def finish(folder: str | os.PathLike[str]) -> None:
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666), "wb") as stream:
         stream.writelines(lines)
     os.replace(new, path)
+    os.unlink(os.path.join(folder, _ALL))
 
 
 @dataclass(kw_only=True)
@@ -99,18 +105,16 @@ class _Known:
     """What a list says.
 
     Args:
+        is_whole: all is halofeed's, links too.
         files: the contents that each file may have, as (bytes, CRC32C).
         growing: files of any content.
         below: of a library's folders the files and their bytes; None where they are not known.
     """
 
+    is_whole: bool
     files: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     growing: set[str] = field(default_factory=set)
     below: dict[str, Mapping[str, int] | None] = field(default_factory=dict)
-
-    def is_whole(self) -> bool:
-        """Whether all is halofeed's, links too."""
-        return "." in self.below and self.below["."] is None
 
     def problem(self, place: str, name: str, descriptor: int) -> str | None:
         """Why a file is not halofeed's; None where it is.
@@ -120,7 +124,7 @@ class _Known:
             name, descriptor: in the folder in which it lies.
         """
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        if self.is_whole():
+        if self.is_whole:
             return None
         if not stat.S_ISREG(found.st_mode):
             return "not a file that halofeed wrote"
@@ -143,7 +147,7 @@ class _Known:
 
     def is_folder(self, place: str) -> bool:
         """Whether halofeed makes a folder of that name."""
-        if self.is_whole() or any(folder == place or place.startswith(f"{folder}/") for folder in self.below):
+        if self.is_whole or any(folder == place or place.startswith(f"{folder}/") for folder in self.below):
             return True
         return any(name.startswith(f"{place}/") for name in (*self.files, *self.growing, *self.below))
 
@@ -182,7 +186,7 @@ def delete(folder: str | os.PathLike[str]) -> bool:
     Nothing is deleted in a folder without a list, or by way of a link; an empty folder goes.
     """
     if has_list(folder):
-        own = {place for place, problem in _judged(folder) if problem is None and place != LIST}
+        own = {place for place, problem in _judged(folder) if problem is None and place not in (LIST, _ALL)}
         for above, folders, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
             place = os.path.relpath(above, folder)
             for name in (*files, *folders):
@@ -191,9 +195,9 @@ def delete(folder: str | os.PathLike[str]) -> bool:
                         os.unlink(name, dir_fd=descriptor)
                     elif f"{_joined(place, name)}/" in own:
                         os.rmdir(name, dir_fd=descriptor)
-        with contextlib.suppress(OSError):
-            if os.listdir(folder) == [LIST]:  # which says to the last what may be deleted
-                os.unlink(os.path.join(folder, LIST))
+        with contextlib.suppress(OSError, KeyError):
+            if len(left := os.listdir(folder)) == 1:  # which says to the last what may be deleted
+                os.unlink(os.path.join(folder, {LIST: LIST, _ALL: _ALL}[left[0]]))
     with contextlib.suppress(OSError):
         if not os.path.islink(folder):
             os.rmdir(folder)
@@ -225,8 +229,8 @@ def _judged(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _read(folder: str | os.PathLike[str]) -> _Known:
-    known = _Known()
-    if not has_list(folder):
+    known = _Known(is_whole=_has(folder, _ALL))
+    if known.is_whole or not has_list(folder):
         return known
     descriptor = os.open(os.path.join(folder, LIST), os.O_RDONLY | _FLAGS)
     with open(descriptor, "rb") as stream:
@@ -244,7 +248,7 @@ def _read(folder: str | os.PathLike[str]) -> _Known:
 
 
 def _add(folder: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:
-    if not has_list(folder):
+    if not _has(folder, LIST):
         return
     with open(os.open(os.path.join(folder, LIST), os.O_WRONLY | os.O_APPEND | _FLAGS), "ab") as stream:
         stream.write(_line(entry))
@@ -268,7 +272,7 @@ def _sizes(folder: str) -> Iterable[tuple[str, int]]:
 def _contents(folder: str | os.PathLike[str]) -> Iterator[tuple[str, int, int]]:
     """Each file below a folder, its bytes and their CRC32C, but for lists."""
     for above, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
-        for name in sorted(set(files) - {LIST}):
+        for name in sorted(set(files) - {LIST, _ALL}):
             yield _joined(os.path.relpath(above, folder), name), *_content(name, descriptor)
 
 

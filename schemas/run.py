@@ -7,6 +7,7 @@ RUN/checkpoints/STEP    model, optimizer, average, the loader's state; the last 
 RUN/tensorboard/        the same numbers for TensorBoard
 RUN/examples/           predictions beside the truth, for the report
 RUN/report.html
+RUN/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
 """
 
 from __future__ import annotations

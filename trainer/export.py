@@ -4,6 +4,7 @@
     OUT/saved_model/        tf.saved_model.load(folder).signatures["serving_default"](image=...)
     OUT/signature.json      shapes, dtypes, labels, platforms
     OUT/README.md           how to call either
+    OUT/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
 
 Both hold the parameters, and take images as a data set stores them: normalization is part of the graph.
 

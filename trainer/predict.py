@@ -5,6 +5,7 @@ OUT/detections.json     detection: COCO results in pixels of the source, with ca
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
 OUT/KEY/0/0000.png      the same of each frame of a clip, and of each clip of a source
 OUT/classes.csv         classification: the most probable class, and the probability of each
+OUT/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import errno
 import glob
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ _MAY_CHANGE = {
     *("checkpoint_every", "keep_last", "remat"),
 }
 """What a resumed run may do otherwise: its losses stay the same but for rounding."""
+
+_REMOVED = re.compile(r"\..+\.[0-9a-f]{16}\.removed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +138,9 @@ def begin_run(
     try:
         if chief:
             held.make(folder)
+            for left in folder.parent.glob(f".*{glob.escape(folder.name)}.*.removed"):
+                if _REMOVED.fullmatch(left.name):  # of a removal that was killed
+                    ownership.delete(left)
             if overwrite and (folder / RUN_FILE).is_file():
                 ownership.check_own(folder, "--out")
                 _set_aside(folder, held)
@@ -205,8 +211,6 @@ def _set_aside(folder: Path, lock: FolderLock) -> None:
 
 def _remove(folder: Path) -> None:
     """Delete a run in one rename: another thread or process that writes to it finds nothing, or its own new folder."""
-    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.removed"):
-        ownership.delete(left)  # of a removal that was killed
     moved = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.removed")
     folder.rename(moved)
     if not ownership.delete(moved):
