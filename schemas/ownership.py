@@ -186,18 +186,21 @@ def delete(folder: str | os.PathLike[str]) -> bool:
     Nothing is deleted in a folder without a list, or by way of a link; an empty folder goes.
     """
     if has_list(folder):
-        own = {place for place, problem in _judged(folder) if problem is None and place not in (LIST, _ALL)}
+        whole = _has(folder, _ALL)
+        own = set() if whole else {place for place, problem in _judged(folder) if problem is None}
         for above, folders, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
             place = os.path.relpath(above, folder)
             for name in (*files, *folders):
                 with contextlib.suppress(OSError):
-                    if _joined(place, name) in own:
-                        os.unlink(name, dir_fd=descriptor)
-                    elif f"{_joined(place, name)}/" in own:
-                        os.rmdir(name, dir_fd=descriptor)
-        with contextlib.suppress(OSError, KeyError):
-            if len(left := os.listdir(folder)) == 1:  # which says to the last what may be deleted
-                os.unlink(os.path.join(folder, {LIST: LIST, _ALL: _ALL}[left[0]]))
+                    is_folder = stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
+                    path = _joined(place, name) + ("/" if is_folder else "")
+                    if path not in (LIST, _ALL) and (whole or path in own):
+                        (os.rmdir if is_folder else os.unlink)(name, dir_fd=descriptor)
+        with contextlib.suppress(OSError):
+            left = os.listdir(folder)
+            if {LIST, _ALL}.issuperset(left):  # which say to the last what may be deleted
+                for name in left:
+                    os.unlink(os.path.join(folder, name))
     with contextlib.suppress(OSError):
         if not os.path.islink(folder):
             os.rmdir(folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.pipelines.storage import OutputFolder
 from tests.support.clip_mask_writer import write_masked_clips
 from tests.support.conversions import (
     all_bytes,
@@ -187,7 +188,7 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
         shutil.copy(other / name, folder) for name in (SHARD, f"{SHARD}.index")
     ],
     "leftovers": lambda folder, other: [
-        (folder / ".incomplete").mkdir(),
+        OutputFolder(str(folder)).begin(),
         (folder / ".incomplete" / "abc").write_bytes(b"half"),
     ],
 }
@@ -220,7 +221,7 @@ def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, und
     folder = tmp_path / "set/1.0.0"
 
     def working() -> bool:
-        begun = [path for path in folder.glob(".incomplete/*") if not path.name.startswith("references")]
+        begun = [path for path in folder.glob(".incomplete/[!.]*") if not path.name.startswith("references")]
         return bool(begun and workers_of(process.pid))
 
     wait_until(working, 60, "a worker writes")
