@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.beside import create, keep_mode
+from halofeed.schemas.beside import create_anew, keep_mode
 
 try:
     import fcntl
@@ -39,7 +39,7 @@ class DirectFile:
     """
 
     def __init__(self, path: str, buffers: int = 2) -> None:
-        self._file = create(path)
+        self._file = create_anew(path)
         self._current = _new_buffer()
         self._more = buffers - 1
         self._filled = 0

@@ -337,8 +337,6 @@ class OutputFolder:
         with _naming_what_the_disk_lacks(self.root):
             if aside is None:
                 self.begin()
-            else:  # of a run that was killed
-                _remove(path)
             try:
                 stream = DirectFile(path, buffers)
             except FileExistsError as error:

@@ -37,6 +37,13 @@ def create(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     return os.open(path, flags, mode)
 
 
+def create_anew(path: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """As `create`, in the place of a file or link that has the name; what a link leads to stays as it is."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return create(path, mode)
+
+
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """The descriptor of a file that halofeed goes on writing to, made where there is none.
 
