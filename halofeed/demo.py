@@ -153,9 +153,14 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     """Draw, convert, verify, look, load, train and report; every command is shown as a person would type it."""
     if images < 16:
         raise UsageError(f"--images {images}: expected 16 or more, so that both splits fill a batch")
+    from halofeed.schemas import ownership
+
     root = Path(folder)
-    if root.exists() and any(root.iterdir()) and not (root / "source" / "annotations").is_dir():
+    if root.exists() and any(root.iterdir()) and not ownership.has_list(root):
         raise UsageError(f"--folder {folder}: is not empty and not a demo's; name another")
+    root.mkdir(parents=True, exist_ok=True)
+    if not ownership.has_list(root):
+        ownership.begin(root)
     began = time.monotonic()
     _say(f"drawing {images} pictures with known boxes into {root / 'source'} (one is damaged on purpose)")
     draw_data_set(root / "source", images)

@@ -88,7 +88,11 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         help="of new volumes, crop or pad to the recipe's shape in place of overlapping windows",
     )
     predict.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
-    predict.add_argument("--overwrite", action="store_true", help="replace earlier predictions there")
+    predict.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace earlier predictions there, if all in the folder is as halofeed wrote it",
+    )
 
     export = command(
         "export",
@@ -123,7 +127,11 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
     parser.add_argument("--split", default="train", help="which split to learn from (default: train)")
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
-    parser.add_argument("--overwrite", action="store_true", help="start again where the folder holds a run")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the run that the folder holds, if all in it is as halofeed wrote it",
+    )
     parser.add_argument(
         "--config",
         metavar="NAME",
@@ -276,21 +284,27 @@ def unlogged() -> Iterator[None]:
 def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
     """`halofeed export`."""
     run = _open_run(parsed)
-    from halofeed.trainer.export import export_saved_model, export_stablehlo, prediction_function
+    from halofeed.trainer.export import (
+        export_folder,
+        export_saved_model,
+        export_stablehlo,
+        prediction_function,
+    )
 
     facts, problem = run.facts, run.problem()
     parameters, statistics, step = run.restore(problem, parsed.checkpoint)
     function = prediction_function(problem, parameters, statistics)
     dtype = str(run.document["image_dtype"])
-    signature = export_stablehlo(
-        function, facts.image_shape, dtype, parsed.out, labels=facts.labels, task=facts.task
-    )
-    if parsed.format == "savedmodel":
-        from halofeed.pipelines.scratch import temporary_files_in_scratch
+    with export_folder(parsed.out) as folder:
+        signature = export_stablehlo(
+            function, facts.image_shape, dtype, folder, labels=facts.labels, task=facts.task
+        )
+        if parsed.format == "savedmodel":
+            from halofeed.pipelines.scratch import temporary_files_in_scratch
 
-        any_batch = signature["batch"] == "any"
-        with temporary_files_in_scratch():  # TensorFlow leaves its generated code
-            export_saved_model(function, facts.image_shape, dtype, parsed.out, any_batch=any_batch)
+            any_batch = signature["batch"] == "any"
+            with temporary_files_in_scratch():  # TensorFlow leaves its generated code
+                export_saved_model(function, facts.image_shape, dtype, folder, any_batch=any_batch)
     print(f"step {step} exported to {parsed.out}; README.md there says how to call it")
     return 0
 

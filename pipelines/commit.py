@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from halofeed import __version__
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.remote import check_wanted
+from halofeed.pipelines.replace import delete_unnamed
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
 from halofeed.prep.convert.tasks.label_image import VOC_VOID, void_problem
@@ -35,7 +36,6 @@ from halofeed.schemas.layout import (
     TEMPORARY_FOLDER,
     ZERO_AREA,
     index_file,
-    is_own_file,
 )
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
@@ -177,11 +177,9 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     output.write(DATASET_INFO, dataset_info_json(manifest).encode())
     files = [shard.file for split in splits.values() for shard in split.shards]
     whole = {*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO}
-    output.delete([name for name in output.sizes() if is_own_file(name, job.name) and name not in whole])
+    delete_unnamed(output, job.name, whole)
     check_wanted(job.wanted)
-    if job.wanted is None:
-        output.sweep()
-    output.commit(manifest.to_json().encode(), after=sorted(whole))
+    output.commit(manifest.to_json().encode(), after=sorted(whole), swept=job.wanted is None)
     return manifest
 
 

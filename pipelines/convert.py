@@ -24,7 +24,15 @@ from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote, want
-from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
+from halofeed.pipelines.replace import (
+    check_own,
+    check_replacement,
+    discard,
+    mode_of_new,
+    real_folder,
+    replacement_of,
+    take_place,
+)
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
 from halofeed.pipelines.spread import Spread, spread_by_beam
@@ -86,6 +94,7 @@ def convert(
     replacement = OutputFolder(replacement_of(version.root))
     sources = open_sources(options)
     _check_apart(options, sources)
+    check_own(version, options.name, "take another --name, --version or --out")
     if not version.exists(MANIFEST):
         if not is_remote(version.root) and os.path.exists(version.path(MANIFEST)):
             raise UsageError(
@@ -103,6 +112,7 @@ def convert(
             scratch=stack.enter_context(scratch_folder()) if choice.local else None,
             stack=stack,
         )
+        check_replacement(replacement, options.name)
         committed = _committed(version)
         if committed is not None and not options.overwrite:
             _check_same(run, version, committed)
@@ -114,7 +124,7 @@ def convert(
                 return Conversion(manifest=committed, folder=options.folder, was_there=True)
         if version.exists(MANIFEST):
             with _unharmed(options.folder, replacement.root):
-                _or_withdraw(replacement, replacement.make)
+                _or_withdraw(replacement, lambda: replacement.make(mode_of_new(version)))
                 with held(replacement.root) as replacement.holder:
                     _make(run, replacement, version, committed)
                     take_place(replacement, version, options.name)

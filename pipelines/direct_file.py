@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.schemas.beside import create_anew, keep_mode
+
 try:
     import fcntl
 except ImportError:  # not a Unix
@@ -37,7 +39,7 @@ class DirectFile:
     """
 
     def __init__(self, path: str, buffers: int = 2) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        self._file = create_anew(path)
         self._current = _new_buffer()
         self._more = buffers - 1
         self._filled = 0
@@ -99,6 +101,10 @@ class DirectFile:
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._file, fcntl.F_SETFL, wanted)
         return fcntl.fcntl(self._file, fcntl.F_GETFL) != flags
+
+    def keep_mode(self, target: str) -> None:
+        """Take the group and permissions of the file whose place this one is to take, if there is one."""
+        keep_mode(self._file, target)
 
     def close(self) -> None:
         """Write the rest, wait for everything, and close; a second time does nothing."""

@@ -18,6 +18,7 @@ from typing import TextIO
 
 import numpy as np
 
+from halofeed.schemas.beside import open_own
 from halofeed.schemas.errors import HalofeedError, JobError
 from halofeed.schemas.system_errors import in_words
 from halofeed.schemas.telling import write_if_possible
@@ -49,7 +50,7 @@ class WorkerProgress:
         self._told = 0.0
         self._file = None
         if self._folder:
-            self._file = os.open(Path(self._folder, _COUNTS_FILE), os.O_WRONLY | os.O_CREAT, 0o600)
+            self._file = open_own(Path(self._folder, _COUNTS_FILE), os.O_WRONLY, 0o600)
 
     def begin(self, shard: int) -> None:
         """Count for this shard, by its number among all, from now on."""

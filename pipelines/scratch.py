@@ -1,21 +1,23 @@
 """Where a process keeps what is of no use after it: in one folder that it holds, so that it can be told from dead ones.
 
 A process that ends, whether it fails or is stopped, deletes its folder. Those of processes that were killed are deleted
-by the next one that needs a folder, or by the killed one's fork server (pipelines/worker.py), as nobody holds them.
+by the next one that needs a folder, or by the killed one's fork server (pipelines/worker.py), as nobody holds them. A
+folder that is only called so, without the list that says whose it is (halofeed.schemas.ownership), stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from halofeed.pipelines.lock import try_lock
+from halofeed.schemas import ownership
+from halofeed.schemas.lock import try_lock
 from halofeed.schemas.stopping import Undone, Whole
 
 _BEGUN, _HELD = ".halofeed-scratch-", "halofeed-scratch-"
@@ -34,11 +36,12 @@ def scratch_folder() -> Iterator[str]:
             folder = os.path.join(
                 os.path.dirname(begun), _HELD + os.path.basename(begun).removeprefix(_BEGUN)
             )
+            ownership.begin(begun, whole=True)
             descriptor = try_lock(begun)
             os.rename(begun, folder)
             if descriptor is not None:
                 stack.callback(os.close, descriptor)
-            stack.enter_context(Undone(lambda: shutil.rmtree(folder, ignore_errors=True)))
+            stack.enter_context(Undone(lambda: ownership.delete(folder)))
         yield folder
 
 
@@ -62,12 +65,16 @@ def delete_dead_folders() -> None:
     parent = Path(tempfile.gettempdir())
     for folder in [*parent.glob(f"{_HELD}*"), *parent.glob(f"{_BEGUN}*")]:
         try:
-            young = time.time() - folder.stat().st_mtime < _YOUNG_SECONDS
-            if folder.is_symlink() or (young and folder.name.startswith(_BEGUN)):
+            found = folder.lstat()
+            begun = folder.name.startswith(_BEGUN)
+            young = begun and time.time() - found.st_mtime < _YOUNG_SECONDS
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or young:
+                continue
+            if not ownership.has_list(folder) and not (begun and not os.listdir(folder)):
                 continue
             descriptor = try_lock(folder)
         except OSError:  # held, another user's, or gone by now
             continue
         if descriptor is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            ownership.delete(folder)
             os.close(descriptor)

@@ -23,6 +23,7 @@ from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
 from halofeed.prep.sources.files import ByteStream, LocalFiles
 from halofeed.prep.sources.sizes import Sizes
 from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, is_hidden
+from halofeed.schemas import ownership
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
 from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
@@ -277,23 +278,43 @@ class OutputFolder:
                 found.update((f"{TEMPORARY_FOLDER}/{name}", size) for name, size in inside)
         return found
 
-    def make(self) -> None:
-        """Make the folder where folders need making."""
+    def make(self, mode: int = 0o777) -> None:
+        """Make the folder where folders need making, with these permissions at most."""
         if is_remote(self.root):
             return
         above = self.path(TEMPORARY_FOLDER)
         while above and not os.path.exists(above):
             self._made.append(above)
             above = os.path.dirname(above)
-        for folder in (self.root, self.path(TEMPORARY_FOLDER)):
-            if not os.path.exists(folder):
-                try:
-                    os.makedirs(folder)
-                except OSError as error:
-                    if not os.path.exists(folder):
-                        raise UsageError(f"{folder}: cannot be made: {error}") from error
+        if not os.path.exists(self.root):
+            try:
+                os.makedirs(self.root, mode)
+            except OSError as error:
+                if not os.path.exists(self.root):
+                    raise UsageError(f"{self.root}: cannot be made: {error}") from error
         with _naming_what_the_disk_lacks(self.root):
             sync(os.path.dirname(folder) or "." for folder in self._made[1:])
+
+    def begin(self) -> None:
+        """Make the local folder of what is not finished, whose list says that it is halofeed's."""
+        folder = self.path(TEMPORARY_FOLDER)
+        if ownership.has_list(folder) and not os.path.islink(folder):
+            return
+        try:
+            os.makedirs(folder)
+        except FileExistsError as error:
+            if os.path.islink(folder) or (os.listdir(folder) and not ownership.has_list(folder)):
+                raise JobError(
+                    f"{folder}: halofeed keeps unfinished files there and did not make it; move it away, or "
+                    "take another --out"
+                ) from error
+        with contextlib.suppress(FileExistsError):  # another thread's or worker's
+            ownership.begin(folder, whole=True)
+
+    def is_begun(self) -> bool:
+        """Whether a conversion has begun to write into the folder, by its temporary folder."""
+        folder = self.path(TEMPORARY_FOLDER)
+        return is_remote(folder) or (ownership.has_list(folder) and not os.path.islink(folder))
 
     @contextmanager
     def temporary(self, name: str, buffers: int = 2, *, aside: str | None = None) -> Iterator[TemporaryFile]:
@@ -314,8 +335,16 @@ class OutputFolder:
             return
         path = self.path(aside or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         with _naming_what_the_disk_lacks(self.root):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            stream = DirectFile(path, buffers)
+            if aside is None:
+                self.begin()
+            try:
+                stream = DirectFile(path, buffers)
+            except FileExistsError as error:
+                raise JobError(
+                    f"{path}: somebody else has made it meanwhile; see who writes into that folder, and run the same "
+                    "command again"
+                ) from error
+            stream.keep_mode(self.path(name))
             file = TemporaryFile(
                 name,
                 stream,
@@ -345,22 +374,30 @@ class OutputFolder:
             file.stream.write(data)
             file.keep()
 
-    def commit(self, manifest: bytes, after: Iterable[str]) -> None:
+    def commit(self, manifest: bytes, after: Iterable[str], *, swept: bool = False, like: str = "") -> None:
         """Write the manifest: it has its name only once all that it names is on the disk.
 
         Args:
             manifest: its text.
             after: the files of this folder that it names.
+            swept: what is unfinished in a local folder goes in between; before, it says whose the files are.
+            like: a local manifest whose mode this one has.
 
         Raises:
             JobError: the disk failed, or has no room.
         """
         if is_remote(self.root):  # where what is written is there for good
+            if swept:
+                self.sweep()
             self.write(MANIFEST, manifest)
             return
         with self.temporary(MANIFEST, aside=UNCOMMITTED_MANIFEST) as file:
+            if like:
+                file.stream.keep_mode(like)
             file.stream.write(manifest)
             sync([*map(self.path, after), self.root])
+            if swept and self.is_begun():
+                ownership.delete(self.path(TEMPORARY_FOLDER))
             file.keep(synced=True)
             sync([self.root])
 
@@ -375,6 +412,7 @@ class OutputFolder:
             store_of(self.root).copy(other.path(name), self.path(name))
             return
         linked = self.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
+        self.begin()
         try:
             os.link(other.path(name), linked)
             os.replace(linked, self.path(name))
@@ -388,8 +426,9 @@ class OutputFolder:
         if is_remote(self.root):
             store_of(self.root).delete(self.path(name) for name in names)
             return
-        for path in [self.path(name) for name in names if self.exists(name)]:
-            os.remove(path)
+        for name in names:
+            if self.exists(name):
+                _remove(self.path(name))
 
     def sweep(self) -> None:
         """Delete what interrupted runs left behind."""
@@ -397,11 +436,10 @@ class OutputFolder:
         if not is_remote(folder):
             if not os.path.isdir(self.root):  # nor can it be where its name is too long or leads in a circle
                 return
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                os.remove(self.path(UNCOMMITTED_MANIFEST))
-            # Beam's own delete takes a path for a glob pattern, and finds nothing below `data[1]`.
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                shutil.rmtree(folder)
+            with contextlib.suppress(NotADirectoryError):
+                _remove(self.path(UNCOMMITTED_MANIFEST))
+            if self.is_begun():
+                ownership.delete(folder)
             return
         store = store_of(folder)
         store.delete([address for address, _ in store.listed(f"{folder}/")])
@@ -460,5 +498,9 @@ def _delete(stream: DirectFile, path: str) -> None:
     # A full disk fails here a second time, and the first error is the one to tell.
     with contextlib.suppress(OSError):
         stream.close()
+    _remove(path)
+
+
+def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)

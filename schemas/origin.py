@@ -89,7 +89,7 @@ def _file(folder: str) -> Path:
 
 def _forget_oldest(registry: Path) -> None:
     ages = []
-    for path in registry.iterdir():
+    for path in registry.glob(f"{'[0-9a-f]' * 32}.json"):
         with contextlib.suppress(FileNotFoundError):  # another conversion's, under its temporary name
             ages.append((path.stat().st_mtime_ns, path))
     for _, path in sorted(ages)[:-MOST_KEPT]:

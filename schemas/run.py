@@ -7,6 +7,7 @@ RUN/checkpoints/STEP    model, optimizer, average, the loader's state; the last 
 RUN/tensorboard/        the same numbers for TensorBoard
 RUN/examples/           predictions beside the truth, for the report
 RUN/report.html
+RUN/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def read_run(folder: str | Path) -> dict[str, Any]:
             f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"
         ) from None
     except (OSError, ValueError) as error:
-        raise CorruptFileError(f"{file}: cannot be read: {error}; train again with --overwrite") from error
+        raise CorruptFileError(
+            f"{file}: cannot be read: {error}; move {folder} away and train again"
+        ) from error
     if not isinstance(document, dict) or document.get("format") != RUN_FORMAT:
         raise CorruptFileError(
             f"{file}: expected a run of format {RUN_FORMAT}; it was made by another version of halofeed"

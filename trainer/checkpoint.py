@@ -30,6 +30,8 @@ from orbax.checkpoint.checkpoint_managers import (  # type: ignore[import-untype
     LatestN,
 )
 
+from halofeed.schemas import ownership
+from halofeed.schemas.beside import make_own_folder
 from halofeed.schemas.durable import sync_tree
 from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.trainer.step import TrainState
@@ -66,6 +68,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._synced: int | None = None
         if read_only and not self.folder.is_dir():
             raise UsageError(f"{folder}: no such folder; expected one with checkpoints")
+        if not read_only and jax.process_index() == 0 and self.folder.parent.is_dir():
+            make_own_folder(self.folder)
         best = BestN(get_metric_fn=_metric, n=1, keep_checkpoints_without_metrics=False)
         options = ocp.CheckpointManagerOptions(
             step_format_fixed_length=DIGITS,
@@ -118,6 +122,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         # Orbax would wait five minutes for a folder that it cannot make.
         if not os.access(self.folder, os.W_OK | os.X_OK) or not self.folder.is_dir():
             raise self._unwritten(OSError("the folder is gone or may not be written to"))
+        if jax.process_index() == 0:
+            for place in (self._place(step), f"{self._place(step)}.orbax-checkpoint-tmp"):
+                ownership.note_below(self.folder.parent, place, whole=False)
         leaves = _leaves(state)
         document = {
             "loader": dict(loader_state),
@@ -206,6 +213,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             latest = self._manager.latest_step()
             if latest is not None and latest != self._synced and not self._read_only:
                 sync_tree(self.folder / f"{latest:0{DIGITS}d}")
+                if jax.process_index() == 0:
+                    ownership.note_below(self.folder.parent, self._place(latest), whole=True)
                 self._synced = latest
         except UNWRITTEN as error:
             raise self._unwritten(error) from error
@@ -219,6 +228,10 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
     def __exit__(self, *details: object) -> None:
         self.close()
+
+    def _place(self, step: int) -> str:
+        """A checkpoint's folder below the run's."""
+        return f"{self.folder.name}/{step:0{DIGITS}d}"
 
     def _unwritten(self, error: Exception) -> TrainingError:
         return TrainingError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from halofeed.loader.mesh import join_id
+from halofeed.schemas.beside import folder_beside
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
@@ -126,26 +126,22 @@ class Examples:
         worst = sorted(self._worst, reverse=True)
         taken = {(entry.step, entry.row) for entry in worst}
         typical = [entry for entry in self._typical if (entry.step, entry.row) not in taken]
-        made = folder.with_name(f".{folder.name}.new")
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(parents=True)
         listed = []
-        for number, entry in enumerate([*worst, *typical]):
-            name = f"{number:02d}.npz"
-            image = source.batch(entry.step)["image"][entry.row]
-            image = image.astype(np.float32) if image.dtype.kind not in "uif" else image
-            np.savez_compressed(made / name, image=image, **entry.arrays)
-            listed.append(
-                {
-                    "file": name,
-                    "id": int(entry.arrays.get("truth_id", -1)),
-                    "score": None if np.isnan(entry.score) else round(entry.score, 6),
-                    "reason": "worst" if number < len(worst) else "typical",
-                }
-            )
-        write_json(made / "examples.json", {"step": step, "split": split, "examples": listed})
-        shutil.rmtree(folder, ignore_errors=True)
-        made.rename(folder)
+        with folder_beside(folder) as made:
+            for number, entry in enumerate([*worst, *typical]):
+                name = f"{number:02d}.npz"
+                image = source.batch(entry.step)["image"][entry.row]
+                image = image.astype(np.float32) if image.dtype.kind not in "uif" else image
+                np.savez_compressed(made / name, image=image, **entry.arrays)
+                listed.append(
+                    {
+                        "file": name,
+                        "id": int(entry.arrays.get("truth_id", -1)),
+                        "score": None if np.isnan(entry.score) else round(entry.score, 6),
+                        "reason": "worst" if number < len(worst) else "typical",
+                    }
+                )
+            write_json(made / "examples.json", {"step": step, "split": split, "examples": listed})
 
 
 def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:

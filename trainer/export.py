@@ -4,6 +4,7 @@
     OUT/saved_model/        tf.saved_model.load(folder).signatures["serving_default"](image=...)
     OUT/signature.json      shapes, dtypes, labels, platforms
     OUT/README.md           how to call either
+    OUT/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
 
 Both hold the parameters, and take images as a data set stores them: normalization is part of the graph.
 
@@ -17,8 +18,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from halofeed.schemas.beside import beside, write_whole
+from halofeed.schemas import ownership
+from halofeed.schemas.beside import folder_beside, write_whole
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.lock import holding
 from halofeed.trainer.step import Problem, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -56,6 +61,28 @@ def prediction_function(problem: Problem, parameters: Variables, statistics: Var
     return predict
 
 
+@contextmanager
+def export_folder(folder: str | Path) -> Iterator[Path]:
+    """Hold a folder to export into, made if it is not there; JobError where another process is exporting into it."""
+    folder = ownership.real_folder(folder)
+    with holding(folder, "is exporting into", "take another --out"):
+        yield folder
+
+
+def _check_replaced(folder: Path, *names: str) -> None:
+    """Make a folder to export into; UsageError where files of these names in it are not of an earlier export."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if set(names).intersection(os.listdir(folder)):
+        others = [line for line in ownership.others(folder) if re.split("/| \\(", line)[0] in names]
+        if others:
+            raise UsageError(
+                f"--out {folder}: an export would replace what halofeed did not write; move it away, or name another "
+                "folder:" + "".join(f"\n  {line}" for line in others)
+            )
+    if not ownership.has_list(folder):
+        ownership.begin(folder)
+
+
 def export_stablehlo(
     predict: Predict,
     image_shape: Sequence[int],
@@ -81,7 +108,7 @@ def export_stablehlo(
         what signature.json holds.
 
     Raises:
-        UsageError: an unknown platform.
+        UsageError: an unknown platform; or files of these names that halofeed did not write.
     """
     if unknown := [name for name in platforms if name not in (*PLATFORMS, "rocm")]:
         raise UsageError(f"platform {unknown[0]!r}: expected some of {', '.join(PLATFORMS)}, rocm")
@@ -100,7 +127,7 @@ def export_stablehlo(
         "jax": jax.__version__,
     }
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    _check_replaced(folder, STABLEHLO, SIGNATURE, README)
     write_whole(folder / STABLEHLO, bytes(exported.serialize()))
     write_whole(folder / SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode())
     write_whole(folder / README, _readme(signature).encode())
@@ -121,7 +148,7 @@ def export_saved_model(
         any_batch: False for one row, where `export_stablehlo` says that it must be.
 
     Raises:
-        UsageError: TensorFlow is not installed.
+        UsageError: TensorFlow is not installed; or a saved_model/ that halofeed did not write.
     """
     try:
         import tensorflow as tf
@@ -137,10 +164,9 @@ def export_saved_model(
     module.predict = tf.function(lambda image: converted(image), autograph=False, input_signature=[spec])
     folder = Path(folder)
     final = folder / SAVED_MODEL
-    with beside(final) as made:
+    _check_replaced(folder, SAVED_MODEL)
+    with folder_beside(final) as made:
         tf.saved_model.save(module, str(made), signatures={"serving_default": module.predict})
-        shutil.rmtree(final, ignore_errors=True)
-        made.rename(final)
     return final
 
 

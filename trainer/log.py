@@ -21,6 +21,8 @@ from typing import Any, TextIO
 import numpy as np
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
+from halofeed.schemas import ownership
+from halofeed.schemas.beside import make_own_folder, open_own, write_whole
 from halofeed.schemas.errors import CorruptFileError, UsageError
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
@@ -38,6 +40,7 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     Raises:
         CorruptFileError: an earlier log has a line that is none of ours.
+        UsageError: a link has the name of a file or folder that is to be written.
     """
 
     def __init__(self, folder: Path, *, resume_step: int | None, writes: bool = True) -> None:
@@ -47,17 +50,25 @@ class RunLog(AbstractContextManager["RunLog"]):
             return
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        board = folder / TENSORBOARD
+        make_own_folder(board)
         kept = -1 if resume_step is None else resume_step
         for name in (STEPS, EVALUATIONS):
+            ownership.note_growing(folder, name)
             _cut(folder / name, kept)
-            self._files[name] = (folder / name).open("a", encoding="utf-8")
+            try:
+                descriptor = open_own(folder / name, os.O_WRONLY | os.O_APPEND)
+            except OSError as error:
+                self.close()
+                raise UsageError(f"{folder / name}: {error.strerror}") from error
+            self._files[name] = open(descriptor, "a", encoding="utf-8")  # noqa: SIM115 (closed with the run)
         # The writer names its file by the second alone: a run resumed within it would overwrite the earlier one's.
+        suffix = f".{time.time_ns():020d}"
         self._board = SummaryWriter(
-            str(folder / TENSORBOARD),
-            purge_step=kept + 1,
-            flush_secs=FLUSH_SECONDS,
-            filename_suffix=f".{time.time_ns():020d}",
+            str(board), purge_step=kept + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
         )
+        for file in board.glob(f"*{suffix}"):
+            ownership.note_growing(folder, f"{TENSORBOARD}/{file.name}")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Log a training step.
@@ -165,9 +176,4 @@ def _cut(path: Path, last_step: int) -> None:
     if not path.exists():
         return
     kept = [_line(document) for document in _lines(path) if document["step"] <= last_step]
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    write_whole(path, "".join(kept).encode())

@@ -238,7 +238,7 @@ def rejected_new_files(folder: str | Path) -> tuple[Rejected, ...]:
 
 def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None:
     """One row a picture or scan: without a label, or without a box."""
-    with file.open("w", encoding="utf-8") as stream:
+    with file.open("x", encoding="utf-8") as stream:
         for paths in listed:
             image, *empty = _COLUMNS[task]
             row = {image: paths[0] if len(paths) == 1 else list(paths), **dict.fromkeys(empty)}

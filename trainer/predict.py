@@ -5,6 +5,7 @@ OUT/detections.json     detection: COCO results in pixels of the source, with ca
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
 OUT/KEY/0/0000.png      the same of each frame of a clip, and of each clip of a source
 OUT/classes.csv         classification: the most probable class, and the probability of each
+OUT/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 
 import jax
 
-from halofeed.schemas.beside import beside
-from halofeed.schemas.durable import exchange, sync, sync_tree
+from halofeed.schemas import ownership
+from halofeed.schemas.beside import folder_beside
 from halofeed.schemas.errors import JobError, UsageError
-from halofeed.schemas.stopping import Whole
+from halofeed.schemas.lock import FolderLock
+from halofeed.schemas.stopping import Undone
 from halofeed.trainer.origins import Origins
 from halofeed.trainer.prediction_files import WRITERS, rows_of, written_labels
 from halofeed.trainer.run_folder import Run, write_json
@@ -141,23 +143,18 @@ def whole_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A folder to write into that takes the place of `folder` at the end, and is gone if anything is raised.
 
     Raises:
-        UsageError: there is a file, another folder, or one of earlier predictions and `overwrite` is False.
+        UsageError: there is a file, another folder, or one of earlier predictions and `overwrite` is False, or what is
+            in it is not as halofeed wrote it.
+        JobError: another process is writing there.
     """
-    folder = folder.absolute()
+    folder = ownership.real_folder(folder.absolute())
     check_folder(folder, overwrite)
-    with beside(folder) as made:
-        made.mkdir(parents=True)
-        yield made
-        sync_tree(made)
-        with Whole():
-            if not folder.is_dir():
-                made.rename(folder)
-            elif not exchange(str(made), str(folder)):
-                old = made.with_suffix(".old")
-                folder.rename(old)
-                made.rename(folder)
-                old.rename(made)
-        sync([str(folder.parent)])
+    lock = FolderLock("is writing predictions into", "take another --out")
+    with Undone(lock.release):
+        lock.make(folder)
+        check_folder(folder, overwrite)
+        with folder_beside(folder) as made:
+            yield made
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:
@@ -171,3 +168,4 @@ def check_folder(folder: Path, overwrite: bool) -> None:
             raise UsageError(
                 f"--out {folder}: holds predictions; name another folder, or pass --overwrite to replace them"
             )
+        ownership.check_own(folder, "--out")

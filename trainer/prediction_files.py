@@ -16,6 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from halofeed.prep.sources.volume_files import extension_of
+from halofeed.schemas.beside import write_whole
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.trainer.origins import Origin, Origins
 from halofeed.trainer.source_boxes import boxes_in_source, coco_results
@@ -63,8 +64,8 @@ class DetectionWriter(PredictionWriter):
         super().__init__(folder, origins, labels)
         self._size = origins.manifest.field("image").shape[:2]
         self._count = 0
-        (folder / CATEGORIES).write_text(json.dumps(written_labels(labels), indent=1) + "\n", "utf-8")
-        self._stream = self.enter_context((folder / DETECTIONS).open("w", encoding="utf-8"))
+        write_whole(folder / CATEGORIES, (json.dumps(written_labels(labels), indent=1) + "\n").encode())
+        self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
 
     def add(self, origin: Origin, row: Row) -> None:
         """Write the first `num_detections` boxes."""
@@ -90,7 +91,7 @@ class ClassificationWriter(PredictionWriter):
         super().__init__(folder, origins, labels)
         self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
         file = folder / CLASSES
-        stream = self.enter_context(file.open("w", newline="", encoding="utf-8", errors="surrogateescape"))
+        stream = self.enter_context(file.open("x", newline="", encoding="utf-8", errors="surrogateescape"))
         self._writer = csv.writer(stream)
         self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
 

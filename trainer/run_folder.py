@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
-import shutil
+import os
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +17,13 @@ from typing import Any
 from jax.sharding import Mesh
 
 from halofeed import __version__
-from halofeed.schemas.beside import beside
-from halofeed.schemas.durable import sync
+from halofeed.schemas import ownership
+from halofeed.schemas.beside import write_whole
+from halofeed.schemas.durable import exchange
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.lock import FolderLock
 from halofeed.schemas.run import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
+from halofeed.schemas.telling import tell
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer
@@ -30,6 +36,8 @@ _MAY_CHANGE = {
     *("checkpoint_every", "keep_last", "remat"),
 }
 """What a resumed run may do otherwise: its losses stay the same but for rounding."""
+
+_REMOVED = re.compile(r"\..+\.[0-9a-f]{16}\.removed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +118,7 @@ def begin_run(
     *,
     overwrite: bool,
     chief: bool,
+    lock: FolderLock | None = None,
 ) -> None:
     """Make a run folder, or check that the one there is this run, to be gone on with.
 
@@ -118,37 +127,53 @@ def begin_run(
         config, facts, description: of this run; the description says which data.
         overwrite: set aside what another run left, for `drop_replaced` or `bring_back`.
         chief: whether this process writes; the others only look.
+        lock: goes on holding the folder for the process that writes.
 
     Raises:
-        UsageError: the folder holds another run, or something that is no run, or cannot be written.
+        UsageError: the folder holds another run, or something that is no run, or cannot be written; or something would
+            be replaced that halofeed did not write.
+        JobError: another process writes it.
     """
+    held = lock or run_lock()
     try:
-        _begin(folder, config, facts, description, overwrite=overwrite, chief=chief)
+        if chief:
+            held.make(folder)
+            for left in folder.parent.glob(f".*{glob.escape(folder.name)}.*.removed"):
+                if _REMOVED.fullmatch(left.name):  # of a removal that was killed
+                    ownership.delete(left)
+            if overwrite and (folder / RUN_FILE).is_file():
+                ownership.check_own(folder, "--out")
+                _set_aside(folder, held)
+        _begin(folder, config, facts, description, chief=chief)
     except OSError as error:
         raise UsageError(
             f"--out {folder}: cannot be written ({error.strerror or error}); name a folder that can be"
         ) from error
+    finally:
+        if lock is None:
+            held.release()
+
+
+def run_lock() -> FolderLock:
+    """What holds the folder of a run while it is trained."""
+    return FolderLock("is training into", "take another --out")
 
 
 def _begin(
-    folder: Path,
-    config: TrainConfig,
-    facts: DataFacts,
-    description: Mapping[str, Any],
-    *,
-    overwrite: bool,
-    chief: bool,
+    folder: Path, config: TrainConfig, facts: DataFacts, description: Mapping[str, Any], *, chief: bool
 ) -> None:
-    if overwrite and chief and (folder / RUN_FILE).is_file():
-        _set_aside(folder)
     made = {"format": RUN_FORMAT, "halofeed": __version__}
     document = {**made, "config": config.to_json(), "facts": facts.to_json(), **description}
     if (folder / RUN_FILE).is_file():
         _check_same(folder, open_run(folder).document, document)
-    elif folder.is_dir() and any(folder.iterdir()) and chief:
-        raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
+    elif chief:
+        # Of a run that was killed as it began there may be these two.
+        left = [ownership.TEMPORARY.fullmatch(name) or name == ownership.LIST for name in os.listdir(folder)]
+        if not all(left):
+            raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
+        if not ownership.has_list(folder):
+            ownership.begin(folder)
     if chief:
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / RUN_FILE, document)
 
 
@@ -157,24 +182,46 @@ def _replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
 
 
-def _set_aside(folder: Path) -> None:
-    if _replaced(folder).exists():  # by a run that was killed before its first checkpoint
+def _is_set_aside(replaced: Path) -> bool:
+    return not replaced.is_symlink() and ownership.has_list(replaced)
+
+
+def _set_aside(folder: Path, lock: FolderLock) -> None:
+    """Have an empty folder, which is held too, in the place of a run, in one step where the system has it."""
+    replaced = _replaced(folder)
+    with contextlib.suppress(OSError):
+        replaced.rmdir()  # of a run that was killed before it changed places
+    mode = folder.stat().st_mode & 0o777
+    if os.path.lexists(replaced):  # by a run that was killed before its first checkpoint
+        if not _is_set_aside(replaced):
+            raise UsageError(
+                f"--out {folder}: {replaced} is in the way, which halofeed did not make; move it away"
+            )
         _remove(folder)
+        lock.make(folder)
     else:
-        folder.rename(_replaced(folder))
+        replaced.mkdir(mode=0o700)
+        lock.take(replaced)
+        if not exchange(str(replaced), str(folder)):
+            replaced.rmdir()
+            folder.rename(replaced)
+            lock.make(folder)
+    folder.chmod(mode)
 
 
 def _remove(folder: Path) -> None:
     """Delete a run in one rename: another thread or process that writes to it finds nothing, or its own new folder."""
-    moved = folder.with_name(f".{folder.name}.removed")
-    shutil.rmtree(moved, ignore_errors=True)  # of a removal that was killed
+    moved = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.removed")
     folder.rename(moved)
-    shutil.rmtree(moved, ignore_errors=True)
+    if not ownership.delete(moved):
+        tell(f"halofeed train: {moved} stays, as halofeed did not write all that is in it")
 
 
 def drop_replaced(folder: Path) -> None:
     """Delete the run that the one in a folder replaces."""
-    shutil.rmtree(_replaced(folder), ignore_errors=True)
+    if _is_set_aside(_replaced(folder)):
+        with contextlib.suppress(FileNotFoundError):  # another process of the run was first
+            _remove(_replaced(folder))
 
 
 def bring_back(folder: Path) -> bool:
@@ -182,7 +229,7 @@ def bring_back(folder: Path) -> bool:
 
     Whoever writes that run may still be at it, in another thread.
     """
-    if not _replaced(folder).exists():
+    if not (_is_set_aside(_replaced(folder)) and (_replaced(folder) / RUN_FILE).is_file()):
         return False
     while _replaced(folder).exists():
         with contextlib.suppress(FileNotFoundError):
@@ -197,11 +244,7 @@ def bring_back(folder: Path) -> bool:
 
 def write_json(file: Path, document: Any) -> None:
     """Write a JSON file whole or not at all, whatever ends the process or the machine."""
-    with beside(file) as made:
-        made.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-        sync([str(made)])
-        made.replace(file)
-    sync([str(file.parent)])
+    write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

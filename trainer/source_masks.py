@@ -35,6 +35,7 @@ from halofeed.prep.geometry.volume import (
 )
 from halofeed.prep.voxels.apply import apply_mask, view_of
 from halofeed.prep.voxels.resample import sample_affine, sample_image
+from halofeed.schemas.beside import create_anew
 from halofeed.schemas.errors import UsageError
 
 REACH = 0.75
@@ -205,7 +206,7 @@ def write_nifti(path: Path, label: NDArray[Any], source_affine: ArrayLike) -> No
     affine = np.asarray(source_affine, np.float64).reshape(4, 4)[:, _NIFTI_ORDER]
     image = nibabel.Nifti1Image(label.transpose(2, 1, 0), affine)
     image.header.set_xyzt_units("mm")
-    with path.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+    with open(create_anew(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
         image.to_stream(stream)
 
 
@@ -213,4 +214,5 @@ def write_png(path: Path, label: NDArray[Any]) -> None:
     """Save class indices [height, width], uint8 or uint16, as a PNG file of one channel."""
     from PIL import Image
 
-    Image.fromarray(label).save(path, "PNG")
+    with open(create_anew(path), "wb") as file:
+        Image.fromarray(label).save(file, "PNG")

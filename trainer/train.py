@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,9 +17,10 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from halofeed.loader.mesh import join_id
-from halofeed.schemas import stopping
+from halofeed.schemas import ownership, stopping
+from halofeed.schemas.beside import no_wider_than
 from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
-from halofeed.schemas.run import CHECKPOINTS, EXAMPLES
+from halofeed.schemas.run import CHECKPOINTS, EXAMPLES, RUN_FILE
 from halofeed.schemas.telling import tell
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
@@ -32,7 +33,7 @@ from halofeed.trainer.models.keras_weights import keras_normalization, load_back
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.program import build_program
 from halofeed.trainer.progress import Pace, Progress
-from halofeed.trainer.run_folder import begin_run, bring_back, drop_replaced
+from halofeed.trainer.run_folder import begin_run, bring_back, drop_replaced, run_lock
 from halofeed.trainer.shared.task import Batch
 from halofeed.trainer.step import Problem, TrainState
 from halofeed.trainer.stopping import StopRequest
@@ -202,11 +203,13 @@ class _Kept(AbstractContextManager["_Kept"]):
         problem: Problem,
         parameters: int,
     ) -> None:
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else ownership.real_folder(folder)
         self._config, self._data = config, data
         self._checkpoints: Checkpoints | None = None
         self._log: RunLog | None = None
         self._set_aside = stopping.Undone(self._bring_back)
+        self._ended = ExitStack()
+        self._lock = run_lock()
         if self.folder is None:
             return
         mesh = problem.mesh
@@ -218,10 +221,22 @@ class _Kept(AbstractContextManager["_Kept"]):
             "best_metric": problem.task.best,
         }
         stopping.say_at_stop(outlook="no step of this run was saved: the same command starts it again")
-        with stopping.Whole():
+        self._ended.callback(self._lock.release)
+        self._ended.enter_context(no_wider_than(self.folder / RUN_FILE))
+        with ExitStack() as failed, stopping.Whole():
+            failed.push(self._ended.__exit__)
             description = {**data.description, **made}
-            begin_run(self.folder, config, data.facts, description, overwrite=overwrite, chief=is_chief())
+            begin_run(
+                self.folder,
+                config,
+                data.facts,
+                description,
+                overwrite=overwrite,
+                chief=is_chief(),
+                lock=self._lock,
+            )
             self._set_aside.__enter__()
+            failed.pop_all()
 
     def resume(self, state: TrainState) -> tuple[TrainState, int]:
         """The last checkpoint and the step it was saved after; the given state and 0 where there is none."""
@@ -273,18 +288,19 @@ class _Kept(AbstractContextManager["_Kept"]):
 
     def __exit__(self, kind: object, *_: object) -> None:
         saved = False
-        try:
-            if self._checkpoints is not None:
-                saved = self._checkpoints.latest() is not None
-                self._checkpoints.close()
-        finally:
-            if self._log is not None:
-                self._log.close()
-            if kind is None or saved:
-                self._set_aside.keep()
-                if self.folder is not None and is_chief():
-                    drop_replaced(self.folder)
-            self._set_aside.__exit__()
+        with self._ended:
+            try:
+                if self._checkpoints is not None:
+                    saved = self._checkpoints.latest() is not None
+                    self._checkpoints.close()
+            finally:
+                if self._log is not None:
+                    self._log.close()
+                if kind is None or saved:
+                    self._set_aside.keep()
+                    if self.folder is not None and is_chief():
+                        drop_replaced(self.folder)
+                self._set_aside.__exit__()
 
     def _bring_back(self) -> None:
         """Have the run that was to be replaced stand where it did."""

@@ -223,7 +223,7 @@ def _document(folder: Path) -> dict[str, Any]:
     if not sound:
         raise CorruptFileError(
             f"{file}: expected a config, and facts with task, labels, a known kind and an image_shape of its axes; "
-            "train again with --overwrite"
+            f"move {file.parent} away and train again"
         )
     return document
 

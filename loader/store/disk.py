@@ -25,6 +25,8 @@ from pathlib import Path
 
 from halofeed.loader.store.base import ShardSource, Store, Wrapped, checked_pieces
 from halofeed.loader.store.local import LocalStore
+from halofeed.schemas import ownership
+from halofeed.schemas.beside import create, open_own
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
 from halofeed.schemas.manifest import Manifest, Shard
@@ -71,6 +73,8 @@ class DiskStore(Wrapped):
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                ownership.begin(self.folder)  # nothing is deleted in folders without it
             with _locked(self._root / LOCK):
                 pass
         except OSError as error:
@@ -216,7 +220,7 @@ class DiskStore(Wrapped):
             while self._most is not None and self._used() + size > self._most:
                 if not self._evict():
                     return None
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            descriptor = create(part, 0o644)
             try:
                 while size:
                     try:
@@ -290,11 +294,14 @@ def _stage_all(reference: weakref.ref[DiskStore]) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The shards below the folder, whole or being written."""
-    for path in root.glob("*/*"):
-        if path.suffix != LOCK and not path.name.startswith("."):
-            with contextlib.suppress(OSError):
-                yield path, path.stat()
+    """The shards below the folder, whole or being written: files with a lock, in folders that halofeed made."""
+    for folder in root.iterdir():
+        if not folder.is_symlink() and ownership.has_list(folder):
+            names = set(os.listdir(folder))
+            for name in names:
+                if f"{name.removesuffix(PART)}{LOCK}" in names and not name.endswith(LOCK):
+                    with contextlib.suppress(OSError):
+                        yield folder / name, (folder / name).lstat()
 
 
 def _last_use(path: Path, found: os.stat_result) -> int:
@@ -310,7 +317,7 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     The system lets go of it when the process ends, however it does.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_own(path, os.O_RDWR, 0o644)
     try:
         _held.add(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.voxels.phantom import draw, grid_around
 from tests.support.clip_mask_writer import write_masked_clips
 from tests.support.conversions import (
@@ -170,7 +171,10 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "another recipe's shard and index": lambda folder, other: [
         shutil.copy(other / name, folder) for name in (SHARD, f"{SHARD}.index")
     ],
-    "leftovers": lambda folder, other: shutil.copytree(other, folder / ".incomplete"),
+    "leftovers": lambda folder, other: [
+        OutputFolder(str(folder)).begin(),
+        (folder / ".incomplete" / "abc").write_bytes(b"half"),
+    ],
 }
 
 
@@ -201,7 +205,7 @@ def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, und
     folder = tmp_path / "set/1.0.0"
 
     def working() -> bool:
-        begun = [path for path in folder.glob(".incomplete/*") if not path.name.startswith("references")]
+        begun = [path for path in folder.glob(".incomplete/[!.]*") if not path.name.startswith("references")]
         return bool(begun and workers_of(process.pid))
 
     wait_until(working, 60, "a worker writes")

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from halofeed.loader.device import Normalization
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.errors import JobError, UsageError
 from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
@@ -86,7 +86,7 @@ def test_stablehlo_gives_the_same_in_a_fresh_process_for_any_number_of_rows(tmp_
         assert found[name].dtype == value.dtype and np.abs(found[name] - value).max() < 1e-5
     one = exported_in(tmp_path)(images(5)[:1])
     assert np.abs(np.asarray(one["probabilities"]) - expected["probabilities"][:1]).max() < 1e-5
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == {".halofeed"}
 
 
 @pytest.mark.long
@@ -123,6 +123,27 @@ def test_what_needs_a_known_number_of_rows_is_exported_for_one_and_says_so(tmp_p
     signature = export.export_stablehlo(predict, SHAPE, "uint8", tmp_path, platforms=("cpu",))
     assert signature["inputs"]["image"]["shape"] == [1, *SHAPE] and "symbolic" in signature["batch"]
     assert exported_in(tmp_path)(images(1))["order"].shape == (1, 3)
+
+
+def test_an_export_replaces_no_file_of_others_and_only_one_is_made_at_a_time(tmp_path):
+    predict = export.prediction_function(*small_problem())
+
+    def write() -> None:
+        with export.export_folder(tmp_path) as folder:
+            export.export_stablehlo(predict, SHAPE, "uint8", folder, platforms=("cpu",))
+
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(UsageError, match=r"did not write; move it away(.|\n)*README\.md \(not written"):
+        write()
+    assert (tmp_path / "README.md").read_text() == "mine"
+    (tmp_path / "README.md").rename(tmp_path / "notes.md")
+    write(), write()
+    (tmp_path / "signature.json").write_text("mine")
+    with pytest.raises(UsageError, match=r"signature\.json \(changed"):
+        write()
+    with export.export_folder(tmp_path), pytest.raises(JobError, match="is exporting into it"):
+        write()
+    assert (tmp_path / "notes.md").read_text() == "mine"
 
 
 def test_an_unknown_platform_is_refused(tmp_path):

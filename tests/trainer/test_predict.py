@@ -25,6 +25,7 @@ from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.voxels.phantom import draw, grid_around, stored, stored_grid
 from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.lock import holding
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.run import CHECKPOINTS
 from halofeed.trainer.checkpoint import Checkpoints
@@ -41,7 +42,7 @@ from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
 from tests.support import clip_mask_writer, clip_writer
-from tests.support.conversions import draw_folders, run_convert
+from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.phantom import ORIENTATIONS, dice, write_phantom
 from tests.support.training import convert_scans
 
@@ -266,6 +267,16 @@ def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(s
         write(iter([]), overwrite=True)
     assert (out / "detections.json").read_bytes() == before
     write(perfect(done, "test"), overwrite=True)
+    with holding(out, "writes", ""), pytest.raises(JobError, match="is writing predictions into it"):
+        write(perfect(done, "test"), overwrite=True)
+    (out / "notes.txt").write_text("mine")
+    (out / "categories.json").write_text("corrected by hand")
+    mine = all_bytes(out)
+    with pytest.raises(
+        UsageError, match=r"does not delete(.|\n)*categories.json \(changed(.|\n)*notes.txt \(not"
+    ):
+        write(perfect(done, "test"), overwrite=True)
+    assert all_bytes(out) == mine
     (out / "predictions.json").unlink()
     with pytest.raises(UsageError, match="holds no predictions"):
         write(perfect(done, "test"), overwrite=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -16,11 +17,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.schemas.errors import CorruptFileError, JobError, TrainingError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
-from halofeed.trainer.run_folder import open_run
+from halofeed.trainer.run_folder import open_run, run_lock
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.train import TrainSummary, train
 from tests.support.training import facts_of, logged, placed
@@ -210,6 +211,66 @@ def test_a_run_that_is_replaced_stands_until_the_new_one_has_saved_something(tmp
         run(saving, Stripes(4, broken_step=6), folder=folder, overwrite=True)
     assert open_run(folder).config.steps == 9
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_is_replaced_only_where_all_in_it_is_as_halofeed_wrote_it(tmp_path: Path) -> None:
+    folder, config = tmp_path / "run", config_of(steps=2, batch_size=4)
+    run(config, Stripes(4), folder=folder, evaluation=Stripes(4, steps=1))
+    (folder / "exported").mkdir()
+    for name in ("notes.txt", "exported/model", "checkpoints/mine"):
+        (folder / name).write_text("mine")
+    (folder / "run.json").write_text((folder / "run.json").read_text() + " ")
+    said = r"does not delete(.|\n)*notes.txt \(not(.|\n)*run.json \(changed(.|\n)*exported/(.|\n)*checkpoints/mine"
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(UsageError, match=said):
+        run(config, Stripes(4), folder=folder, overwrite=True)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    for name in ("notes.txt", "exported/model", "checkpoints/mine"):
+        (folder / name).unlink()
+    (folder / "exported").rmdir()
+    (folder / "run.json").write_text((folder / "run.json").read_text()[:-1])
+    for private in (folder, folder / "run.json"):
+        private.chmod(private.stat().st_mode & 0o700)
+    (tmp_path / ".run.removed").mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    run(config_of(steps=3, batch_size=4), Stripes(4), folder=tmp_path / "link", overwrite=True)
+    assert open_run(folder).config.steps == 3 and (tmp_path / "link").is_symlink()
+    assert not any(path.stat().st_mode & 0o077 for path in (folder, *folder.rglob("*")))
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "link", ".run.removed"}
+
+
+def test_a_second_process_that_trains_into_a_folder_is_refused(tmp_path: Path) -> None:
+    folder, config = tmp_path / "run", config_of(steps=2, batch_size=4)
+    for _ in range(2):  # before it is there, and after
+        lock = run_lock()
+        lock.make(folder)
+        for overwrite in (False, True):
+            with pytest.raises(JobError, match=r"process.* is training into it.*take another --out"):
+                run(config, Stripes(4), folder=folder, overwrite=overwrite)
+        lock.release()
+        run(config, Stripes(4), folder=folder)
+
+
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    for name in ("log.jsonl", "log.jsonl.new", "tensorboard", "checkpoints"):
+        folder = tmp_path / f"run {name}"
+        run(config_of(steps=1, batch_size=4), Stripes(4), folder=folder)
+        place = folder / name
+        if place.is_dir():
+            place.rename(tmp_path / f"moved {name}")
+            (tmp_path / "mine").unlink()
+            (tmp_path / "mine").mkdir()
+        else:
+            place.unlink(missing_ok=True)
+        place.symlink_to(tmp_path / "mine")
+        with pytest.raises(UsageError, match="move away") if name[-1] in "ds" else contextlib.nullcontext():
+            run(config_of(steps=1, batch_size=4), Stripes(4), folder=folder)
+        if (tmp_path / "mine").is_dir():
+            assert not list((tmp_path / "mine").iterdir())
+            (tmp_path / "mine").rmdir()
+            (tmp_path / "mine").write_text("mine")
+        assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_progress_is_some_twenty_lines_where_there_is_no_terminal() -> None:

@@ -54,7 +54,7 @@ class Cache:
             return
         self._write(f"programs/{key}.json.gz", {**said, "format": FORMAT})
         with contextlib.suppress(OSError):
-            programs = (self.folder / "programs").iterdir()
+            programs = (self.folder / "programs").glob(f"{'[0-9a-f]' * 32}.json.gz")
             for other in sorted(programs, key=lambda file: file.stat().st_mtime)[:-_MOST_PROGRAMS]:
                 other.unlink()
 

@@ -177,6 +177,19 @@ def test_the_bound_holds_and_the_oldest_go_first(draw, write, tmp_path):
     assert list((cache / names[1]).glob("*-of-0000?")) == []
 
 
+def test_no_file_of_others_below_the_folder_is_deleted_to_make_room(draw, write, tmp_path):
+    mine = [tmp_path / "cache" / name for name in ("photos/a.jpg", "photos/b.part", "photos/a.jpg.lock")]
+    mine[0].parent.mkdir(parents=True)
+    for file in mine:
+        file.write_bytes(bytes(10_000))
+        os.utime(file, (1, 1))
+    folder = write(draw(18), shards=3)
+    bound = sum(map(len, content(folder).values())) + 100
+    kept = Loader(folder, batch_size=9, cache=f"disk:{tmp_path / 'cache'}", cache_bytes=bound)
+    kept.batch(0), kept.batch(1), wait(kept)
+    assert len(kept._shards.store.staged) == 3 and all(file.stat().st_size == 10_000 for file in mine)
+
+
 def test_what_a_loader_here_uses_is_not_deleted_and_the_rest_is_read_from_afar(draw, write, tmp_path):
     cache = tmp_path / "cache"
     folder, other = (write(draw(18, seed=seed), shards=3) for seed in (5, 6))
