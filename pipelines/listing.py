@@ -32,7 +32,7 @@ from halofeed.prep.annotations.contract import InParts, LayoutOptions
 from halofeed.prep.annotations.texts import with_written_texts
 from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.files import LocalFiles, settled_stamp
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
@@ -168,12 +168,13 @@ class ListingInJob:
         faults = {path: problem for one in listed for path, problem in one.faults.items()}
         files.adopt({}, faults)
         totals = self._planned(search, rules, listed)
+        stamp = functools.partial(settled_stamp, files)
         of_files = {path for one in listed for path in one.files}
         named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
         for path, problem in sorted(faults.items()):
             if path not in named:
                 reference = Reference(source=path, key=path, problem=problem)
-                self.written.add(reference.split, *totals.take(reference, files.size))
+                self.written.add(reference.split, *totals.take(reference, files.size, stamp))
         self.written.finish(())
         return totals
 
@@ -284,13 +285,14 @@ def _plan_pieces(
     layout, output = find_layout(search.layout), OutputFolder(search.folder)
     assert layout.in_parts is not None
     totals = Totals(in_order=None)
+    stamp = functools.partial(settled_stamp, source_files(search.images))
     first, places = some
     for number, place in enumerate(places, start=first):
         sizes = dict(json.loads(output.read(*place)))
         size = functools.partial(_size, search.images, sizes)
         references = layout.in_parts.references_of(sizes, rules, search.options)
         lines = [
-            totals.take(reference, size)[1] + b"\n"
+            totals.take(reference, size, stamp)[1] + b"\n"
             for reference in assign_splits(with_written_texts(references), search.splits)
         ]
         output.write(reference_file(number), b"".join(lines))

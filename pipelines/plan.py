@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source, settled_stamp
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
@@ -53,6 +54,7 @@ class Plan:
     Args:
         count: of references; `convertible` ones have no problem that is known before their files are read.
         fingerprints: of the references and labels; after the first those that earlier versions may have given them.
+        stamps: of all files that are to be read; "" where it is not known that these change with each of them.
     """
 
     task: str
@@ -61,6 +63,7 @@ class Plan:
     count: int
     convertible: int
     fingerprints: tuple[str, ...]
+    stamps: str
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -188,6 +191,7 @@ def make_plan(
         count=totals.count,
         convertible=totals.convertible,
         fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
+        stamps="" if totals.stamps is None else f"{totals.stamps:064x}",
     )
 
 
@@ -201,6 +205,7 @@ def _gather(
     totals = Totals()
     has_choice = bool(recipe.class_choice())
     names = totals.names_in_labels = NamesInLabels(files=sources.images)
+    stamp = functools.partial(settled_stamp, sources.images)
     with contextlib.nullcontext() if written is None else contextlib.closing(written):
         for reference in listed():
             if reference.channels and not recipe.rules.joins_files:
@@ -212,7 +217,7 @@ def _gather(
                 totals.masks.update(reference.masks)
             if reference.problem is None:
                 names.look(reference.masks)
-            identity, line = totals.take(reference, sources.images.size)
+            identity, line = totals.take(reference, sources.images.size, stamp)
             if written is not None:
                 written.add(reference.split, identity, line)
         if written is not None and totals.count:

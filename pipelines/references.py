@@ -19,7 +19,7 @@ import numpy as np
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.storage import OutputFolder, TemporaryFile
 from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.identity import shards_of
+from halofeed.schemas.identity import example_id, shards_of
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 
 REFERENCES_PER_FILE = 10_000
@@ -112,6 +112,14 @@ class FileByShard:
         np.save(stream, places[np.argsort(places[:, 0], kind="stable")])
         self._file.keep()
         self._output.write(_PLACES, stream.getvalue())
+
+    def take_over(self, output: OutputFolder, count: int, splits: Sequence[str]) -> None:
+        """Take the references of the first `count` numbered files of a folder, and finish."""
+        with contextlib.closing(self):
+            for number in range(count):
+                for reference, line in read_file(output, number):
+                    self.add(reference.split, example_id(reference.key), line)
+            self.finish(splits)
 
     def close(self) -> None:
         self._stack.close()

@@ -20,7 +20,7 @@ from halofeed.pipelines.lease import check_holder
 from halofeed.pipelines.objects.base import ChangedError
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
-from halofeed.prep.sources.files import ByteStream, LocalFiles
+from halofeed.prep.sources.files import ByteStream, LocalFiles, Stamp
 from halofeed.prep.sources.sizes import Sizes
 from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, is_hidden
 from halofeed.schemas.durable import sync
@@ -138,6 +138,9 @@ class RemoteFiles:
 
     def size(self, path: str) -> int | None:
         return self._known[path] if path in self._known else self.sizes().get(path)
+
+    def stamp(self, path: str) -> Stamp | None:
+        return None
 
     def refusal(self, path: str) -> str:
         return ""

@@ -25,10 +25,16 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The source and the folder of its images, absolute paths or URLs."""
+    """The source and the folder of its images, absolute paths or URLs.
+
+    Args:
+        stamps: a digest of the sizes, times and inodes of the source files before they were read; "" where these do not
+            prove that a file is the same.
+    """
 
     source: str
     images: str
+    stamps: str = ""
 
 
 def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
@@ -64,10 +70,13 @@ def recall(folder: str, manifest: Manifest) -> Origin | None:
             document = json.loads(stream.read(_MOST_BYTES))
         if document["folder"] != _place(folder) or document["manifest"] != _digest(manifest):
             return None
-        origin = Origin(source=document["source"], images=document["images"])
+        origin = Origin(
+            source=document["source"], images=document["images"], stamps=document.get("stamps", "")
+        )
     except (OSError, RuntimeError, ValueError, RecursionError, LookupError, TypeError):
         return None
-    return origin if all(isinstance(path, str) and path for path in vars(origin).values()) else None
+    is_told = all(isinstance(value, str) for value in vars(origin).values())
+    return origin if is_told and origin.source and origin.images else None
 
 
 def _place(folder: str) -> str:
