@@ -17,6 +17,7 @@ from pathlib import Path
 
 from halofeed.schemas.files import open_regular
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.sealed import sealed, unsealed
 
 MOST_KEPT = 1000
 """Data sets that are remembered; of more the one that was converted longest ago is forgotten."""
@@ -43,7 +44,7 @@ def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
     Args:
         folder: of the version, a path or a URL.
     """
-    document = {"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)}
+    document = sealed({"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)})
     try:
         file = _file(folder)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ def recall(folder: str, manifest: Manifest) -> Origin | None:
         with open_regular(_file(folder)) as stream:
             if os.fstat(stream.fileno()).st_uid != os.geteuid():
                 return None
-            document = json.loads(stream.read(_MOST_BYTES))
+            document = unsealed(json.loads(stream.read(_MOST_BYTES)))
         if document["folder"] != _place(folder) or document["manifest"] != _digest(manifest):
             return None
         origin = Origin(

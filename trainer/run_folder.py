@@ -18,6 +18,7 @@ from halofeed.schemas.beside import beside
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.run import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
+from halofeed.schemas.sealed import sealed
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer
@@ -149,7 +150,7 @@ def _begin(
         raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
     if chief:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / RUN_FILE, document)
+        write_json(folder / RUN_FILE, sealed(document))
 
 
 def _replaced(folder: Path) -> Path:

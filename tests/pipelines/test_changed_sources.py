@@ -12,7 +12,7 @@ import pytest
 from halofeed.prep.sources import files
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError, UsageError
-from tests.support.conversions import all_bytes, bytes_of, draw_folders, run_convert
+from tests.support.conversions import all_bytes, bytes_of, draw_folders, edited, run_convert
 from tests.support.dicom_writer import draw_series
 from tests.support.volume_support import save_nifti, write_table
 
@@ -97,10 +97,15 @@ def test_files_that_are_as_they_were_are_not_read_again_and_touched_ones_are_com
     for count in (4, 0):
         assert run_convert(source, tmp_path / "out", **FOLDERS).was_there and len(read) == count
         read.clear()
+    registry = Path(os.environ["XDG_STATE_HOME"], "halofeed/data-sets")
+    (state,) = (one for one in registry.glob("*.json") if str(tmp_path) in one.read_text())
+    with edited(state) as document:
+        document["stamps"] = document["stamps"][::-1]
+    assert run_convert(source, tmp_path / "out", **FOLDERS).was_there and len(read) == 4
     monkeypatch.setattr(files, "_SETTLED_NS", 10**15)  # all of them were changed a moment ago
     for _ in range(2):
-        assert run_convert(source, tmp_path / "out", **FOLDERS).was_there and len(read) == 4
         read.clear()
+        assert run_convert(source, tmp_path / "out", **FOLDERS).was_there and len(read) == 4
 
 
 WHILE_READ: dict[str, tuple[Callable[[Path], Path], dict[str, object], str]] = {
