@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,11 @@ def _with_members(reference: Reference, series_folder: str | None) -> Reference:
         return reference
     from halofeed.prep.formats.dicom.found import FoundFiles, from_bytes
 
-    slices = FoundFiles(images=from_bytes(OutputFolder(series_folder).read(reference.stored[0])))
+    output, name = OutputFolder(series_folder), reference.stored[0]
+    try:
+        slices = FoundFiles(images=from_bytes(output.read(name)))
+    except pickle.UnpicklingError as error:
+        raise JobError(f"{output.path(name)}: {error}; run the same command again") from error
     return replace(reference, members=slices.members, slices=slices)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.plan import Sources
-from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, reference_file
+from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.spread import Place, Spread, write_pieces
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, for_workers, is_remote, source_files
 from halofeed.pipelines.totals import Totals
@@ -38,6 +38,7 @@ from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.walk import Part
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits
+from halofeed.schemas.checksum import with_checksum, without_checksum
 from halofeed.schemas.errors import Problem, UsageError
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
 from halofeed.schemas.layout import TEMPORARY_FOLDER
@@ -258,7 +259,7 @@ def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
         for part in parts:
             files = iter(part.files)
             while some := list(islice(files, REFERENCES_PER_FILE)):
-                yield json.dumps(some).encode()
+                yield with_checksum(json.dumps(some).encode())
                 paths = [path for path, _ in some]
                 found.shown.add(in_parts.look(paths, search.options))
                 others = (path for path in paths if not is_image_name(path))
@@ -288,14 +289,14 @@ def _plan_pieces(
     stamp = functools.partial(settled_stamp, source_files(search.images))
     first, places = some
     for number, place in enumerate(places, start=first):
-        sizes = dict(json.loads(output.read(*place)))
+        sizes = dict(json.loads(without_checksum(output.read(*place))))
         size = functools.partial(_size, search.images, sizes)
         references = layout.in_parts.references_of(sizes, rules, search.options)
         lines = [
-            totals.take(reference, size, stamp)[1] + b"\n"
+            totals.take(reference, size, stamp)[1]
             for reference in assign_splits(with_written_texts(references), search.splits)
         ]
-        output.write(reference_file(number), b"".join(lines))
+        write_file(output, number, lines)
     ids = np.sort(np.frombuffer(totals.identities, np.int64))
     name = f"{TEMPORARY_FOLDER}/ids-{first:05d}"
     output.write(name, ids.tobytes())

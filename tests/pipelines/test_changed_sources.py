@@ -9,10 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from halofeed.pipelines.references import FileByShard, read_file, read_shard
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources import files
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError, UsageError
-from tests.support.conversions import all_bytes, bytes_of, draw_folders, edited, run_convert
+from tests.support.conversions import (
+    all_bytes,
+    bytes_of,
+    draw_folders,
+    edited,
+    planned,
+    run_convert,
+    shard_job,
+)
 from tests.support.dicom_writer import draw_series
 from tests.support.volume_support import save_nifti, write_table
 
@@ -142,3 +153,28 @@ def test_a_file_that_changes_while_it_is_converted_is_read_again_or_ends_the_job
     folder = Path(run_convert(source, tmp_path / "out", **options).folder)
     assert run_convert(source, tmp_path / "out", **options).was_there
     assert all_bytes(folder) == bytes_of(source, tmp_path / "fresh", **options)
+
+
+def test_references_that_changed_where_they_wait_for_their_shard_end_the_job(tmp_path: Path) -> None:
+    source, recipe = draw_folders(tmp_path / "src", 12), Recipe(layout="folders", height=8, width=8, shards=3)
+    plan, lines = planned(source, tmp_path / "a", recipe)
+    numbered, by_shard = OutputFolder(str(tmp_path / "a")), OutputFolder(str(tmp_path / "b"))
+    FileByShard(by_shard, recipe.shards).take_over(numbered, 1, plan.splits)
+    job = shard_job(recipe, plan, source, tmp_path, references_folder=str(tmp_path / "b"))
+
+    def read_all_shards() -> list[bytes]:
+        return [line for key in job.shard_keys() for line in read_shard(job, key)]
+
+    assert sorted(read_all_shards()) == sorted(lines)
+    for file, read in (
+        (tmp_path / "a/.incomplete/references-00000.jsonl", lambda: list(read_file(numbered, 0))),
+        (tmp_path / "b/.incomplete/references", read_all_shards),
+        (tmp_path / "b/.incomplete/references.npy", read_all_shards),
+    ):
+        whole = file.read_bytes()
+        alter(file)
+        with pytest.raises(
+            JobError, match=f"{file}: was changed after it was written; run the same command again"
+        ):
+            read()
+        file.write_bytes(whole)
