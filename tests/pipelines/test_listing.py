@@ -176,7 +176,7 @@ def test_sums_of_parts_are_those_of_the_whole_in_any_order(tmp_path):
     def taken(size: int, *some: listing.Reference) -> totals.Totals:
         found = totals.Totals()
         for one in some:
-            found.take(one, lambda _: size)
+            found.take(one, lambda _: size, lambda _: (size,) if size else None)
         return found
 
     whole, back = taken(7, *references), totals.Totals()
@@ -184,7 +184,11 @@ def test_sums_of_parts_are_those_of_the_whole_in_any_order(tmp_path):
         back.add(taken(7, one))
     assert back.fingerprints(b"")[0] == whole.fingerprints(b"")[0]
     assert sorted(back.identities) == sorted(whole.identities) and isinstance(back.identities, array)
+    assert back.stamps == whole.stamps
+    back.add(taken(0, references[0]))
+    assert back.stamps is None
     changed = taken(8, *references)
+    assert changed.stamps != whole.stamps
     assert changed.fingerprints(b"")[0] != whole.fingerprints(b"")[0]
     assert len(plan.fingerprints) == 2 and len(back.fingerprints(b"")) == 1 and lines
 
