@@ -374,13 +374,23 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
             raise UsageError(
                 f"{folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
             )
-        known = recall(run.options.folder, manifest)
-        is_proven = bool(plan.stamps) and known is not None and known.stamps == plan.stamps
-        if not is_proven and not is_remote(run.sources.images.root):
+        if not _is_proven(run, plan, manifest):
             if not run.choice.local:
                 by_shard.take_over(version, numbered.count, plan.splits)
             _check_contents(run, _job_of(run, plan, version, scratch), cure)
     return plan.stamps
+
+
+def _is_proven(run: _Run, plan: Plan, manifest: Manifest) -> bool:
+    """Whether the stamps of the sources say that they hold what they did.
+
+    Objects of a store count as the same where nothing is known: each had to be read over the network.
+    """
+    origin = recall(run.options.folder, manifest)
+    known = "" if origin is None else origin.stamps
+    if is_remote(run.sources.images.root) and not (known and plan.stamps):
+        return True
+    return bool(plan.stamps) and known == plan.stamps
 
 
 def _check_contents(run: _Run, job: ShardJob, cure: str) -> None:

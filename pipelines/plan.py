@@ -191,7 +191,7 @@ def make_plan(
         count=totals.count,
         convertible=totals.convertible,
         fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
-        stamps="" if totals.stamps is None else f"{totals.stamps:064x}",
+        stamps=_stamps_of(sources.images, totals),
     )
 
 
@@ -223,6 +223,12 @@ def _gather(
         if written is not None and totals.count:
             written.finish(_splits_of(totals))
     return totals
+
+
+def _stamps_of(images: LocalFiles | RemoteFiles, totals: Totals) -> str:
+    if isinstance(images, RemoteFiles):
+        return images.stamps
+    return "" if totals.stamps is None else f"{totals.stamps:064x}"
 
 
 def _splits_of(totals: Totals) -> tuple[str, ...]:
