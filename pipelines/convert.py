@@ -366,19 +366,34 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
     with contextlib.ExitStack() as stack:
         if not run.choice.local:
             stack.callback(version.sweep)
-        scratch = run.scratch or stack.enter_context(scratch_folder())
-        by_shard, numbered = FileByShard(OutputFolder(scratch), run.recipe.shards), NumberedFiles(version)
-        plan = run.plan(version, by_shard if run.choice.local else numbered)
-        if not _is_same(plan, run.recipe, manifest):
-            before, now = manifest.inputs.get("count"), plan.count
-            raise UsageError(
-                f"{folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
-            )
+        plan = _same_plan(run, version, manifest, None, cure)
         if not _is_proven(run, plan, manifest):
+            # Listed again, as references take room on the disk and are mostly not needed.
+            scratch = run.scratch or stack.enter_context(scratch_folder())
+            by_shard, numbered = FileByShard(OutputFolder(scratch), run.recipe.shards), NumberedFiles(version)
+            plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, cure)
             if not run.choice.local:
                 by_shard.take_over(version, numbered.count, plan.splits)
             _check_contents(run, _job_of(run, plan, version, scratch), cure)
     return plan.stamps
+
+
+def _same_plan(
+    run: _Run,
+    version: OutputFolder,
+    manifest: Manifest,
+    written: NumberedFiles | FileByShard | None,
+    cure: str,
+) -> Plan:
+    """The plan of a committed version, with what `written` takes; UsageError where it is that of another."""
+    plan = run.plan(version, written)
+    if not _is_same(plan, run.recipe, manifest):
+        before, now = manifest.inputs.get("count"), plan.count
+        raise UsageError(
+            f"{run.options.folder} was converted from other sources or labels ({before} inputs then, {now} now); "
+            f"{cure}"
+        )
+    return plan
 
 
 def _is_proven(run: _Run, plan: Plan, manifest: Manifest) -> bool:

@@ -272,8 +272,8 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a digit of the loader's step": lambda folder: overwrite(
         folder / "loader/metadata", lambda data: re.sub(rb'("step": ?)2', rb"\g<1>1", data)
     ),
-    "a checksum of a leaf that is left out": lambda folder: overwrite(
-        folder / "loader/metadata", lambda data: data.replace(b'"checksums"', b'"checksumz"', 1)
+    "the name of a leaf among the checksums": lambda folder: overwrite(
+        folder / "loader/metadata", lambda data: data.replace(b'".step"', b'".stop"')
     ),
 }
 
