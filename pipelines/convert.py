@@ -421,10 +421,11 @@ def _check_contents(run: _Run, job: ShardJob, cure: str) -> None:
             with contextlib.suppress(CorruptFileError, FileNotFoundError):
                 changed = changed_input(job, key, lines, sources, threads)
                 if changed is not None:
-                    files = ", ".join(changed.paths[:_MOST_NAMED]) or changed.source
+                    paths = changed.paths or (changed.source,)
+                    files = f"{'one of ' * (len(paths) > 1)}{', '.join(paths[:_MOST_NAMED])}"
                     raise UsageError(
-                        f"{run.options.folder} was converted from other sources or labels: the content of {files} is "
-                        f"another now, or cannot be read; {cure}"
+                        f"{run.options.folder} was converted from other sources or labels: {files} has changed, or "
+                        f"cannot be read; {cure}"
                     )
 
 
