@@ -110,8 +110,9 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     text = json.dumps(plan, indent=1) + "\n"
     if parsed.data is not None:
         from halofeed.schemas.plan import plan_file
+        from halofeed.schemas.sealed import sealed
 
-        write_whole(plan_file(parsed.data), text.encode())
+        write_whole(plan_file(parsed.data), (json.dumps(sealed(plan), indent=1) + "\n").encode())
     if parsed.json and parsed.json != "-":
         write_whole(Path(parsed.json), text.encode())
     if parsed.html:

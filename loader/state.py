@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.sealed import unsealed
 
 STATE_VERSION = 1
 
@@ -38,10 +39,16 @@ def restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
         stream: what the state must agree with, key by key.
 
     Raises:
-        UsageError: lists everything that differs.
+        UsageError: lists everything that differs; or the state was changed after it was given.
     """
     if not isinstance(state, Mapping) or "step" not in state:
         raise UsageError(f"not a loader's state: expected a dictionary with a step, got {state!r:.80}")
+    try:
+        state = unsealed(dict(state))
+    except ValueError as error:
+        raise UsageError(
+            f"state: {error}; restore it as it was saved, or start at a step of your choice, such as start_step=0"
+        ) from error
     if state.get("state_version") != STATE_VERSION:
         raise UsageError(
             f"state: expected state_version {STATE_VERSION}, got {state.get('state_version')!r}; it was saved by "

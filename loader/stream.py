@@ -19,6 +19,7 @@ from halofeed.loader.state import STATE_VERSION, restore_step
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.partition import Partition
+from halofeed.schemas.sealed import sealed
 
 if TYPE_CHECKING:
     import jax
@@ -206,7 +207,7 @@ class Stream(abc.ABC):
         Raises:
             UsageError: the step is negative or past the stream's end.
         """
-        return {"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()}
+        return sealed({"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()})
 
     def restore(self, state: Mapping[str, Any]) -> int:
         """The step at which to go on.

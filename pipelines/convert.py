@@ -19,10 +19,10 @@ from halofeed.pipelines.listing import BELIEVED, ListingInJob
 from halofeed.pipelines.lock import held
 from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
-from halofeed.pipelines.ordered import in_thread, is_done
+from halofeed.pipelines.ordered import OrderedThreads, in_thread, is_done
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, job_counts, job_error
-from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.references import FileByShard, NumberedFiles, read_shard
 from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote, want
 from halofeed.pipelines.replace import (
     check_own,
@@ -35,20 +35,21 @@ from halofeed.pipelines.replace import (
 )
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
+from halofeed.pipelines.sinks import changed_input
 from halofeed.pipelines.spread import Spread, spread_by_beam
-from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote
+from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote, source_files
 from halofeed.pipelines.worker import KEPT
-from halofeed.pipelines.workers import Workers, workers_in
+from halofeed.pipelines.workers import Workers, available_cores, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import MEBIBYTE
 from halofeed.schemas import stopping
-from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.errors import CorruptFileError, JobError, UsageError
 from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
-from halofeed.schemas.origin import Origin, remember
+from halofeed.schemas.origin import Origin, recall, remember
 from halofeed.schemas.system_errors import in_words
 from halofeed.schemas.telling import tell
 
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.listing import SeriesListing
 
 T = TypeVar("T")
+_MOST_NAMED = 4
+"""Files of one input, of which one has changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,24 +118,24 @@ def convert(
         check_replacement(replacement, options.name)
         committed = _committed(version)
         if committed is not None and not options.overwrite:
-            _check_same(run, version, committed)
+            stamps = _check_same(run, version, committed)
             check_committed_budget(committed, options.max_rejected, options.folder)
             if _is_whole(version, committed):
                 version.sweep()
                 discard(replacement, version, options.name)
-                _remember(options, sources, committed)
+                _remember(options, sources, committed, stamps)
                 return Conversion(manifest=committed, folder=options.folder, was_there=True)
         if version.exists(MANIFEST):
             with _unharmed(options.folder, replacement.root):
                 _or_withdraw(replacement, lambda: replacement.make(mode_of_new(version)))
                 with held(replacement.root) as replacement.holder:
-                    _make(run, replacement, version, committed)
+                    stamps = _make(run, replacement, version, committed)
                     take_place(replacement, version, options.name)
         else:
-            _make(run, version)
+            stamps = _make(run, version)
             discard(replacement, version, options.name)
         manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
-        _remember(options, sources, manifest)
+        _remember(options, sources, manifest, stamps)
         return Conversion(manifest=manifest, folder=options.folder, was_there=False)
 
 
@@ -217,10 +220,14 @@ class _Run:
         return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
 
 
-def _remember(options: JobOptions, sources: Sources, manifest: Manifest) -> None:
-    """Keep for this user where the sources lie, so that a report can show them; the data set does not say it."""
+def _remember(options: JobOptions, sources: Sources, manifest: Manifest, stamps: str) -> None:
+    """Keep for this user where the sources lie, so that a report can show them; the data set does not say it.
+
+    Args:
+        stamps: of a `Plan`, made before the sources were read of which the data set is.
+    """
     source, images = map(for_workers, (options.source, sources.images.root))
-    remember(options.folder, manifest, Origin(source=source, images=images))
+    remember(options.folder, manifest, Origin(source=source, images=images, stamps=stamps))
 
 
 def _committed(version: OutputFolder) -> Manifest | None:
@@ -250,13 +257,16 @@ def _unharmed(folder: str, replacement: str) -> Iterator[None]:
 
 def _make(
     run: _Run, output: OutputFolder, replaces: OutputFolder | None = None, committed: Manifest | None = None
-) -> None:
+) -> str:
     """Convert into a folder that another command may have begun, as far as its commit.
 
     Args:
         output: the folder.
         replaces: the version that stands, whose finished shards are taken over where they are the same.
         committed: its manifest, if that is whole.
+
+    Returns:
+        The stamps of the plan.
     """
     options, recipe, choice = run.options, run.recipe, run.choice
     references: NumberedFiles | FileByShard = NumberedFiles(output)
@@ -279,31 +289,40 @@ def _make(
 
     plan = _or_withdraw(output, prepare)
     output.delete([MANIFEST])
-    job = ShardJob(
-        recipe=recipe,
-        task=plan.task,
-        labels=plan.labels,
-        name=options.name,
-        version=options.version,
-        images=for_workers(run.sources.images.root),
-        folder=for_workers(output.root),
+    job = dataclasses.replace(
+        _job_of(run, plan, output, references_folder),
         replaces=None if replaces is None else for_workers(replaces.root),
-        splits=plan.splits,
-        inputs=plan.inputs,
-        max_rejected=options.max_rejected,
-        threads=choice.threads,
-        room_bytes=choice.room_bytes,
-        progress_folder=run.scratch,
-        series_folder=run.series_folder(output),
-        references_folder=references_folder,
-        holder=output.holder,
-        store_settings=run.store_settings,
     )
     if run.scratch is None:
         _run_elsewhere(run, job, references.count, output)
     else:
         _run_here(run, job, plan.count, run.scratch)
     output.sweep()
+    return plan.stamps
+
+
+def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str | None) -> ShardJob:
+    """The job of a plan that replaces nothing."""
+    return ShardJob(
+        recipe=run.recipe,
+        task=plan.task,
+        labels=plan.labels,
+        name=run.options.name,
+        version=run.options.version,
+        images=for_workers(run.sources.images.root),
+        folder=for_workers(output.root),
+        replaces=None,
+        splits=plan.splits,
+        inputs=plan.inputs,
+        max_rejected=run.options.max_rejected,
+        threads=run.choice.threads,
+        room_bytes=run.choice.room_bytes,
+        progress_folder=run.scratch,
+        series_folder=run.series_folder(output),
+        references_folder=references_folder,
+        holder=output.holder,
+        store_settings=run.store_settings,
+    )
 
 
 def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
@@ -345,22 +364,79 @@ def _is_same(plan: Plan, recipe: Recipe, manifest: Manifest) -> bool:
     return not recipe.difference(manifest.recipe) and manifest.inputs.get("fingerprint") in plan.fingerprints
 
 
-def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> None:
-    """Refuse a committed version of another recipe or other sources."""
+def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
+    """Refuse a committed version of another recipe or other sources; the stamps of these.
+
+    What the sources hold is read where their stamps do not prove that it is what was converted.
+    """
     folder, cure = run.options.folder, "take another --version, or add --overwrite"
     if differences := run.recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
         raise UsageError(f"{folder} was converted with another recipe; {cure}:\n{listed}")
-    try:
-        plan = run.plan(version, None)
-    finally:
+    with contextlib.ExitStack() as stack:
         if not run.choice.local:
-            version.sweep()
+            stack.callback(version.sweep)
+        plan = _same_plan(run, version, manifest, None, cure)
+        if not _is_proven(run, plan, manifest):
+            # Listed again, as references take room on the disk and are mostly not needed.
+            scratch = run.scratch or stack.enter_context(scratch_folder())
+            by_shard, numbered = FileByShard(OutputFolder(scratch), run.recipe.shards), NumberedFiles(version)
+            plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, cure)
+            if not run.choice.local:
+                by_shard.take_over(version, numbered.count, plan.splits)
+            _check_contents(run, _job_of(run, plan, version, scratch), cure)
+    return plan.stamps
+
+
+def _same_plan(
+    run: _Run,
+    version: OutputFolder,
+    manifest: Manifest,
+    written: NumberedFiles | FileByShard | None,
+    cure: str,
+) -> Plan:
+    """The plan of a committed version, with what `written` takes; UsageError where it is that of another."""
+    plan = run.plan(version, written)
     if not _is_same(plan, run.recipe, manifest):
         before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
-            f"{folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
+            f"{run.options.folder} was converted from other sources or labels ({before} inputs then, {now} now); "
+            f"{cure}"
         )
+    return plan
+
+
+def _is_proven(run: _Run, plan: Plan, manifest: Manifest) -> bool:
+    """Whether the stamps of the sources say that they hold what they did.
+
+    Objects of a store count as the same where nothing is known: each had to be read over the network.
+    """
+    origin = recall(run.options.folder, manifest)
+    known = "" if origin is None else origin.stamps
+    if is_remote(run.sources.images.root) and not (known and plan.stamps):
+        return True
+    return bool(plan.stamps) and known == plan.stamps
+
+
+def _check_contents(run: _Run, job: ShardJob, cure: str) -> None:
+    """Refuse a committed version of files that hold something else now; of a damaged shard they are not compared."""
+    sources, keys = source_files(job.images), job.shard_keys()
+    with (
+        contextlib.closing(OrderedThreads(available_cores())) as threads,
+        contextlib.closing(Bar(len(keys), "shards compared", show=run.show_progress)) as bar,
+    ):
+        for number, key in enumerate(keys):
+            bar.update(number, None)
+            lines = [line.decode("utf-8", "surrogateescape") for line in read_shard(job, key)]
+            with contextlib.suppress(CorruptFileError, FileNotFoundError):
+                changed = changed_input(job, key, lines, sources, threads)
+                if changed is not None:
+                    paths = changed.paths or (changed.source,)
+                    files = f"{'one of ' * (len(paths) > 1)}{', '.join(paths[:_MOST_NAMED])}"
+                    raise UsageError(
+                        f"{run.options.folder} was converted from other sources or labels: {files} has changed, or "
+                        f"cannot be read; {cure}"
+                    )
 
 
 def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: OutputFolder) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,11 +12,14 @@ from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Converter
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import CHANGED, SourceFiles, Stamp
 from halofeed.prep.sources.memory import MemoryBudget, Share, lacks_memory, with_room
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import HalofeedError, JobError, SourceError
 from halofeed.schemas.system_errors import shortage
+
+_ATTEMPTS, _PAUSE_SECONDS = 4, 0.1
+"""How often an input is converted that changes meanwhile, and the shortest pause before the next time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +39,7 @@ class _HashedFiles:
         self._hashes: dict[str, str] = {}
         self.root, self.sizes, self.size, self.faults = files.root, files.sizes, files.size, files.faults
         self.refusal, self.files_in, self.has_folder = files.refusal, files.files_in, files.has_folder
-        self.open, self.head = files.open, files.head
+        self.open, self.head, self.stamp = files.open, files.head, files.stamp
 
     def read(self, path: str) -> bytes:
         if is_remote(self.root):  # where asking for a file's size lists the whole folder
@@ -85,11 +90,46 @@ def _with_members(reference: Reference, series_folder: str | None) -> Reference:
         return reference
     from halofeed.prep.formats.dicom.found import FoundFiles, from_bytes
 
-    slices = FoundFiles(images=from_bytes(OutputFolder(series_folder).read(reference.stored[0])))
+    output, name = OutputFolder(series_folder), reference.stored[0]
+    try:
+        slices = FoundFiles(images=from_bytes(output.read(name)))
+    except pickle.UnpicklingError as error:
+        raise JobError(f"{output.path(name)}: {error}; run the same command again") from error
     return replace(reference, members=slices.members, slices=slices)
 
 
 def _convert_now(reference: Reference, sources: SourceFiles, converter: Converter, share: Share) -> Outcome:
+    """The outcome of files that stayed the same from the first look at them to the last.
+
+    Raises:
+        JobError: they did not, whichever time.
+    """
+    changed = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_SECONDS * 2**attempt)
+        before = _stamps(reference, sources)
+        outcome = _convert_once(reference, sources, converter, share)
+        is_listed_otherwise = isinstance(outcome.result, SourceError) and outcome.result.reason == CHANGED
+        after = _stamps(reference, sources)
+        changed = next((path for path in before if before[path] != after[path]), "")
+        if is_listed_otherwise:
+            changed = changed or reference.source
+            break
+        if not changed:
+            return outcome
+        del outcome
+    raise JobError(
+        f"{changed}: was changed while it was converted; run the same command again once nothing writes to it. What is "
+        "finished is kept"
+    )
+
+
+def _stamps(reference: Reference, sources: SourceFiles) -> dict[str, Stamp | None]:
+    return {path: sources.stamp(path) for path in reference.paths}
+
+
+def _convert_once(reference: Reference, sources: SourceFiles, converter: Converter, share: Share) -> Outcome:
     files, rebuilt = _HashedFiles(sources, share), False
     result: tuple[Record, ...] | SourceError
     try:

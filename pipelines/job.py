@@ -242,6 +242,8 @@ def reference_to_json(reference: Reference) -> str:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
     if reference.labels is not None:
         document["labels"] = list(reference.labels)
+    if reference.stored is not None:
+        document["stored"] = reference.stored[:2]
     if reference.members:
         folder = common_folder(reference.members)
         folder = "" if folder == "." else f"{folder}/"
@@ -286,6 +288,8 @@ def reference_from_json(text: str) -> Reference:
     document = json.loads(text)
     boxes = document.pop("boxes", None)
     document = {name: _as_tuples(value) for name, value in document.items()}
+    if "stored" in document:
+        document["stored"] += ("",)
     if boxes is not None:
         document["boxes"] = tuple(map(_box_from_json, boxes))
     if "members" in document:

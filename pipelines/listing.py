@@ -24,7 +24,7 @@ import numpy as np
 
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.plan import Sources
-from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, reference_file
+from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.spread import Place, Spread, write_pieces
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, for_workers, is_remote, source_files
 from halofeed.pipelines.totals import Totals
@@ -32,12 +32,13 @@ from halofeed.prep.annotations.contract import InParts, LayoutOptions
 from halofeed.prep.annotations.texts import with_written_texts
 from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.files import LocalFiles, settled_stamp
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.walk import Part
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits
+from halofeed.schemas.checksum import with_checksum, without_checksum
 from halofeed.schemas.errors import Problem, UsageError
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
 from halofeed.schemas.layout import TEMPORARY_FOLDER
@@ -168,12 +169,13 @@ class ListingInJob:
         faults = {path: problem for one in listed for path, problem in one.faults.items()}
         files.adopt({}, faults)
         totals = self._planned(search, rules, listed)
+        stamp = functools.partial(settled_stamp, files)
         of_files = {path for one in listed for path in one.files}
         named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
         for path, problem in sorted(faults.items()):
             if path not in named:
                 reference = Reference(source=path, key=path, problem=problem)
-                self.written.add(reference.split, *totals.take(reference, files.size))
+                self.written.add(reference.split, *totals.take(reference, files.size, stamp))
         self.written.finish(())
         return totals
 
@@ -257,7 +259,7 @@ def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
         for part in parts:
             files = iter(part.files)
             while some := list(islice(files, REFERENCES_PER_FILE)):
-                yield json.dumps(some).encode()
+                yield with_checksum(json.dumps(some).encode())
                 paths = [path for path, _ in some]
                 found.shown.add(in_parts.look(paths, search.options))
                 others = (path for path in paths if not is_image_name(path))
@@ -284,16 +286,17 @@ def _plan_pieces(
     layout, output = find_layout(search.layout), OutputFolder(search.folder)
     assert layout.in_parts is not None
     totals = Totals(in_order=None)
+    stamp = functools.partial(settled_stamp, source_files(search.images))
     first, places = some
     for number, place in enumerate(places, start=first):
-        sizes = dict(json.loads(output.read(*place)))
+        sizes = dict(json.loads(without_checksum(output.read(*place))))
         size = functools.partial(_size, search.images, sizes)
         references = layout.in_parts.references_of(sizes, rules, search.options)
         lines = [
-            totals.take(reference, size)[1] + b"\n"
+            totals.take(reference, size, stamp)[1]
             for reference in assign_splits(with_written_texts(references), search.splits)
         ]
-        output.write(reference_file(number), b"".join(lines))
+        write_file(output, number, lines)
     ids = np.sort(np.frombuffer(totals.identities, np.int64))
     name = f"{TEMPORARY_FOLDER}/ids-{first:05d}"
     output.write(name, ids.tobytes())

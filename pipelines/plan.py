@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shlex
@@ -25,7 +26,7 @@ from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source, settled_stamp
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
@@ -55,6 +56,7 @@ class Plan:
     Args:
         count: of references; `convertible` ones have no problem that is known before their files are read.
         fingerprints: of the references and labels; after the first those that earlier versions may have given them.
+        stamps: of all files that are to be read; "" where it is not known that these change with each of them.
     """
 
     task: str
@@ -63,6 +65,7 @@ class Plan:
     count: int
     convertible: int
     fingerprints: tuple[str, ...]
+    stamps: str
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -193,6 +196,7 @@ def make_plan(
         count=totals.count,
         convertible=totals.convertible,
         fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
+        stamps=_stamps_of(sources.images, totals),
     )
 
 
@@ -206,6 +210,7 @@ def _gather(
     totals = Totals()
     has_choice = bool(recipe.class_choice())
     names = totals.names_in_labels = NamesInLabels(files=sources.images)
+    stamp = functools.partial(settled_stamp, sources.images)
     with contextlib.nullcontext() if written is None else contextlib.closing(written):
         for reference in listed():
             if reference.channels and not recipe.rules.joins_files:
@@ -217,12 +222,18 @@ def _gather(
                 totals.masks.update(reference.masks)
             if reference.problem is None:
                 names.look(reference.masks)
-            identity, line = totals.take(reference, sources.images.size)
+            identity, line = totals.take(reference, sources.images.size, stamp)
             if written is not None:
                 written.add(reference.split, identity, line)
         if written is not None and totals.count:
             written.finish(_splits_of(totals))
     return totals
+
+
+def _stamps_of(images: LocalFiles | RemoteFiles, totals: Totals) -> str:
+    if isinstance(images, RemoteFiles):
+        return images.stamps
+    return "" if totals.stamps is None else f"{totals.stamps:064x}"
 
 
 def _splits_of(totals: Totals) -> tuple[str, ...]:

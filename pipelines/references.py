@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.storage import OutputFolder, TemporaryFile
 from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.identity import shards_of
+from halofeed.schemas.checksum import crc32c, with_checksum, without_checksum
+from halofeed.schemas.errors import JobError
+from halofeed.schemas.identity import example_id, shards_of
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 
 REFERENCES_PER_FILE = 10_000
@@ -60,7 +66,7 @@ class NumberedFiles:
         """Leave nothing behind that is not finished."""
 
     def _write(self) -> None:
-        self._output.write(reference_file(self.count), b"\n".join(self._lines) + b"\n")
+        write_file(self._output, self.count, self._lines)
         self._lines, self.count = [], self.count + 1
 
 
@@ -96,9 +102,9 @@ class FileByShard:
         places = []
         for some in np.split(order, pieces) if self._lines else ():
             piece = b"".join(self._lines[line] + b"\n" for line in some.tolist())
-            places.append((numbers[some[0]], self._file.stream.tell(), len(piece)))
+            places.append((numbers[some[0]], self._file.stream.tell(), len(piece), crc32c(piece)))
             self._file.stream.write(piece)
-        self._places.append(np.array(places, np.int64).reshape(-1, 3))
+        self._places.append(np.array(places, np.int64).reshape(-1, 4))
         self._lines, self._numbers, self._identities, self._bytes = [], array("q"), array("q"), 0
 
     def finish(self, splits: Sequence[str]) -> None:
@@ -111,7 +117,15 @@ class FileByShard:
         stream = io.BytesIO()
         np.save(stream, places[np.argsort(places[:, 0], kind="stable")])
         self._file.keep()
-        self._output.write(_PLACES, stream.getvalue())
+        self._output.write(_PLACES, with_checksum(stream.getvalue()))
+
+    def take_over(self, output: OutputFolder, count: int, splits: Sequence[str]) -> None:
+        """Take the references of the first `count` numbered files of a folder, and finish."""
+        with contextlib.closing(self):
+            for number in range(count):
+                for reference, line in read_file(output, number):
+                    self.add(reference.split, example_id(reference.key), line)
+            self.finish(splits)
 
     def close(self) -> None:
         self._stack.close()
@@ -122,22 +136,53 @@ def reference_file(number: int) -> str:
     return f"{TEMPORARY_FOLDER}/references-{number:05d}.jsonl"
 
 
+def write_file(output: OutputFolder, number: int, lines: Sequence[bytes]) -> None:
+    """Write one of the files for a shuffle."""
+    output.write(reference_file(number), with_checksum(b"\n".join(lines)))
+
+
 def read_file(output: OutputFolder, number: int) -> Iterator[tuple[Reference, bytes]]:
-    """The references of one file, parsed and as they stand."""
-    for line in output.read(reference_file(number)).split(b"\n"):
+    """The references of one file, parsed and as they stand; JobError where they are not as they were written."""
+    name = reference_file(number)
+    with _naming(output.path(name)):
+        data = without_checksum(output.read(name))
+    for line in data.split(b"\n"):
         if line:
             yield reference_from_json(line.decode("utf-8", "surrogateescape")), line
 
 
 def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
-    """The references of a shard of a job whose references lie by shard."""
+    """The references of a shard of a job whose references lie by shard; JobError as of `read_file`."""
     assert job.references_folder is not None
     output = OutputFolder(job.references_folder)
-    places = np.load(output.path(_PLACES), mmap_mode="r")
+    found = os.stat(output.path(_PLACES))
+    places = _places(output.path(_PLACES), (found.st_ino, found.st_mtime_ns))
     first, last = np.searchsorted(places[:, 0], (job.number_of(key), job.number_of(key) + 1))
     lines: list[bytes] = []
     with output.open(_BY_SHARD) as stream:
-        for _, start, size in places[first:last].tolist():
+        for _, start, size, checksum in places[first:last].tolist():
             stream.seek(start)
-            lines += stream.read(size).splitlines()
+            piece = stream.read(size)
+            if crc32c(piece) != checksum:
+                raise _changed(output.path(_BY_SHARD))
+            lines += piece.splitlines()
     return lines
+
+
+@lru_cache(maxsize=1)
+def _places(path: str, _: tuple[int, int]) -> NDArray[np.int64]:
+    """Where the pieces lie, read once for all shards that this process writes."""
+    with _naming(path), open(path, "rb") as stream:
+        return np.asarray(np.load(io.BytesIO(without_checksum(stream.read()))))
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise _changed(path) from error
+
+
+def _changed(path: str) -> JobError:
+    return JobError(f"{path}: was changed after it was written; run the same command again")

@@ -81,8 +81,7 @@ def write_shard(
     with output.temporary(name, _HEAVY_BUFFERS if heavy else 2) as file:
         writer = RecordWriter(file.stream)
         for outcome in outcomes:
-            source = outcome.reference.source
-            contents[source] = outcome.content
+            contents[outcome.reference.source] = outcome.content
             if isinstance(outcome.result, SourceError):
                 rejected.append(_entry(outcome.reference, outcome.result))
                 count(0, rejected[-1:])
@@ -194,6 +193,25 @@ def _finished_index(
                     OutputFolder(job.folder, job.holder).take(file, OutputFolder(folder))
             return index
     return None
+
+
+def changed_input(
+    job: ShardJob, key: ShardKey, references: Sequence[str], sources: SourceFiles, threads: OrderedThreads
+) -> Reference | None:
+    """The first reference of a finished shard whose files hold something else than what it was made of.
+
+    Those that could not be read when it was made are not compared.
+
+    Raises:
+        CorruptFileError: the index is damaged.
+        OSError: it cannot be read.
+    """
+    name = index_file(job.shard_file(key))
+    index = ShardIndex.from_bytes(OutputFolder(job.folder).read(name), name)
+    known = [one for one in _classify(references)[1] if index.inputs.get(one.source)]
+    budget = job.recipe.memory_budget(job.room_bytes)
+    contents = contents_of(known, sources, budget, threads, job.series_folder)
+    return next((one for one in known if contents[one.source] != index.inputs[one.source]), None)
 
 
 def _whole_index(output: OutputFolder, name: str, inputs: Set[str]) -> ShardIndex | None:

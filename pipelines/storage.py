@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -20,7 +21,7 @@ from halofeed.pipelines.lease import check_holder
 from halofeed.pipelines.objects.base import ChangedError
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
-from halofeed.prep.sources.files import ByteStream, LocalFiles
+from halofeed.prep.sources.files import ByteStream, LocalFiles, Stamp
 from halofeed.prep.sources.sizes import Sizes
 from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, is_hidden
 from halofeed.schemas import ownership
@@ -76,7 +77,13 @@ _Size = TypeVar("_Size", int, int | None)
 
 
 class RemoteFiles:
-    """The files below an address."""
+    """The files below an address.
+
+    Attributes:
+        stamps: of all of them, once they were listed at once; "" before.
+    """
+
+    stamps = ""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
@@ -86,14 +93,14 @@ class RemoteFiles:
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
-            self._know(self._below(""))
+            self._know(self._all())
             assert self._sizes is not None
         return self._sizes
 
     def lists_within(self, count: int) -> bool:
         """As of `LocalFiles`."""
         if self._sizes is None:
-            found = list(islice(self._below(""), count + 1))
+            found = list(islice(self._all(), count + 1))
             if len(found) > count:
                 return False
             self._know(found)
@@ -119,6 +126,20 @@ class RemoteFiles:
         """As of `LocalFiles`; they are listed as they are gone through."""
         return Part(files=self._below(_start(folder)))
 
+    def _all(self) -> Iterator[tuple[str, int]]:
+        """Every file; `stamps` is known at the end."""
+        total = 0
+
+        def listed() -> Iterator[tuple[str, int]]:
+            nonlocal total
+            for address, size, version in store_of(self.root).versions(f"{self.root}/"):
+                told = f"{address} {size} {version}".encode("utf-8", "surrogateescape")
+                total = (total + int.from_bytes(hashlib.sha256(told).digest(), "big")) % 2**256
+                yield address, size
+
+        yield from ((path, size) for path, size in self._visible(listed()) if not path.endswith("/"))
+        self.stamps = f"{total:064x}"
+
     def _below(self, start: str) -> Iterator[tuple[str, int]]:
         """The files whose paths begin so."""
         listed = store_of(self.root).listed(f"{self.root}/{start}")
@@ -139,6 +160,9 @@ class RemoteFiles:
 
     def size(self, path: str) -> int | None:
         return self._known[path] if path in self._known else self.sizes().get(path)
+
+    def stamp(self, path: str) -> Stamp | None:
+        return None
 
     def refusal(self, path: str) -> str:
         return ""

@@ -12,6 +12,7 @@ from typing import Any
 from halofeed.pipelines.job import reference_to_json
 from halofeed.pipelines.label_names import NamesInLabels
 from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
+from halofeed.prep.sources.files import Stamp
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import is_volume_name
@@ -35,6 +36,8 @@ class Totals:
         identities: of the convertible ones, where they are not checked to be unique elsewhere.
         digests: the sum of the SHA-256 of each with its files' sizes, modulo 2**256: the same in any order.
         in_order: the digest of the same one after the other, as earlier versions knew them; None if they came in parts.
+        stamps: the sum of digests of the stamps of all files that are to be read; None where one has none, or may
+            change now and keep it.
         first_sources: of each label the first image.
     """
 
@@ -43,6 +46,7 @@ class Totals:
     identities: array[int] = field(default_factory=lambda: array("q"))
     digests: int = 0
     in_order: Any = field(default_factory=hashlib.sha256)
+    stamps: int | None = 0
     splits: set[str] = field(default_factory=set)
     labels: Counter[str] = field(default_factory=Counter)
     first_sources: dict[str, str] = field(default_factory=dict)
@@ -67,11 +71,17 @@ class Totals:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, identities=array("q"))
 
-    def take(self, reference: Reference, size: Callable[[str], int | None]) -> tuple[int, bytes]:
+    def take(
+        self,
+        reference: Reference,
+        size: Callable[[str], int | None],
+        stamp: Callable[[str], Stamp | None],
+    ) -> tuple[int, bytes]:
         """Count one more reference.
 
         Args:
             size: the bytes of a source file.
+            stamp: its settled stamp.
 
         Returns:
             The id of its example, and the reference as text.
@@ -88,6 +98,7 @@ class Totals:
             self.identities.append(identity)
             self.convertible += 1
             self._take_sound(reference)
+            self._take_stamps(reference, stamp)
         else:
             stage, reason, detail = reference.problem
             named = f"{stage}: {reason}"
@@ -116,6 +127,17 @@ class Totals:
             self.labels[label] += 1
             self.first_sources.setdefault(label, reference.source)
 
+    def _take_stamps(self, reference: Reference, stamp: Callable[[str], Stamp | None]) -> None:
+        if self.stamps is None:
+            return
+        stamps = [stamp(path) for path in reference.paths]
+        of_series = reference.stored[2] if reference.stored else "no series"
+        if None in stamps or not of_series:
+            self.stamps = None
+            return
+        told = repr((reference.key, of_series, stamps)).encode()
+        self.stamps = (self.stamps + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
+
     def add(self, later: Totals) -> None:
         """Add what was gathered of references that come later."""
         self.count += later.count
@@ -123,6 +145,8 @@ class Totals:
         self.identities.extend(later.identities)
         self.digests = (self.digests + later.digests) % _DIGESTS
         self.in_order = None
+        both = (self.stamps, later.stamps)
+        self.stamps = None if both[0] is None or both[1] is None else (both[0] + both[1]) % _DIGESTS
         self.splits |= later.splits
         self.labels.update(later.labels)
         for label, source in later.first_sources.items():

@@ -54,6 +54,27 @@ def extend_address() -> int | None:
     return None if _extend is None else ctypes.cast(cast(Any, _extend), ctypes.c_void_p).value
 
 
+def with_checksum(data: bytes) -> bytes:
+    """Bytes that are kept for a later step, followed by their CRC32C."""
+    return data + crc32c(data).to_bytes(4, "little")
+
+
+def without_checksum(data: bytes) -> bytes:
+    """The bytes that `with_checksum` was given.
+
+    Raises:
+        ValueError: these are others.
+
+    >>> without_checksum(with_checksum(b"abc")), without_checksum(with_checksum(b"abd")[:3] + with_checksum(b"abc")[3:])
+    Traceback (most recent call last):
+        ...
+    ValueError: its checksum is wrong, so it was changed after it was written
+    """
+    if crc32c(data[:-4]).to_bytes(4, "little") != data[-4:]:
+        raise ValueError("its checksum is wrong, so it was changed after it was written")
+    return data[:-4]
+
+
 def mask_crc(crc: int) -> int:
     """TFRecord's masked CRC: rotated right by 15 bits, plus a constant, modulo 2**32."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

@@ -37,24 +37,29 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """The bytes of a regular file of at most `most_bytes`, as many as its size says.
 
     Raises:
-        OSError: as `open_regular`, and where it is larger.
+        OSError: as `open_regular`, and where it is larger, or somebody writes into it meanwhile.
     """
-    descriptor, size = _opened(path, most_bytes)
+    descriptor, found = _opened(path, most_bytes)
+    size = found.st_size
     try:
         if size > _MOST_AT_ONCE:
             # Filled piece by piece in one place: pieces put together would take the memory twice.
             with open(descriptor, "rb", closefd=False) as stream:
-                return stream.read(size) or b""
-        data = os.read(descriptor, size) if size else b""
-        while len(data) < size and (piece := os.read(descriptor, size - len(data))):
-            data += piece
+                data = stream.read(size) or b""
+        else:
+            data = os.read(descriptor, size) if size else b""
+            while len(data) < size and (piece := os.read(descriptor, size - len(data))):
+                data += piece
+        now = os.fstat(descriptor)
+        if (now.st_size, now.st_mtime_ns) != (size, found.st_mtime_ns):
+            raise OSError(errno.EBUSY, "it was changed while it was read", os.fspath(path))
         return data
     finally:
         os.close(descriptor)
 
 
-def _opened(path: str | os.PathLike[str], most_bytes: int | None) -> tuple[int, int]:
-    """The descriptor and the size of a regular file."""
+def _opened(path: str | os.PathLike[str], most_bytes: int | None) -> tuple[int, os.stat_result]:
+    """The descriptor of a regular file, and what is known of it."""
     _check_regular(os.stat(path), path)  # before it is opened: opening a device may do something
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -66,7 +71,7 @@ def _opened(path: str | os.PathLike[str], most_bytes: int | None) -> tuple[int, 
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, found.st_size
+    return descriptor, found
 
 
 def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:

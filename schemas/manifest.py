@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.schemas import layout, limits
-from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.earlier_options import in_todays_names
 from halofeed.schemas.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import read_regular
 from halofeed.schemas.kinds import Kind, kind_of
 from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.sealed import checksum_of
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -132,7 +132,7 @@ class Manifest:
         }
         if self.ignore_label is not None:  # documents of sets without one stay as they were
             document["ignore_label"] = self.ignore_label
-        document["crc32c"] = _checksum(document)
+        document["crc32c"] = checksum_of(document)
         return _text(document)
 
     @classmethod
@@ -160,12 +160,6 @@ def _in_order(value: Any) -> Any:
     return [_in_order(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _checksum(document: Mapping[str, Any]) -> int:
-    """CRC32C of the document's members but `crc32c`, in one fixed form."""
-    members = {name: value for name, value in document.items() if name != "crc32c"}
-    return crc32c(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
-
-
 def _text(document: Any) -> str:
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     # A file name that is not UTF-8 reaches Python as lone surrogates, which only an escape can carry.
@@ -187,7 +181,7 @@ def is_intact(text: bytes) -> bool:
         document = parse_json(text, limits.MANIFEST_VALUES)
     except ValueError:
         return False
-    return isinstance(document, dict) and document.get("crc32c") == _checksum(document)
+    return isinstance(document, dict) and document.get("crc32c") == checksum_of(document)
 
 
 _LABEL_ID = re.compile("0|[1-9][0-9]{0,17}")
@@ -304,9 +298,9 @@ class _Reader:
         if not self.problems:
             self.agreement(manifest, document)
         checksum = self.item(document, "crc32c", int)
-        if not self.problems and checksum != _checksum(document):
+        if not self.problems and checksum != checksum_of(document):
             problem = (
-                f"expected {_checksum(document)}, got {checksum}: it was changed; convert the data again"
+                f"expected {checksum_of(document)}, got {checksum}: it was changed; convert the data again"
             )
             self.add("crc32c", problem)
         if self.problems:

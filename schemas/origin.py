@@ -17,6 +17,7 @@ from pathlib import Path
 
 from halofeed.schemas.files import open_regular
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.sealed import sealed, unsealed
 
 MOST_KEPT = 1000
 """Data sets that are remembered; of more the one that was converted longest ago is forgotten."""
@@ -25,10 +26,16 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The source and the folder of its images, absolute paths or URLs."""
+    """The source and the folder of its images, absolute paths or URLs.
+
+    Args:
+        stamps: a digest of the sizes, times and inodes of the source files before they were read; "" where these do not
+            prove that a file is the same.
+    """
 
     source: str
     images: str
+    stamps: str = ""
 
 
 def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
@@ -37,7 +44,7 @@ def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
     Args:
         folder: of the version, a path or a URL.
     """
-    document = {"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)}
+    document = sealed({"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)})
     try:
         file = _file(folder)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,13 +68,16 @@ def recall(folder: str, manifest: Manifest) -> Origin | None:
         with open_regular(_file(folder)) as stream:
             if os.fstat(stream.fileno()).st_uid != os.geteuid():
                 return None
-            document = json.loads(stream.read(_MOST_BYTES))
+            document = unsealed(json.loads(stream.read(_MOST_BYTES)))
         if document["folder"] != _place(folder) or document["manifest"] != _digest(manifest):
             return None
-        origin = Origin(source=document["source"], images=document["images"])
+        origin = Origin(
+            source=document["source"], images=document["images"], stamps=document.get("stamps", "")
+        )
     except (OSError, RuntimeError, ValueError, RecursionError, LookupError, TypeError):
         return None
-    return origin if all(isinstance(path, str) and path for path in vars(origin).values()) else None
+    is_told = all(isinstance(value, str) for value in vars(origin).values())
+    return origin if is_told and origin.source and origin.images else None
 
 
 def _place(folder: str) -> str:

@@ -7,22 +7,28 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from halofeed.schemas.checksum import with_checksum, without_checksum
+
 
 def to_bytes(value: object) -> bytes:
     """Plain values and instances of classes, to be read by `from_bytes`."""
-    return pickle.dumps(value, protocol=5)
+    return with_checksum(pickle.dumps(value, protocol=5))
 
 
 def from_bytes(data: bytes, believed: Iterable[type | Callable[..., Any]]) -> Any:
     """What `to_bytes` was given; nothing in it is executed but what makes instances of these classes.
 
     Raises:
-        UnpicklingError: it holds anything else.
+        UnpicklingError: it holds anything else, or was changed on its way.
 
     >>> from_bytes(to_bytes({"a": (1, b"x")}), ())
     {'a': (1, b'x')}
     """
-    return _Unpickler(data, believed).load()
+    try:
+        pickled = without_checksum(data)
+    except ValueError as error:
+        raise pickle.UnpicklingError(str(error)) from None
+    return _Unpickler(pickled, believed).load()
 
 
 class _Unpickler(pickle.Unpickler):

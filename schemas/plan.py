@@ -13,6 +13,7 @@ from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.files import read_regular
 from halofeed.schemas.limits import RUN_BYTES, RUN_VALUES
 from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.sealed import unsealed
 
 PLAN_FORMAT = 1
 
@@ -35,7 +36,7 @@ def read_plan(folder: str | Path) -> dict[str, Any] | None:
     """
     file = plan_file(folder)
     try:
-        document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
+        document = unsealed(parse_json(read_regular(file, RUN_BYTES), RUN_VALUES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

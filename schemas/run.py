@@ -19,6 +19,7 @@ from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.files import read_regular
 from halofeed.schemas.limits import RUN_BYTES, RUN_VALUES
 from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.sealed import unsealed
 
 RUN_FILE = "run.json"
 CHECKPOINTS = "checkpoints"
@@ -43,6 +44,12 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CorruptFileError(
             f"{file}: cannot be read: {error}; move {folder} away and train again"
+        ) from error
+    try:
+        document = unsealed(document)
+    except ValueError as error:
+        raise CorruptFileError(
+            f'{file}: {error}; put back what was changed, or remove its member "crc32c" to take it as it is'
         ) from error
     if not isinstance(document, dict) or document.get("format") != RUN_FORMAT:
         raise CorruptFileError(

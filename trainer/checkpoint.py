@@ -2,7 +2,7 @@
 
     folder/00000200/            one folder per checkpoint, renamed to its name once it is whole
                     state/      every leaf of the TrainState by its path, and its checksum
-                    loader/     the loader's state, checksums
+                    loader/     the loader's state, step and metric, checksums of the leaves and of all this
                     metrics/    what the best is chosen by, where it was measured
 
 Only this file knows Orbax.
@@ -10,6 +10,7 @@ Only this file knows Orbax.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -34,6 +35,7 @@ from halofeed.schemas import ownership
 from halofeed.schemas.beside import make_own_folder
 from halofeed.schemas.durable import sync_tree
 from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.schemas.sealed import sealed, unsealed
 from halofeed.trainer.step import TrainState
 
 DIGITS = 8
@@ -79,10 +81,11 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             best_fn=_metric,
             preservation_policy=AnyPreservationPolicy([LatestN(keep_last), best]),
         )
+        _check_metrics(self.folder)
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options, handler_registry=_handlers())
         except DAMAGE as error:
-            raise _damaged(_with_unreadable_metric(self.folder), error) from error
+            raise _damaged(self.folder, error) from error
 
     def save(
         self,
@@ -126,13 +129,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             for place in (self._place(step), f"{self._place(step)}.orbax-checkpoint-tmp"):
                 ownership.note_below(self.folder.parent, place, whole=False)
         leaves = _leaves(state)
+        known = None if metric is None or not math.isfinite(metric) else float(metric)
         document = {
             "loader": dict(loader_state),
-            "loader_checksum": _checksum_of(loader_state),
             "checksums": _checksums(leaves),
+            "step": step,
+            "metric": known,
         }
-        items = ocp.args.Composite(state=ocp.args.StandardSave(leaves), loader=ocp.args.JsonSave(document))
-        metrics = None if metric is None or not math.isfinite(metric) else {METRIC: float(metric)}
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(leaves), loader=ocp.args.JsonSave(sealed(document))
+        )
+        metrics = None if known is None else {METRIC: known}
         try:
             self._manager.save(step, args=items, metrics=metrics)
         except UNWRITTEN as error:
@@ -189,17 +196,20 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         items = ocp.args.Composite(state=ocp.args.StandardRestore(wanted), loader=ocp.args.JsonRestore())
         try:
             found = self._manager.restore(chosen, args=items)
-            leaves, document = dict(found["state"]), found["loader"]
+            leaves, document = dict(found["state"]), unsealed(found["loader"])
             expected = document["checksums"]
             loader_state = dict(document["loader"])
-            loader_checksum = document.get("loader_checksum")  # earlier checkpoints have none
+            saved_after = document.get("step", chosen)  # which earlier checkpoints do not state
         except Exception as error:  # Orbax raises the base class where TensorStore cannot read a chunk
             raise _damaged(place, error) from error
         got = _checksums(leaves)
         if wrong := [key for key in got if key in expected and expected[key] != got[key]]:
             raise _damaged(place, ValueError(f"wrong checksum of {', '.join(wrong)}"))
-        if loader_checksum not in (None, _checksum_of(loader_state)):
-            raise _damaged(place, ValueError("wrong checksum of the loader's state"))
+        if saved_after != chosen:
+            raise CorruptFileError(
+                f"{place}: the checkpoint of step {chosen} states that it was saved after step {saved_after}; "
+                f"rename this folder to {saved_after:0{DIGITS}d}, or remove it to go on from the one before it"
+            )
         return jax.tree.unflatten(structure, [leaves[key] for key in wanted]), loader_state
 
     def wait(self) -> None:
@@ -252,14 +262,21 @@ def _damaged(place: Path, error: Exception) -> CorruptFileError:
     )
 
 
-def _with_unreadable_metric(folder: Path) -> Path:
-    """The checkpoint whose metric is no JSON, all of which are read at the start; else the folder."""
-    for path in sorted(folder.glob("*/metrics/metrics")):
+def _check_metrics(folder: Path) -> None:
+    """Refuse a checkpoint whose metric is not the one that it was saved with: by it the best is chosen and kept."""
+    for place in sorted(folder.glob("[0-9]" * DIGITS)):
+        found = None
         try:
-            json.loads(path.read_bytes())
-        except ValueError:
-            return path.parents[1]
-    return folder
+            with contextlib.suppress(FileNotFoundError):
+                found = json.loads((place / "metrics/metrics").read_bytes())[METRIC]
+        except DAMAGE as error:
+            raise _damaged(place, error) from error
+        try:
+            saved = unsealed(json.loads((place / "loader/metadata").read_bytes())).get("metric", found)
+        except DAMAGE:  # which whoever restores it is told
+            continue
+        if found != saved:
+            raise _damaged(place, ValueError(f"its metric was {saved} and is {found}"))
 
 
 def _first_line(error: Exception) -> str:
@@ -322,10 +339,6 @@ def _differences(
         if key in stored and stored[key] != (tuple(leaf.shape), np.dtype(leaf.dtype))
     ]
     return missing + extra + other
-
-
-def _checksum_of(loader_state: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(dict(loader_state), sort_keys=True).encode())
 
 
 def _checksums(leaves: Leaves) -> dict[str, int]:

@@ -13,6 +13,7 @@ import numpy as np
 from halofeed.loader.mesh import join_id
 from halofeed.schemas.beside import folder_beside
 from halofeed.schemas.partition import Partition
+from halofeed.schemas.sealed import sealed
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.problem import batch_partition
@@ -141,7 +142,7 @@ class Examples:
                         "reason": "worst" if number < len(worst) else "typical",
                     }
                 )
-            write_json(made / "examples.json", {"step": step, "split": split, "examples": listed})
+            write_json(made / "examples.json", sealed({"step": step, "split": split, "examples": listed}))
 
 
 def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:

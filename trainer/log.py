@@ -4,7 +4,8 @@
     folder/evaluations.jsonl    {"step": 100, "split": "val", "metrics": {"mAP": 0.4, ...}}  a line per evaluation
     folder/tensorboard/         the same numbers for TensorBoard
 
-JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity".
+JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity". The last member of a
+line is its checksum (`halofeed.schemas.sealed`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 from halofeed.schemas import ownership
 from halofeed.schemas.beside import make_own_folder, open_own, write_whole
 from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.sealed import sealed, unsealed
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
 FLUSH_SECONDS = 10
@@ -149,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def _line(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(sealed(document), allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -159,10 +161,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n")[:-1]
     for number, line in enumerate(lines, start=1):
         try:
-            document = json.loads(line)
+            document = unsealed(json.loads(line))
         except ValueError as error:
             raise CorruptFileError(
-                f"{path}, line {number}: expected JSON, got {line[:80]!r}; remove this line"
+                f"{path}, line {number}: expected JSON as it was written, got {line[:80]!r} ({error}); remove this line"
             ) from error
         if not isinstance(document, dict) or not isinstance(document.get("step"), int):
             raise CorruptFileError(

@@ -23,6 +23,7 @@ from halofeed.schemas.durable import exchange
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.lock import FolderLock
 from halofeed.schemas.run import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
+from halofeed.schemas.sealed import sealed
 from halofeed.schemas.telling import tell
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
@@ -174,7 +175,7 @@ def _begin(
         if not ownership.has_list(folder):
             ownership.begin(folder)
     if chief:
-        write_json(folder / RUN_FILE, document)
+        write_json(folder / RUN_FILE, sealed(document))
 
 
 def _replaced(folder: Path) -> Path:

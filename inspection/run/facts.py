@@ -19,6 +19,7 @@ from halofeed.schemas.kinds import EARLY_KINDS, KINDS
 from halofeed.schemas.limits import RUN_BYTES, RUN_LINES, RUN_VALUES
 from halofeed.schemas.plain_json import parse_json
 from halofeed.schemas.run import CHECKPOINTS, EXAMPLES, RUN_FILE, read_run
+from halofeed.schemas.sealed import unsealed
 from halofeed.schemas.tasks import task_named
 
 LOG_FILE, EVALUATIONS_FILE = "log.jsonl", "evaluations.jsonl"
@@ -241,22 +242,22 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise CorruptFileError(f"{file}: more than {RUN_LINES:,} lines; {_line_cure(file)}")
             if not line.strip():
                 continue
+            expected = "a JSON object with a step"
             try:
-                entry = parse_json(line, _MOST_LINE_VALUES, finite=False)
+                entry = unsealed(parse_json(line, _MOST_LINE_VALUES, finite=False))
                 whole = (
                     isinstance(entry, dict)
                     and type(entry.get("step")) is int
                     and 0 <= entry["step"] < 1 << 53
                 )
-            except ValueError:
+            except ValueError as error:
                 if not line.endswith(b"\n"):
                     return
-                whole = False
+                whole, expected = False, f"{expected} ({error})"
             if not whole:
                 shown = line.strip()[:60].decode("utf-8", "replace")
                 raise CorruptFileError(
-                    f"{file}: line {number}: expected a JSON object with a step, got {shown!r}; "
-                    + _line_cure(file)
+                    f"{file}: line {number}: expected {expected}, got {shown!r}; " + _line_cure(file)
                 )
             yield number, entry
     except FileNotFoundError:
@@ -307,7 +308,7 @@ def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] |
     file = folder / EXAMPLES_FILE
     cure = f"evaluate again, or remove {file.parent} to go without examples"
     try:
-        document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
+        document = unsealed(parse_json(read_regular(file, RUN_BYTES), RUN_VALUES))
         entries = tuple(
             ExampleEntry(
                 file=file.parent / str(entry["file"]),

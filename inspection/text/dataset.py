@@ -32,7 +32,8 @@ def describe(path: str | Path) -> str:
     """
     manifest = open_manifest(path)
     facts = Facts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
-    inputs = {**manifest.inputs, **(vars(facts.origin) if facts.origin else {})}
+    where = {"source": facts.origin.source, "images": facts.origin.images} if facts.origin else {}
+    inputs = {**manifest.inputs, **where}
     fields = table(
         ("name", "dtype", "shape", "axes", "encoding", "stored as"), map(_field_row, manifest.fields)
     )

@@ -73,6 +73,9 @@ class ObjectStore(Protocol):
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
         """The address and size of every object whose address begins so."""
 
+    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
+        """The same, each with its version, which is another once the object was written again."""
+
     def straight(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
         """What lies straight in the folder whose address, with a slash, is `prefix`: objects with sizes, and folders.
 

@@ -46,6 +46,10 @@ class BeamObjects:
         for entry in self._match(prefix + "**"):
             yield entry.path, entry.size_in_bytes
 
+    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
+        for entry in self._match(prefix + "**"):
+            yield entry.path, entry.size_in_bytes, str(entry.last_updated_in_seconds)
+
     def straight(self, prefix: str) -> None:
         """None: Beam goes through all that is below."""
 

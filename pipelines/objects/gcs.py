@@ -104,6 +104,9 @@ class GcsObjects:
         return _GcsParts(self, address, expected)
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
+        return ((address, size) for address, size, _ in self.versions(prefix))
+
+    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for page in self._pages(prefix):
             yield from self._items(prefix, page)
 
@@ -111,15 +114,15 @@ class GcsObjects:
         for page in self._pages(prefix, delimiter="/"):
             for folder in page.get("prefixes", ()):
                 yield f"gs://{divided(prefix)[0]}/{folder}", None
-            yield from self._items(prefix, page)
+            yield from ((address, size) for address, size, _ in self._items(prefix, page))
 
-    def _items(self, prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    def _items(self, prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
         for item in page.get("items", ()):
-            yield f"gs://{divided(prefix)[0]}/{item['name']}", int(item["size"])
+            yield f"gs://{divided(prefix)[0]}/{item['name']}", int(item["size"]), str(item.get("generation"))
 
     def _pages(self, prefix: str, **arguments: str) -> Iterator[Mapping[str, Any]]:
         bucket, key = divided(prefix)
-        asked = {"prefix": key, "fields": "items(name,size),prefixes,nextPageToken", **arguments}
+        asked = {"prefix": key, "fields": "items(name,size,generation),prefixes,nextPageToken", **arguments}
         while True:
             page = repeated(
                 prefix,

@@ -96,6 +96,9 @@ class S3Objects:
         return _S3Parts(self, self._client, address, expected)
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
+        return ((address, size) for address, size, _ in self.versions(prefix))
+
+    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for page in self._pages(prefix, "list_objects_v2"):
             yield from _items(prefix, page)
 
@@ -103,7 +106,7 @@ class S3Objects:
         for page in self._pages(prefix, "list_objects_v2", Delimiter="/"):
             for folder in page.get("CommonPrefixes", ()):
                 yield f"s3://{divided(prefix)[0]}/{folder['Prefix']}", None
-            yield from _items(prefix, page)
+            yield from ((address, size) for address, size, _ in _items(prefix, page))
 
     def copy(self, source: str, target: str) -> None:
         (bucket, key), there = divided(source), divided(target)
@@ -161,10 +164,14 @@ class S3Objects:
             more = {name: answer[there] for name, there in names.items() if answer.get(there)}
 
 
-def _items(prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _items(prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
     bucket, _ = divided(prefix)
     for entry in page.get("Contents", ()):
-        yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
+        yield (
+            f"s3://{bucket}/{entry['Key']}",
+            entry["Size"],
+            f"{entry.get('ETag')} {entry.get('LastModified')}",
+        )
 
 
 class UploadEndedError(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -19,6 +20,12 @@ from halofeed.schemas.memory import machine_memory
 
 UNREAD = "file cannot be read"
 """The reason of `SourceError` where there is a file, and its bytes are not to be had."""
+CHANGED = "file has changed since it was listed"
+"""The reason of `SourceError` where what was read of a file before is not what it holds now."""
+Stamp = tuple[int, ...]
+"""Inode, bytes, and the times of the last change of the content and of the inode in ns; or a store's version."""
+_SETTLED_NS = 2_000_000_000
+"""Times on FAT count in steps of 2 s, elsewhere in steps of a few ms: a second change within one leaves no trace."""
 
 
 class ByteStream(Protocol):
@@ -50,6 +57,9 @@ class SourceFiles(Protocol):
     def size(self, path: str) -> int | None:
         """The bytes of one file, by its relative path, without going through the folder; None: no such file."""
 
+    def stamp(self, path: str) -> Stamp | None:
+        """What is another once a file has changed; None where there is none, or nobody knows."""
+
     def refusal(self, path: str) -> str:
         """Why it cannot be told whether there is a file of this relative path; "" where it can."""
 
@@ -67,6 +77,12 @@ class SourceFiles(Protocol):
 
     def head(self, path: str, size: int) -> bytes:
         """The first bytes of one file, all of them where it is shorter; SourceError as `read`."""
+
+
+def settled_stamp(files: SourceFiles, path: str) -> Stamp | None:
+    """A file's stamp; None where the file may change now and keep it, as it was changed a moment ago."""
+    stamp, latest = files.stamp(path), time.time_ns() - _SETTLED_NS
+    return stamp if stamp is not None and max(stamp[2:], default=0) < latest else None
 
 
 def path_below(root: str, written: str) -> str | None:
@@ -220,6 +236,13 @@ class LocalFiles:
             return _size_of(self._full(path))
         except ValueError:  # a NUL character, or half a character: no file is called so
             return None
+
+    def stamp(self, path: str) -> Stamp | None:
+        try:
+            found = os.stat(self._full(path))
+        except (OSError, ValueError):
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def refusal(self, path: str) -> str:
         try:

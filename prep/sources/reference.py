@@ -78,7 +78,8 @@ class Reference:
             tells them apart; `members` are its own files, or those of all where one file holds slices of several.
         mask_members: segmentation: (path, files) of each mask of a clip that is a folder of frames, and of each further
             channel that is a folder of DICOM files.
-        stored: of a DICOM series whose members the job keeps elsewhere: under which name, and a digest of them.
+        stored: of a DICOM series whose members the job keeps elsewhere: under which name, a digest of them, and one of
+            their stamps, "" where they have none; the last is no part of what a reference says.
         slices: what is known of the members already; it travels with them, and is no part of what a reference says.
         bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.
         parts: the files with the voxels of those of its files that are headers and name them (.mhd, .nhdr).
@@ -103,7 +104,7 @@ class Reference:
     members: tuple[str, ...] = ()
     mask_members: tuple[tuple[str, tuple[str, ...]], ...] = ()
     volume: tuple[int, int, str] | None = None
-    stored: tuple[str, str] | None = None
+    stored: tuple[str, str, str] | None = None
     slices: Any = field(default=None, compare=False, repr=False)
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()

@@ -273,6 +273,12 @@ def test_a_state_of_other_data_is_refused(draw, write, detection):
         other.restore(Loader(detection, batch_size=4).state(3))
 
 
+def test_a_state_with_a_changed_step_is_refused(detection):
+    loader = Loader(detection, batch_size=4)
+    with pytest.raises(UsageError, match=r"state: its checksum is wrong.* start_step"):
+        loader.restore({**loader.state(3), "step": 4})
+
+
 @pytest.mark.parametrize(
     "state", [None, {}, {"step": 3}, {"step": "3", "state_version": 1}, {"step": -1, "state_version": 1}]
 )

@@ -25,6 +25,7 @@ from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.checksum import with_checksum
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from tests.support.conversions import (
     all_bytes,
@@ -193,4 +194,6 @@ def test_a_file_that_has_changed_since_it_was_listed_is_not_read(tmp_path):
 def test_a_file_of_slices_makes_nothing_else(tmp_path):
     assert from_bytes(to_bytes([("a", 1.5)])) == [("a", 1.5)]
     with pytest.raises(pickle.UnpicklingError, match="system is nothing that is sent here"):
-        from_bytes(b"cposix\nsystem\n(S'true'\ntR.")
+        from_bytes(with_checksum(b"cposix\nsystem\n(S'true'\ntR."))
+    with pytest.raises(pickle.UnpicklingError, match="its checksum is wrong"):
+        from_bytes(to_bytes(1.5)[:-1])

@@ -165,6 +165,31 @@ def test_ids_that_come_twice_are_named(tmp_path, monkeypatch):
         planned(source, tmp_path / "out", True)
 
 
+def test_sums_of_parts_are_those_of_the_whole_in_any_order(tmp_path):
+    source = touch(tmp_path / "in", *EIGHTEEN)
+    plan, lines, _ = planned(source, tmp_path / "out", False)
+    references = [listing.Reference(source=f"{number}.jpg", key=number, label="a") for number in range(5)]
+
+    def taken(size: int, *some: listing.Reference) -> totals.Totals:
+        found = totals.Totals()
+        for one in some:
+            found.take(one, lambda _: size, lambda _: (size,) if size else None)
+        return found
+
+    whole, back = taken(7, *references), totals.Totals()
+    for one in reversed(references):
+        back.add(taken(7, one))
+    assert back.fingerprints(b"")[0] == whole.fingerprints(b"")[0]
+    assert sorted(back.identities) == sorted(whole.identities)
+    assert back.stamps == whole.stamps
+    back.add(taken(0, references[0]))
+    assert back.stamps is None
+    changed = taken(8, *references)
+    assert changed.stamps != whole.stamps
+    assert changed.fingerprints(b"")[0] != whole.fingerprints(b"")[0]
+    assert len(plan.fingerprints) == 2 and len(back.fingerprints(b"")) == 1 and lines
+
+
 def test_a_store_is_listed_folder_by_folder(clean: Place, tmp_path):
     source = touch(tmp_path / "in", "train/hat/deep/9.jpg", "README.md", ".git/1.jpg", "train/hat/notes.md")
     folders = [f"{split}/{one}" for split in ("train", "val") for one in ("hat", "ä b")]

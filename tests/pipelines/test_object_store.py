@@ -1,5 +1,6 @@
 """Conversion from and to s3:// and gs://, on servers at loopback: the bytes of a local run's, whatever goes wrong."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -101,6 +102,18 @@ def test_a_fault_that_lasts_ends_a_conversion_with_the_object_named(clean, sourc
         proxy.fault = lambda method, path: ""
         here(source, f"{clean.address}/out")
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
+
+
+def test_an_object_that_was_replaced_by_one_of_its_size_is_noticed(clean, source, tmp_path):
+    before, store = all_bytes(Path(here(source, str(tmp_path)))), clean.store()
+    address = next(address for address, _ in store.listed(f"{source}/images/") if "0007" in address)
+    data = store.read(address)
+    for changed, refused in ((data, False), (data[:-9] + bytes([data[-9] ^ 3]) + data[-8:], True)):
+        store.write(address, changed)
+        told = r"other sources or labels: images/.*0007.* has changed"
+        with pytest.raises(UsageError, match=told) if refused else contextlib.nullcontext():
+            here(source, str(tmp_path))
+        assert all_bytes(tmp_path / "shapes/1.0.0") == before
 
 
 def test_an_object_that_vanished_is_rejected_by_name(clean, source):

@@ -29,6 +29,17 @@ def test_a_larger_file_is_not_read(tmp_path):
         read_regular(file, 1000)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda path: os.utime(path, ns=(1, 1)), lambda path: os.truncate(path, 5)]
+)
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, change):
+    file, read = tmp_path / "a", os.read
+    file.write_bytes(b"0123456789")
+    monkeypatch.setattr(os, "read", lambda descriptor, size: (change(file), read(descriptor, size))[1])
+    with pytest.raises(OSError, match="it was changed while it was read"):
+        read_regular(file, 1000)
+
+
 def test_none_but_regular_files_are_opened(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the name of a socket must be short
     os.mkfifo("pipe")

@@ -21,6 +21,7 @@ from halofeed.cli import main
 from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.partition import Partition
+from halofeed.schemas.sealed import unsealed
 from halofeed.trainer.models.layers import Pass
 from halofeed.trainer.shared.facts import DataFacts
 from tests.support.conversions import run_convert
@@ -71,8 +72,10 @@ def convert_scans(folder: Path, rows: list[tuple[str, str, str]], images: Path, 
 
 
 def logged(run: Path, what: str = "log") -> list[dict[str, Any]]:
-    """The lines of a run's log, or of its `evaluations`."""
-    return [json.loads(line) for line in (run / f"{what}.jsonl").read_text().splitlines()]
+    """The lines of a run's log, or of its `evaluations`, each of which states its checksum."""
+    return [
+        unsealed(json.loads(line), required=True) for line in (run / f"{what}.jsonl").read_text().splitlines()
+    ]
 
 
 def halofeed(*words: object) -> subprocess.Popen[str]:

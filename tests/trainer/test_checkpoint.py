@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.step import TrainState
+from tests.support.conversions import edited
 
 # Orbax abandons its other reads and writes when one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -271,6 +272,9 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a digit of the loader's step": lambda folder: overwrite(
         folder / "loader/metadata", lambda data: re.sub(rb'("step": ?)2', rb"\g<1>1", data)
     ),
+    "the name of a leaf among the checksums": lambda folder: overwrite(
+        folder / "loader/metadata", lambda data: data.replace(b'".step"', b'".stop"')
+    ),
 }
 
 
@@ -295,9 +299,23 @@ def test_a_damaged_checkpoint_is_named_with_the_cure_and_the_one_before_is_whole
 def test_a_damaged_metric_names_its_checkpoint(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, small(1), {}, 0.5)
-    (tmp_path / "00000001/metrics/metrics").write_bytes(b"")
-    with pytest.raises(CorruptFileError, match=r"00000001: the checkpoint is damaged .* remove this folder"):
-        Checkpoints(tmp_path)
+    for damaged in (b"", b"[]", b'{"best": 0.25}', None):
+        metrics = tmp_path / "00000001/metrics/metrics"
+        metrics.unlink() if damaged is None else metrics.write_bytes(damaged)
+        with pytest.raises(
+            CorruptFileError, match=r"00000001: the checkpoint is damaged .* remove this folder"
+        ):
+            Checkpoints(tmp_path)
+
+
+def test_a_checkpoint_of_the_release_before_is_read_without_its_checksum(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, small(1), {"step": 1}, 0.5)
+    with edited(tmp_path / "00000001/loader/metadata") as document:
+        for name in ("crc32c", "step", "metric"):
+            del document[name]
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.best() == 1 and bits(checkpoints.restore(small(0))[0]) == bits(small(1))
 
 
 def test_a_reader_leaves_the_folder_of_a_running_job_alone(tmp_path: Path) -> None:

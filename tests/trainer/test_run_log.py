@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.sealed import sealed, unsealed
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.run_folder import bring_back
 from tests.support.training import logged
@@ -50,7 +51,7 @@ def test_every_line_is_json_of_what_was_logged(tmp_path: Path) -> None:
         log.step(10, {"loss": 0.5, "rate": jnp.float32(0.25), "half": jnp.bfloat16(1.5)})
         log.step(20, {"loss": math.nan, "rate": math.inf, "low": np.float64(-math.inf)})
         log.evaluation(20, "val", metrics)
-    assert list(map(strict, (tmp_path / "log.jsonl").read_text().splitlines())) == [
+    assert [unsealed(strict(line)) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [
         {"step": 10, "loss": 0.5, "rate": 0.25, "half": 1.5},
         {"step": 20, "loss": "NaN", "rate": "Infinity", "low": "-Infinity"},
     ]
@@ -103,7 +104,10 @@ def test_a_run_that_begins_anew_empties_the_log_and_one_that_does_not_write_has_
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("line", [b"\0\0\0", b'{"loss": 1}', b"[1]"])
+CHANGED = json.dumps(sealed({"step": 1, "loss": 0.5})).replace("0.5", "0.6").encode()
+
+
+@pytest.mark.parametrize("line", [b"\0\0\0", b'{"loss": 1}', b"[1]", CHANGED])
 def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "log.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     with pytest.raises(CorruptFileError, match=r"log.jsonl, line 2: expected .* remove this line"):

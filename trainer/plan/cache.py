@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.schemas.beside import write_whole
+from halofeed.schemas.sealed import sealed, unsealed
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2 each document states its checksum and its name; what earlier versions remembered is compiled again."""
 _MOST_PROGRAMS = 500
 
 
@@ -45,14 +47,13 @@ class Cache:
 
     def program(self, key: str) -> dict[str, Any] | None:
         """What was said of a program; None where nothing is known or the file cannot be read."""
-        said = self._read(f"programs/{key}.json.gz")
-        return said if said is not None and said.get("format") == FORMAT else None
+        return self._read(f"programs/{key}.json.gz")
 
     def keep(self, key: str, said: dict[str, Any]) -> None:
         """Remember what was said of a program."""
         if self.folder is None:
             return
-        self._write(f"programs/{key}.json.gz", {**said, "format": FORMAT})
+        self._write(f"programs/{key}.json.gz", said)
         with contextlib.suppress(OSError):
             programs = (self.folder / "programs").glob(f"{'[0-9a-f]' * 32}.json.gz")
             for other in sorted(programs, key=lambda file: file.stat().st_mtime)[:-_MOST_PROGRAMS]:
@@ -63,16 +64,20 @@ class Cache:
         self._write(f"asked/{request}.json", {"program": key, **asked})
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """A document, whose file is the last to go from now on; None where it is not there or cannot be read."""
+        """A document, whose file is the last to go from now on; None where there is none as it was written."""
         if self.folder is None:
             return None
         file = self.folder / name
         try:
             data = file.read_bytes()
-            document = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
-        except (OSError, EOFError, ValueError, zlib.error):
+            text = gzip.decompress(data) if file.suffix == ".gz" else data
+            document = unsealed(json.loads(text), required=True)
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error):
             return None
-        if not isinstance(document, dict):
+        if not isinstance(document, dict) or (document.pop("format", 0), document.pop("name", "")) != (
+            FORMAT,
+            name,
+        ):
             return None
         with contextlib.suppress(OSError):
             os.utime(file)
@@ -80,6 +85,7 @@ class Cache:
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
         if self.folder is not None:
+            document = sealed({**document, "format": FORMAT, "name": name})
             file, data = self.folder / name, json.dumps(document).encode()
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, gzip.compress(data, 6) if file.suffix == ".gz" else data)

@@ -8,7 +8,7 @@ from functools import cached_property
 from posixpath import splitext
 
 from halofeed.prep.formats.clip.frame_folder import moves, natural_order
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, Stamp
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import is_image_name, is_video_name
 from halofeed.prep.sources.reference import Reference
@@ -105,6 +105,9 @@ class _ClipFiles:
     def size(self, path: str) -> int | None:
         size = self._files.size(path)
         return self._sizes.get(path) if size is None else size
+
+    def stamp(self, path: str) -> Stamp | None:
+        return self._files.stamp(path)
 
     def files_in(self, folder: str) -> list[str]:
         return self._by_folder.get(folder, [])

@@ -137,6 +137,7 @@ class FileFacts:
         tiles: of a mosaic: how many of its frames lie side by side in the one image that is stored.
         file_bytes: of the file as it lies there; None where nobody knows.
         header_checksum: of the bytes before the pixels, see `halofeed.prep.formats.dicom.headers.body_of`.
+        stamp: of the file before it was read, see `halofeed.prep.sources.files.settled_stamp`.
         identity: a short hash of each attribute of `IDENTITY`, which compares files of one series only; b"" where the
             file has no value.
         link: what stands for the UIDs of its series and its frame of reference, see `linked`.
@@ -165,6 +166,7 @@ class FileFacts:
     tiles: int | None = None
     file_bytes: int | None = None
     header_checksum: int = 0
+    stamp: tuple[int, ...] | None = None
     identity: tuple[bytes, ...] = ()
     link: tuple[bytes, ...] = (b"", b"")
     uid: bytes = b""

@@ -52,6 +52,12 @@ class FoundFiles:
         listed = "\n".join(f"{facts.file_bytes} {path}" for path, facts in self.images)
         return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
+    @property
+    def stamp(self) -> str:
+        """Of all of them; "" where one of them has none."""
+        stamps = [facts.stamp for _, facts in self.images]
+        return "" if None in stamps else hashlib.sha256(repr(stamps).encode()).hexdigest()[:32]
+
 
 def from_bytes(data: bytes) -> Any:
     """What `to_bytes` was given; UnpicklingError where it is anything else."""

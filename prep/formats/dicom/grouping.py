@@ -23,7 +23,7 @@ from halofeed.prep.formats.dicom.mosaic import split_mosaic
 from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, SPACING_TOLERANCE, axes_of, lacking
 from halofeed.prep.formats.dicom.volumes import Slice, Volumes, positions_of, split_volumes, thickness_of
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, settled_stamp
 from halofeed.prep.sources.volume_files import common_folder, folder_of
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
 from halofeed.schemas.errors import Problem, SourceError
@@ -46,8 +46,8 @@ class Series:
         frame_of_reference: that of the frame of reference.
         members: the files, sorted along the normal of the slices, then by path; all of the series where one of them
             holds slices of several scans; () where they are `stored`.
-        stored: the name under which its slices are kept, and a digest of the files' names and sizes; see
-            `halofeed.prep.formats.dicom.found`.
+        stored: the name under which its slices are kept, a digest of the files' names and sizes, and one of their
+            stamps; see `halofeed.prep.formats.dicom.found`.
         first: the first of the files by name.
         folder: that holds all of them.
         folders: in which they lie.
@@ -81,7 +81,7 @@ class Series:
     lacking: int
     chosen: bool
     problem: tuple[str, str, str] | None
-    stored: tuple[str, str] | None = None
+    stored: tuple[str, str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,9 +200,10 @@ def read_headers(
     for path in sorted(set(paths)):
         head = b""
         try:
+            stamp = settled_stamp(files, path)
             start = read_start(files, path, HEAD_BYTES)
             head = start[0]
-            facts = _facts_in(files, path, start, policy)
+            facts = replace(_facts_in(files, path, start, policy), stamp=stamp)
         except SourceError as error:
             not_dicom = error.reason == "file is not DICOM"
             kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)

@@ -93,7 +93,8 @@ def join_series(
     below = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     for series, images in scans_of_series(key, ordered, policy):
         name = key if len(images) == count else series.key
-        stored = (f"{below}-{name}", FoundFiles(images=images).digest)
+        files = FoundFiles(images=images)
+        stored = (f"{below}-{name}", files.digest, files.stamp)
         yield replace(series, stored=stored), images
 
 

@@ -57,7 +57,7 @@ from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
 from halofeed.prep.geometry.volume import grids_agree
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import CHANGED, SourceFiles
 from halofeed.prep.sources.volume_files import folder_of
 from halofeed.schemas.errors import SourceError
 
@@ -97,7 +97,7 @@ class _Frames:
     def _opened(self, path: str, facts: FileFacts) -> FrameReader:
         body = body_of(read_file(self._files, path), facts.syntax)
         if checksum_before(facts.pixels, body) != facts.header_checksum:
-            raise SourceError("read", "file has changed since it was listed", "run the same command again")
+            raise SourceError("read", CHANGED, "")
         return FrameReader(body, whole_image(facts))
 
 

@@ -67,9 +67,9 @@ def test_a_file_takes_its_name_and_a_few_bytes():
 @pytest.mark.long
 def test_what_a_store_lists_is_held_as_what_a_folder_lists(monkeypatch):
     class Listed:
-        def listed(self, prefix):
-            yield from ((f"{prefix}{number // 40_000}/{number:08d}.jpg", 7) for number in range(100_000))
-            yield f"{prefix}2/.hidden", 1
+        def versions(self, prefix):
+            yield from ((f"{prefix}{number // 40_000}/{number:08d}.jpg", 7, "1") for number in range(100_000))
+            yield f"{prefix}2/.hidden", 1, "1"
 
     monkeypatch.setattr(storage, "store_of", lambda address: Listed())
     monkeypatch.setattr(sizes, "AS_A_DICT", 0)

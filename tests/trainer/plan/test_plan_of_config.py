@@ -133,14 +133,19 @@ def test_shapes_and_cores_that_do_not_divide_are_refused_with_those_that_do():
 def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path):
     cache = Cache(tmp_path)
     cache.keep("key", {"memory": {}})
-    cache.remember("request", "key", {})
-    file = tmp_path / "programs/key.json.gz"
-    whole = file.read_bytes()
-    for at in range(8 * len(whole)):
-        damaged = bytearray(whole)
-        damaged[at // 8] ^= 1 << at % 8
-        file.write_bytes(damaged)
-        assert cache.recall("request") in (None, {"memory": {}, "format": 1})
+    cache.remember("request", "key", {"batch": 4})
+    for file in (tmp_path / "programs/key.json.gz", tmp_path / "asked/request.json"):
+        whole = file.read_bytes()
+        for at in range(8 * len(whole)):
+            damaged = bytearray(whole)
+            damaged[at // 8] ^= 1 << at % 8
+            file.write_bytes(damaged)
+            assert cache.recall("request") in (None, {"memory": {}, "batch": 4})
+        file.write_bytes(whole)
+        other = file.with_name(f"other{''.join(file.suffixes)}")
+        file.rename(other)
+        assert cache.recall("request") is cache.recall("other") is cache.program("other") is None
+        other.rename(file)
     for document in ("[1]", '"x"', "null", "3"):
         (tmp_path / "asked/request.json").write_text(document)
         assert cache.recall("request") is None
