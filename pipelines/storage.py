@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -285,10 +286,10 @@ class OutputFolder:
         while above and not os.path.exists(above):
             self._made.append(above)
             above = os.path.dirname(above)
-        for folder in (self.root, self.path(TEMPORARY_FOLDER)):
+        for folder, make in ((self.root, os.makedirs), (self.path(TEMPORARY_FOLDER), _make_private)):
             if not os.path.exists(folder):
                 try:
-                    os.makedirs(folder)
+                    make(folder)
                 except OSError as error:
                     if not os.path.exists(folder):
                         raise UsageError(f"{folder}: cannot be made: {error}") from error
@@ -314,7 +315,7 @@ class OutputFolder:
             return
         path = self.path(aside or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         with _naming_what_the_disk_lacks(self.root):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _make_private(os.path.dirname(path))
             stream = DirectFile(path, buffers)
             file = TemporaryFile(
                 name,
@@ -447,6 +448,20 @@ class TemporaryFile:
         if self._is_open:
             self._is_open = False
             self._discard()
+
+
+def _make_private(folder: str) -> None:
+    """Make a folder where there is none, which nobody else may read: what a failed job leaves may name patients.
+
+    Those may who share the folder above by its group, such as workers on other machines.
+    """
+    if os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder) or "."
+    os.makedirs(above, exist_ok=True)
+    is_shared = os.stat(above).st_mode & stat.S_IWGRP
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o770 if is_shared else 0o700)
 
 
 def _rename(stream: DirectFile, path: str, name: str, *, synced: bool) -> None:
