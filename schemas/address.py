@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import traceback
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
@@ -131,6 +132,12 @@ def redacted(text: str) -> str:
     for secret in sorted((one for one in tuple(_secrets) if one in text), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
+
+
+def printable_cause(error: Exception) -> Exception | None:
+    """An error of a library, to be raised from; None where its traceback would print a secret."""
+    told = "".join([*traceback.format_exception(error), repr(error)])
+    return error if redacted(told) == told else None
 
 
 def _without_secrets(found: re.Match[str]) -> str:

@@ -76,7 +76,7 @@ class _FarPlace(Place):
         self._store = RemoteStore(address, CONCURRENT_READS)
 
     def __str__(self) -> str:
-        return str(self._store.place)
+        return self._store.place
 
     def path(self, name: str) -> str:
         return f"{self._store.place}/{name}"

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol, TypeVar
 
-from halofeed.schemas.address import Address
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.manifest import Manifest, Shard
@@ -46,7 +45,7 @@ class Store(Protocol):
         is_checked: whether all bytes of shards were compared with the manifest's checksums.
     """
 
-    place: str | Address
+    place: str
     fetches: bool
     looks_ahead: bool
     attempts: int

@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 from halofeed.loader.store.base import PIECE_BYTES, Held, HeldFile, Item, Piece, Result, Span
 from halofeed.loader.store.ranges import Part, Window, joined
 from halofeed.loader.store.web import RangeReader, RefusedRedirectError, WebError, check_redirect
-from halofeed.schemas.address import NO_USER, Address, redacted
+from halofeed.schemas.address import NO_USER, Address, printable_cause, redacted
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, UsageError
 from halofeed.schemas.extras import needing
 from halofeed.schemas.layout import MANIFEST, index_file
@@ -62,14 +62,14 @@ class RemoteStore:
             raise UsageError(f"concurrent_reads: expected 1 or more, got {concurrent_reads}")
         if address.has_user and address.scheme in (*_S3, *_GCS):
             raise UsageError(f"{address}: {NO_USER}")
-        self.place = address
+        self._address, self.place = address, str(address)
         self.threads = self._concurrent = concurrent_reads
         self.retries = 0
         self._process: _Process | None = None
         self._making = threading.Lock()
 
     def manifest(self) -> Manifest:
-        name = str(self.place / MANIFEST)
+        name = f"{self.place}/{MANIFEST}"
         size = self.size(MANIFEST)
         if size is None:
             raise UsageError(
@@ -214,7 +214,7 @@ class RemoteStore:
                 told = _cause_of(error)
                 problem = _described(told)
                 if _is_final(told):
-                    raise StoreError(f"{place}: {what} are refused: {problem}") from _without_secrets(told)
+                    raise StoreError(f"{place}: {what} are refused: {problem}") from printable_cause(told)
                 continue
             if len(data) == stop - start:
                 return data
@@ -267,7 +267,7 @@ class RemoteStore:
                 told = _cause_of(error)
                 if attempt + 1 == ATTEMPTS or _is_final(told):
                     problem = f"{self.place}/{name}: cannot be reached: {_described(told)}"
-                    raise StoreError(problem) from _without_secrets(told)
+                    raise StoreError(problem) from printable_cause(told)
             self.count_retry()
             time.sleep(pause_seconds(attempt + 1))
         raise AssertionError
@@ -281,7 +281,7 @@ class RemoteStore:
             with self._making:
                 process = self._process
                 if process is None or process.number != os.getpid():
-                    process = self._process = _Process(self.place, self._concurrent)
+                    process = self._process = _Process(self._address, self._concurrent)
         return process
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -307,7 +307,7 @@ class _Process:
             except ValueError as error:
                 raise UsageError(
                     f"{place}: {error}; expected a local folder, gs://, s3://, http:// or https://"
-                ) from _without_secrets(error)
+                ) from printable_cause(error)
         logging.getLogger("fsspec.http").addFilter(_hide_secrets)
         self._files.invalidate_cache()
         if hasattr(self._files, "retries"):
@@ -511,12 +511,6 @@ def _cause_of(error: Exception) -> Exception:
 def _described(error: Exception) -> str:
     """An error in words."""
     return redacted(f"{type(error).__name__}: {error}".rstrip(": "))
-
-
-def _without_secrets(error: Exception) -> Exception | None:
-    """An error to be raised from; None where its traceback would print a secret."""
-    told = "".join([*traceback.format_exception(error), repr(error)])
-    return error if redacted(told) == told else None
 
 
 def _is_final(error: Exception) -> bool:
