@@ -14,8 +14,8 @@ import re
 from halofeed.prep.formats.picture.icc import profile_without_names
 from halofeed.prep.formats.picture.jpeg_markers import EOI, FRAMES, SOS, START_OF_IMAGE, read_segments
 
-_NEEDED = FRAMES | {0xC4, 0xCC, 0xDB, 0xDC, 0xDD, SOS}
-"""Frames, tables of Huffman and arithmetic codes, quantization tables, number of lines, restart interval, scans."""
+_NEEDED = FRAMES | {0xC4, 0xDB, 0xDD, SOS}
+"""Frames, tables of Huffman codes, quantization tables, restart interval, scans: whose lengths decoders check."""
 _APP0, _APP2, _APP14 = 0xE0, 0xE2, 0xEE
 _JFIF, _ADOBE, _ICC = b"JFIF\0", b"Adobe", b"ICC_PROFILE\0"
 _JFIF_BYTES, _ADOBE_BYTES = 18, 16
@@ -34,7 +34,7 @@ def without_metadata(data: bytes) -> bytes:
     """The same picture, of which every decoder makes the same pixels, without what describes it.
 
     Args:
-        data: a JPEG file that was decoded without a warning, without stray bytes between its segments.
+        data: a JPEG file with Huffman codes that was decoded without a warning, without stray bytes between segments.
 
     >>> table, scan = bytes.fromhex("ffdd 0004 0000"), bytes.fromhex("ffda 0008 01 01 00 00 3f 00 12 ffd9")
     >>> named = START_OF_IMAGE + b"\\xff\\xfe\\0\\x05Ann" + table + scan + b"more"
