@@ -38,7 +38,7 @@ def profile_without_names(profile: bytes) -> bytes:
         if name in _COLOR_TAGS and value[:4] in _NUMBER_TYPES:
             if len(value) < size:
                 return b""
-            tags[name] = value
+            tags[name] = value[: _number_bytes(value)]
     if not tags:
         return b""
     is_early = profile[8] < 4
@@ -47,6 +47,13 @@ def profile_without_names(profile: bytes) -> bytes:
         b"cprt": _early_text() if is_early else _text(),
     }
     return _assembled(profile, tags)
+
+
+def _number_bytes(value: bytes) -> int:
+    """How many bytes of a tag hold its numbers; names may stand behind."""
+    if value[:4] == b"curv":
+        return 12 + 2 * int.from_bytes(value[8:12], "big")
+    return {b"XYZ ": 20, b"sf32": 44}.get(value[:4], len(value))
 
 
 def _assembled(profile: bytes, tags: dict[bytes, bytes]) -> bytes:
