@@ -16,6 +16,7 @@ from halofeed import __version__, planning, training
 from halofeed.least_memory import check_least_memory
 from halofeed.options import add_options, from_options
 from halofeed.schemas import stopping
+from halofeed.schemas.address import Address, address_of, redacted
 from halofeed.schemas.errors import HalofeedError, UsageError
 from halofeed.schemas.extras import needing
 from halofeed.schemas.system_errors import in_words
@@ -67,6 +68,9 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = argparse.Namespace(alone=alone, command="", debug=False)
+    for word in given:
+        for text in (word, word.partition("=")[2]):
+            address_of(text)  # whose secrets no message repeats from now on
     try:
         code = _run(given, parsed)
         if alone and code == 0 and (failed := output_error()) is not None:
@@ -77,7 +81,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         if parsed.debug:
-            traceback.print_exc()
+            tell(traceback.format_exc().rstrip())
         if not isinstance(error, HalofeedError):
             text = in_words(error)
             raw = text.startswith(f"{type(error).__name__}: ")
@@ -121,10 +125,39 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
         _parser(parsed.command).parse_args(_join_negative(given), parsed)
     except SystemExit as stop:
         return int(stop.code or 0)
+    _refuse_addresses(parsed)
+    if hasattr(parsed, "redirects") and "://" in parsed.path:
+        hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
+        parsed.path = Address(parsed.path, hosts)
     stopping.say_at_stop(_who(parsed.command))
     if beam_arguments and parsed.command != "convert":
         raise UsageError("only convert takes options after --")
     return _COMMANDS[parsed.command](parsed, beam_arguments)
+
+
+_ON_LOCAL_DISK = (
+    "run",
+    "out",
+    "output",
+    "source",
+    "sources",
+    "json",
+    "html",
+    "folder",
+    "config",
+    "backbone_weights",
+)
+"""What other commands than convert take no address for."""
+
+
+def _refuse_addresses(parsed: argparse.Namespace) -> None:
+    """Refuse addresses where files are read and written on local disk alone: a folder `s3:` would be made there."""
+    for name in _ON_LOCAL_DISK if parsed.command != "convert" else ():
+        value = getattr(parsed, name, None)
+        if isinstance(value, str) and (address := address_of(value)) is not None:
+            raise UsageError(
+                f"{name.replace('_', ' ')} {address}: expected a path on local disk, got an address; name one"
+            )
 
 
 def _fail(command: str, error: HalofeedError) -> int:
@@ -151,9 +184,16 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Repeats no password of an address that stands where none is expected."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redacted(message))
+
+
 def _parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; given one, options of others whose parts take a second to load are left out."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="halofeed",
         description="From camera and scanner files to spatially partitioned training steps.",
         epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` goes the whole way.",
@@ -187,12 +227,15 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
         "path", metavar="FOLDER", help="the data set's version folder or address, e.g. data/cards/1.0.0"
     )
 
+    _add_redirects(verify)
+
     inspect = command(
         "inspect",
         "say what is in a data set, or in one record of it",
         "examples:\n  halofeed inspect data/cards/1.0.0\n  halofeed inspect data/cards/1.0.0 --record train:17",
     )
     inspect.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
+    _add_redirects(inspect)
     inspect.add_argument("--record", metavar="SPLIT:NUMBER", help="show one record, counted from 0")
 
     report = command(
@@ -215,6 +258,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
         help="the folder of the source pictures, to show them beside the stored ones; default: where they lay when you "
         "converted them on this machine, else they are not shown",
     )
+    _add_redirects(report)
     report.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
 
     show = command(
@@ -289,12 +333,22 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_redirects(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--redirects",
+        default="",
+        metavar="HOST,HOST",
+        help="http addresses: hosts to which the server may send requests on, or * for any (default: none but itself)",
+    )
+
+
 def _add_batches(parser: argparse.ArgumentParser, batch_size: int, recipe_use: str) -> None:
     """Add what says of which data batches are made, and how; see `_stream`."""
-    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
     parser.add_argument("--split", default="train", help="which split (default: train)")
     parser.add_argument("--batch-size", type=int, metavar="N", help=f"default: the config's, or {batch_size}")
     parser.add_argument("--config", metavar="NAME", help=f"a training recipe, whose {recipe_use}")
+    _add_redirects(parser)
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ from halofeed.loader.state import digest, fingerprint
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.loader.weights import DrawBy, plan_draws
+from halofeed.schemas.address import address_of
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.manifest import Manifest
 
@@ -70,7 +71,8 @@ class Loader(Stream):
     Args:
         path: the version's folder, such as data/cards/1.0.0; or its address, such as s3://bucket/cards/1.0.0, with
             gs://, s3://, http://, https:// or another scheme of fsspec's, whose settings say by whom and how it is
-            reached. See `halofeed.loader.store.remote`.
+            reached. See `halofeed.loader.store.remote`. An `Address` also says to which hosts a web server may send
+            requests on; the server's own is the only one by default.
         split: its name.
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; decides the order and the augmentations.
@@ -151,6 +153,7 @@ class Loader(Stream):
         where: Where | None = None,
         draw_by: DrawBy | None = None,
     ) -> None:
+        path = address_of(path) or path  # which prints itself without its secrets
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if on_corrupt not in ON_CORRUPT:
             raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")

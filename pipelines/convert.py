@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import apache_beam as beam
@@ -152,7 +152,7 @@ class _Run:
     recipe: Recipe
     sources: Sources
     choice: RunnerChoice
-    store_settings: Mapping[str, Any]
+    store_settings: Mapping[str, Any] = field(repr=False)
     show_progress: bool
     scratch: str | None
     stack: contextlib.ExitStack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.reference import Box, Keypoint, Reference
 from halofeed.prep.sources.volume_files import common_folder
 from halofeed.prep.tasks.labels import LabelMap
+from halofeed.schemas.address import NO_USER, Address, address_of
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.layout import check_name, check_version, shard_file
 
@@ -63,7 +64,9 @@ class JobOptions:
         "without labels",
     )
     salt: str = option(
-        "", "DICOM: mixed into the hashes that stand for patients when splits are made; written nowhere"
+        "",
+        "DICOM: mixed into the hashes that stand for patients when splits are made; written nowhere",
+        is_secret=True,
     )
     overwrite: bool = option(False, "replace a version that is there already")
     workers: int | None = option(
@@ -88,6 +91,9 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         problems = [f"--{name}: say which" for name in ("source", "out", "name") if not getattr(self, name)]
+        problems += [
+            f"{name} {address}: {NO_USER}" for name, address in self._addresses() if address.has_user
+        ]
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -106,6 +112,14 @@ class JobOptions:
                 problems.append(str(error))
         if problems:
             raise UsageError("\n".join(problems))
+
+    def _addresses(self) -> Iterator[tuple[str, Address]]:
+        """The flags of options that are addresses, and those."""
+        given = [(name, value) for name, value in vars(self).items() if isinstance(value, str)]
+        given += [("split_lists", part.partition("=")[2]) for part in self.split_lists]
+        for name, value in given:
+            if name != "salt" and (address := address_of(value)) is not None:
+                yield flag(name), address
 
     @property
     def folder(self) -> str:
@@ -156,7 +170,7 @@ class ShardJob:
     references_folder: str | None = None
     wanted: str | None = None
     holder: str | None = None
-    store_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    store_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def to_json(self) -> str:
         """As text."""

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
@@ -22,6 +23,7 @@ from apache_beam.runners.runner import create_runner
 
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.workers import SHARE_OF_MEMORY, available_cores, count_workers
+from halofeed.schemas.address import keep_secret
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.memory import machine_memory
 
@@ -109,6 +111,10 @@ def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
     return pipeline
 
 
+_SECRET = re.compile(r"^--.*(secret|token|password|key)", re.IGNORECASE)
+"""Options of Beam whose values no message repeats."""
+
+
 def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
     """Beam's options; UsageError in place of its parser's way of printing and leaving, and of ignoring.
 
@@ -116,6 +122,10 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
     that only they know.
     """
     given = list(beam_arguments)
+    for argument, following in pairwise([*given, ""]):
+        name, equals, value = argument.partition("=")
+        if _SECRET.search(name):
+            keep_secret(value if equals else following)
     for name in ("--direct_num_workers", "--direct_running_mode"):
         # With either, Beam would start workers that it reaches through ports open to the network.
         if any(argument.startswith(name) for argument in given):

@@ -45,7 +45,7 @@ class _Calls:
     name: str
     wanted: str
     believed: tuple[Any, ...]
-    store_settings: Mapping[str, Any] = field(default_factory=dict)
+    store_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     software: str = __version__
 
 

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -310,12 +311,12 @@ class OutputFolder:
         while above and not os.path.exists(above):
             self._made.append(above)
             above = os.path.dirname(above)
-        if not os.path.exists(self.root):
-            try:
-                os.makedirs(self.root, mode)
-            except OSError as error:
-                if not os.path.exists(self.root):
-                    raise UsageError(f"{self.root}: cannot be made: {error}") from error
+        try:
+            with _naming_what_the_disk_lacks(self.root):
+                os.makedirs(self.root, mode, exist_ok=True)
+                self.begin()
+        except OSError as error:
+            raise UsageError(f"{error.filename or self.root}: cannot be made: {error.strerror}") from error
         with _naming_what_the_disk_lacks(self.root):
             sync(os.path.dirname(folder) or "." for folder in self._made[1:])
 
@@ -324,8 +325,9 @@ class OutputFolder:
         folder = self.path(TEMPORARY_FOLDER)
         if ownership.has_list(folder) and not os.path.islink(folder):
             return
-        try:
-            os.makedirs(folder)
+        is_shared = os.stat(self.root).st_mode & stat.S_IWGRP
+        try:  # nobody else may read it: what a failed job leaves may name patients
+            os.mkdir(folder, 0o770 if is_shared else 0o700)
         except FileExistsError as error:
             if os.path.islink(folder) or (os.listdir(folder) and not ownership.has_list(folder)):
                 raise JobError(

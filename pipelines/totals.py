@@ -6,7 +6,7 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from halofeed.pipelines.job import reference_to_json
@@ -17,6 +17,7 @@ from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import is_volume_name
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
+from halofeed.schemas.address import address_of, redacted
 from halofeed.schemas.errors import AnnotationsError, JobError
 from halofeed.schemas.identity import example_id
 
@@ -84,7 +85,8 @@ class Totals:
             stamp: its settled stamp.
 
         Returns:
-            The id of its example, and the reference as text.
+            The id of its example, and the reference as text, to be written: without its group, which may name a patient
+            and of which nothing is needed once the splits are made, and without secrets of addresses.
         """
         line = reference_to_json(reference)
         told = f"{line} {[size(path) for path in reference.paths]}\n".encode()
@@ -92,6 +94,10 @@ class Totals:
             self.digests = (self.digests + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
             if self.in_order is not None:
                 self.in_order.update(told)
+        if reference.problem is not None:
+            reference = _without_secrets(reference)
+        if reference.problem is not None or reference.group is not None:
+            line = reference_to_json(replace(reference, group=None))
         identity = example_id(reference.key)
         self.count += 1
         if reference.problem is None:
@@ -210,3 +216,13 @@ class Totals:
             f"{bad} of {self.objects} objects cannot be used ({reasons}), the first in {self.first_bad_object}; "
             f"{', or '.join(cures)}"
         )
+
+
+def _without_secrets(reference: Reference) -> Reference:
+    """A rejected reference, whose name in the annotations may be an address."""
+    assert reference.problem is not None
+    address = address_of(reference.source)
+    hide = redacted if address is None else address.hidden_in
+    stage, reason, detail = reference.problem
+    key = hide(reference.key) if isinstance(reference.key, str) else reference.key
+    return replace(reference, source=hide(reference.source), key=key, problem=(stage, reason, hide(detail)))

@@ -17,14 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from halofeed.schemas.address import redacted
+
 Problem = tuple[str, str, str]
 """(stage, reason, detail) of one input that cannot be converted, as `SourceError` has them."""
 
 
 class HalofeedError(Exception):
-    """Base of every error that halofeed raises on purpose; `exit_code` is the command line's."""
+    """Base of every error that halofeed raises on purpose; `exit_code` is the command line's.
+
+    Its text holds no password and no token of an address.
+    """
 
     exit_code = 1
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in parts))
 
 
 class UsageError(HalofeedError, ValueError):
@@ -55,7 +63,7 @@ class SourceError(HalofeedError):
 
     def __init__(self, stage: str, reason: str, detail: str = "") -> None:
         super().__init__(stage, reason, detail)
-        self.stage, self.reason, self.detail = stage, reason, detail
+        self.stage, self.reason, self.detail = self.args
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
@@ -81,8 +89,9 @@ class ManifestError(HalofeedError):
     """
 
     def __init__(self, where: str, problems: Iterable[tuple[str, str]]) -> None:
-        self.where, self.problems = where, tuple(problems)
+        self.problems = tuple((path, redacted(message)) for path, message in problems)
         super().__init__(where, self.problems)
+        self.where = self.args[0]
 
     def __str__(self) -> str:
         count = len(self.problems)

@@ -6,9 +6,12 @@ import contextlib
 import sys
 from typing import TextIO
 
+from halofeed.schemas.address import redacted
+
 
 def tell(text: str) -> None:
-    """Write a line to standard error, on a terminal in place of a line of progress."""
+    """Write a line to standard error, without secrets of addresses; on a terminal in place of a line of progress."""
+    text = redacted(text)
     if sys.stderr is not None:
         with contextlib.suppress(ValueError):  # a closed stream
             text = f"\r\x1b[K{text}" if sys.stderr.isatty() else text

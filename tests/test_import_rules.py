@@ -36,7 +36,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     },
     "loader": {
         **dict.fromkeys(("numpy", "cv2", "simplejpeg"), ANYWHERE),
-        **dict.fromkeys(("tensorflow", "jax", "ml_dtypes", "fsspec"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("tensorflow", "jax", "ml_dtypes", "fsspec", "aiohttp"), INSIDE_FUNCTIONS),
     },
     "trainer": {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
@@ -49,6 +49,7 @@ ONLY_IN_FILES = {
     ("loader", "tensorflow"): {"loader/tf_data.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py", "loader/device/ops.py"},
     ("loader", "fsspec"): {"loader/store/remote.py"},
+    ("loader", "aiohttp"): {"loader/store/remote.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
     ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics/segmentation.py"},
@@ -85,7 +86,7 @@ TOP_PACKAGES = {
 LIGHT = {
     "halofeed",
     *(f"halofeed.{name}" for name in ("options", "cli", "planning", "training", "streams")),
-    *(f"halofeed.schemas.{name}" for name in ("errors", "extras", "layout", "beside")),
+    *(f"halofeed.schemas.{name}" for name in ("address", "errors", "extras", "layout", "beside")),
     *(f"halofeed.schemas.{name}" for name in ("stopping", "system_errors", "telling")),
 }
 

@@ -10,6 +10,7 @@ from halofeed.inspection.html.page import check_output, rendered, write_page
 from halofeed.inspection.html.reported import Report
 from halofeed.inspection.html.sections import VALUES
 from halofeed.inspection.stored.place import Place, open_manifest, open_place
+from halofeed.schemas.address import Address, address_of
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.manifest import Manifest
@@ -22,7 +23,10 @@ _MOST_LINE_VALUES = 1000
 
 
 def write_report(
-    path: str | Path, output: str | Path | None = None, sources: str | None = None, samples: int = 12
+    path: str | os.PathLike[str],
+    output: str | Path | None = None,
+    sources: str | None = None,
+    samples: int = 12,
 ) -> Path:
     """Write one self-contained HTML file about a data set; equal data sets give equal bytes.
 
@@ -43,9 +47,10 @@ def write_report(
     """
     if samples < 0:
         raise UsageError(f"--samples {samples}: expected 0 or more")
+    path = address_of(path) or path
     place = open_place(path)
     manifest = open_manifest(place)
-    is_far = "://" in str(path)
+    is_far = isinstance(path, Address)
     if output is not None:
         file = Path(output)
     elif is_far:

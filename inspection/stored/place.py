@@ -12,6 +12,7 @@ from halofeed.loader.store.base import HeldFile, Piece, ShardSource
 from halofeed.loader.store.choose import CONCURRENT_READS
 from halofeed.loader.store.remote import RemoteStore
 from halofeed.prep.options.recipe import recipe_problems
+from halofeed.schemas.address import Address, address_of
 from halofeed.schemas.errors import CorruptFileError, ManifestError
 from halofeed.schemas.files import open_regular, read_regular
 from halofeed.schemas.layout import MANIFEST
@@ -71,7 +72,7 @@ class Place:
 class _FarPlace(Place):
     """The same at an address."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: Address) -> None:
         self._store = RemoteStore(address, CONCURRENT_READS)
 
     def __str__(self) -> str:
@@ -137,7 +138,8 @@ def open_place(path: str | os.PathLike[str] | Place) -> Place:
     """The place of a path or an address; UsageError, MissingExtraError where nothing reads such addresses."""
     if isinstance(path, Place):
         return path
-    return _FarPlace(os.fspath(path)) if "://" in os.fspath(path) else Place(Path(path))
+    address = address_of(path)
+    return Place(Path(path)) if address is None else _FarPlace(address)
 
 
 def open_manifest(path: str | os.PathLike[str] | Place) -> Manifest:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from halofeed.inspection.facts.dataset import Facts
@@ -15,6 +15,7 @@ from halofeed.inspection.stored.place import open_manifest
 from halofeed.prep.statistics.counts import mean_and_deviation, percentile
 from halofeed.prep.statistics.pictures import ROW_STEP
 from halofeed.prep.statistics.volumes import ROW_STEP as VOLUME_ROW_STEP
+from halofeed.schemas.address import address_of
 from halofeed.schemas.fields import Field
 from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.origin import recall
@@ -25,11 +26,12 @@ _BAR_WIDTH = 30
 _MOST = 40
 
 
-def describe(path: str | Path) -> str:
+def describe(path: str | os.PathLike[str]) -> str:
     """What is in a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
 
     Only the manifest is read, so this is quick for any size. Where its sources lie is said to who converted them here.
     """
+    path = address_of(path) or path
     manifest = open_manifest(path)
     facts = Facts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
     where = {"source": facts.origin.source, "images": facts.origin.images} if facts.origin else {}

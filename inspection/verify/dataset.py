@@ -22,6 +22,7 @@ from halofeed.inspection.verify.counted import Counts
 from halofeed.inspection.verify.record import block_problems, record_problems
 from halofeed.inspection.verify.segmentation import segmentation_problems
 from halofeed.schemas import keys
+from halofeed.schemas.address import address_of
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.identity import example_id, shard_of
@@ -106,7 +107,7 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
         UsageError: there is no such folder.
     """
     place = open_place(path)
-    if "://" not in str(path) and not Path(path).is_dir():
+    if address_of(path) is None and not Path(path).is_dir():
         raise UsageError(f"{path}: no such folder; name the one that holds {MANIFEST}")
     if not place.exists(MANIFEST):
         # Says what the folder is in place of a data set; an unfinished one is checked like any other.

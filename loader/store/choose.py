@@ -10,6 +10,7 @@ from halofeed.loader.store.disk import DiskStore
 from halofeed.loader.store.local import LocalStore
 from halofeed.loader.store.memory import MemoryStore
 from halofeed.loader.store.remote import RemoteStore
+from halofeed.schemas.address import address_of
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
 
@@ -17,14 +18,14 @@ CONCURRENT_READS = 32
 
 
 def open_store(path: str | os.PathLike[str], concurrent_reads: int = CONCURRENT_READS) -> Store:
-    """Where a version's files are: a folder of this machine, or an address with ://.
+    """Where a version's files are: a folder of this machine, or an address with :// (see `Address`).
 
     Raises:
         MissingExtraError: what reads such addresses is not installed.
         UsageError: nothing reads such addresses.
     """
-    if "://" in os.fspath(path):
-        return RemoteStore(str(path), concurrent_reads)
+    if (address := address_of(path)) is not None:
+        return RemoteStore(address, concurrent_reads)
     return LocalStore(Path(path))
 
 

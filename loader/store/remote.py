@@ -7,17 +7,21 @@ asked for; whether they are the right ones is what the index's checksums say, wi
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
+import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urljoin
 
 from halofeed.loader.store.base import PIECE_BYTES, Held, HeldFile, Item, Piece, Result, Span
 from halofeed.loader.store.ranges import Part, Window, joined
-from halofeed.loader.store.web import RangeReader, WebError
+from halofeed.loader.store.web import RangeReader, RefusedRedirectError, WebError, check_redirect
+from halofeed.schemas.address import NO_USER, Address, printable_cause, redacted
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, UsageError
 from halofeed.schemas.extras import needing
 from halofeed.schemas.layout import MANIFEST, index_file
@@ -32,7 +36,7 @@ REQUEST_SECONDS = 30.0
 PIECES_AHEAD = 16
 """Of a shard that is read whole."""
 _MOST_EXPECTED = 4
-_WEB, _S3 = ("http", "https"), ("s3", "s3a")
+_WEB, _S3, _GCS = ("http", "https"), ("s3", "s3a"), ("gs", "gcs")
 _SIGNED_SECONDS = 3600
 _UNSIGNED = (400, 401, 403)
 """What a store answers to an address that is signed otherwise than it wants."""
@@ -53,10 +57,12 @@ class RemoteStore:
     is_checked = False
     attempts = ATTEMPTS
 
-    def __init__(self, address: str, concurrent_reads: int) -> None:
+    def __init__(self, address: Address, concurrent_reads: int) -> None:
         if concurrent_reads < 1:
             raise UsageError(f"concurrent_reads: expected 1 or more, got {concurrent_reads}")
-        self.place = address.rstrip("/")
+        if address.has_user and address.scheme in (*_S3, *_GCS):
+            raise UsageError(f"{address}: {NO_USER}")
+        self._address, self.place = address, str(address)
         self.threads = self._concurrent = concurrent_reads
         self.retries = 0
         self._process: _Process | None = None
@@ -205,9 +211,10 @@ class RemoteStore:
             except Exception as error:
                 if _is_absent(error):
                     raise CorruptFileError(f"{place}: it is missing; {CURE}") from None
-                problem = f"{type(error).__name__}: {error}".rstrip(": ")
-                if _is_final(error):
-                    raise StoreError(f"{place}: {what} are refused: {problem}") from error
+                told = _cause_of(error)
+                problem = _described(told)
+                if _is_final(told):
+                    raise StoreError(f"{place}: {what} are refused: {problem}") from printable_cause(told)
                 continue
             if len(data) == stop - start:
                 return data
@@ -257,9 +264,10 @@ class RemoteStore:
             except Exception as error:
                 if _is_absent(error):
                     raise
-                if attempt + 1 == ATTEMPTS or _is_final(error):
-                    problem = f"{type(error).__name__}: {error}"
-                    raise StoreError(f"{self.place}/{name}: cannot be reached: {problem}") from error
+                told = _cause_of(error)
+                if attempt + 1 == ATTEMPTS or _is_final(told):
+                    problem = f"{self.place}/{name}: cannot be reached: {_described(told)}"
+                    raise StoreError(problem) from printable_cause(told)
             self.count_retry()
             time.sleep(pause_seconds(attempt + 1))
         raise AssertionError
@@ -273,7 +281,7 @@ class RemoteStore:
             with self._making:
                 process = self._process
                 if process is None or process.number != os.getpid():
-                    process = self._process = _Process(self.place, self._concurrent)
+                    process = self._process = _Process(self._address, self._concurrent)
         return process
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -283,29 +291,34 @@ class RemoteStore:
 class _Process:
     """Connections and threads of one process, and what they were asked for."""
 
-    def __init__(self, place: str, concurrent_reads: int) -> None:
-        self.number = os.getpid()
+    def __init__(self, place: Address, concurrent_reads: int) -> None:
+        self.number, self._place = os.getpid(), place
+        self._is_web, self._signs = place.scheme in _WEB, place.scheme in _S3
         with needing("remote", *_PACKAGES):
             try:
                 import fsspec
 
-                self._files, self._path = fsspec.core.url_to_fs(place, **_options(place, concurrent_reads))
+                self._files, self._path = fsspec.core.url_to_fs(
+                    place.full, **_options(place, concurrent_reads)
+                )
             except ImportError as error:
                 # fsspec says what to install in words of its own.
                 raise ModuleNotFoundError(str(error), name=_missing(error)) from error
             except ValueError as error:
                 raise UsageError(
                     f"{place}: {error}; expected a local folder, gs://, s3://, http:// or https://"
-                ) from error
+                ) from printable_cause(error)
+        logging.getLogger("fsspec.http").addFilter(_hide_secrets)
         self._files.invalidate_cache()
         if hasattr(self._files, "retries"):
             self._files.retries = 1  # counted here
         self._path = self._path.rstrip("/")
-        self._is_web, self._signs = (place.partition("://")[0] in kind for kind in (_WEB, _S3))
         self._is_plain = self._is_web and not (
-            self._files.client_kwargs or self._files.kwargs or "@" in place or "?" in place
+            self._files.client_kwargs or self._files.kwargs or place.has_secrets
         )
-        self._web = RangeReader()
+        if self._is_web:
+            _follow_allowed_redirects(self._files, place.redirects)
+        self._web = RangeReader(place.redirects)
         self._signed: dict[str, tuple[str, float]] = {}
         self.executor = ThreadPoolExecutor(concurrent_reads, "halofeed-store")
         self._slots = threading.BoundedSemaphore(concurrent_reads)
@@ -316,18 +329,23 @@ class _Process:
 
     def request(self, name: str, start: int, stop: int) -> bytes | bytearray:
         """One request for bytes of a file."""
-        path = f"{self._path}/{name}"
+        path = self._below(name)
         if (address := self._address(name, path)) is not None:
             try:
                 with self._slots:
                     return self._web.get(address, start, stop, _seconds(stop - start))
             except WebError as error:
-                if error.status not in _UNSIGNED or self._is_web:
+                moved = isinstance(error, RefusedRedirectError)  # a bucket of another region, for one
+                if self._is_web or not (moved or error.status in _UNSIGNED):
                     raise
                 self._signs = False  # a bucket that wants more than a signature
             finally:
                 self.answered += 1
         return bytes(self._call("cat_file", path, stop - start, start=start, end=stop))
+
+    def _below(self, name: str) -> str:
+        """What the file system calls a file."""
+        return (self._place / name).full if self._is_web else f"{self._path}/{name}"
 
     def _address(self, name: str, path: str) -> str | None:
         """Where plain requests get a file; None where only fsspec does, as the user has set it up."""
@@ -347,7 +365,7 @@ class _Process:
 
     def size(self, name: str) -> int | None:
         """The bytes of one file; FileNotFoundError where there is none."""
-        size = self._call("info", f"{self._path}/{name}", 0).get("size")
+        size = self._call("info", self._below(name), 0).get("size")
         return None if size is None else int(size)
 
     def sizes(self) -> dict[str, int] | None:
@@ -430,13 +448,40 @@ class RemoteFile(HeldFile):
         return True
 
 
-def _options(place: str, concurrent_reads: int) -> dict[str, Any]:
+def _options(place: Address, concurrent_reads: int) -> dict[str, Any]:
     """What a file system is told beyond the user's own settings of fsspec."""
-    if place.partition("://")[0] in _S3:
+    if place.scheme in _S3:
         wait = {"connect_timeout": REQUEST_SECONDS, "read_timeout": REQUEST_SECONDS}
         once = {"retries": {"total_max_attempts": 1}, "max_pool_connections": concurrent_reads}
         return {"config_kwargs": {**wait, **once}}
-    return {}
+    # The web's is changed below, and so is no one else's.
+    return {"skip_instance_cache": True} if place.scheme in _WEB else {}
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Have what fsspec logs of its requests hold no secrets of addresses."""
+    told = [record.getMessage()]
+    if record.exc_info:
+        told += traceback.format_exception(record.exc_info[1])
+    record.msg, record.args, record.exc_info = redacted("\n".join(told).strip()), None, None
+    return True
+
+
+def _follow_allowed_redirects(files: Any, redirects: Sequence[str]) -> None:
+    """Have fsspec's requests to the web follow those redirects alone that `check_redirect` allows."""
+    import aiohttp
+
+    async def check(session: object, context: object, redirect: Any) -> None:
+        response = redirect.response
+        target = response.headers.get("Location") or response.headers.get("URI", "")
+        check_redirect(response.status, str(response.url), urljoin(str(response.url), target), redirects)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(check)
+    files.client_kwargs = {
+        **files.client_kwargs,
+        "trace_configs": [*files.client_kwargs.get("trace_configs", ()), trace],
+    }
 
 
 def _missing(error: ImportError) -> str:
@@ -457,8 +502,21 @@ def _is_absent(error: Exception) -> bool:
     )
 
 
+def _cause_of(error: Exception) -> Exception:
+    """What really went wrong: fsspec calls a web server that refuses or does not answer a file that is not there."""
+    cause = error.__cause__
+    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
+
+
+def _described(error: Exception) -> str:
+    """An error in words."""
+    return redacted(f"{type(error).__name__}: {error}".rstrip(": "))
+
+
 def _is_final(error: Exception) -> bool:
     """Whether asking again would give the same answer: no rights, or a request that is refused as such."""
+    if isinstance(error, RefusedRedirectError):
+        return True
     status = getattr(error, "status", None) or vars(error).get("code")
     if isinstance(status, int):
         return is_final(status)

@@ -11,9 +11,13 @@ import http.client
 import ssl
 import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
+from halofeed.schemas.address import Address
+
 _MOST_REDIRECTS = 5
+_PORTS = {"http": 80, "https": 443}
 _UNRESERVED = "%/:=&?~#+!$,;'@()*[]"
 _REDIRECTS, _ABSENT, _NO_SUCH_RANGE = (301, 302, 303, 307, 308), (404, 410), 416
 
@@ -26,10 +30,53 @@ class WebError(OSError):
         self.status = status
 
 
-class RangeReader:
-    """Makes requests, on connections that are used again; safe to use from several threads of one process."""
+class RefusedRedirectError(WebError):
+    """A server sends to another one that it may not send to."""
 
-    def __init__(self) -> None:
+
+def check_redirect(status: int, origin: str, target: str, allowed: Sequence[str]) -> None:
+    """Refuse to be sent to another server: who holds a data set's server decides on no other one of this network.
+
+    Args:
+        status: of the answer.
+        origin, target: the addresses that was asked for, and that is to be asked for instead.
+        allowed: other hosts, as of an `Address`.
+
+    Raises:
+        RefusedRedirectError: the target is on another host or port and not allowed, or no longer encrypted.
+
+    >>> check_redirect(302, "http://host/a", "https://host/b", ())
+    >>> check_redirect(302, "http://host/a", "http://cdn/b", ("cdn",))
+    """
+    before, after = urlsplit(origin), urlsplit(target)
+    if after.scheme not in _PORTS or after.hostname is None:
+        raise RefusedRedirectError(status, f"the server sends to {Address(target)}, which is no web address")
+    if before.scheme == "https" and after.scheme == "http":
+        raise RefusedRedirectError(
+            status, f"the server sends from https to {Address(target)}, which is not encrypted"
+        )
+    places = [(parts.hostname, parts.port or _PORTS[parts.scheme]) for parts in (before, after)]
+    upgraded = places[0][1] == 80 and places[1][1] == 443 and places[0][0] == places[1][0]
+    host = after.hostname
+    if places[0] == places[1] or upgraded or not {"*", host, f"{host}:{places[1][1]}"}.isdisjoint(allowed):
+        return
+    named = host if after.port is None else f"{host}:{after.port}"
+    raise RefusedRedirectError(
+        status,
+        f"the server sends to another host, {named}; if that is meant, allow it: --redirects {named}, or in Python "
+        f"Loader(Address(..., redirects=({named!r},)))",
+    )
+
+
+class RangeReader:
+    """Makes requests, on connections that are used again; safe to use from several threads of one process.
+
+    Args:
+        redirects: as of an `Address`.
+    """
+
+    def __init__(self, redirects: Sequence[str] = ()) -> None:
+        self._redirects = redirects
         self._idle: defaultdict[tuple[str, str], deque[http.client.HTTPConnection]] = defaultdict(deque)
         self._context = ssl.create_default_context()
 
@@ -53,7 +100,9 @@ class RangeReader:
             try:
                 response = _answer(connection, parts, start, stop, deadline)
                 if response.status in _REDIRECTS:
-                    address = urljoin(address, response.getheader("Location", ""))
+                    target = urljoin(address, response.getheader("Location", ""))
+                    check_redirect(response.status, address, target, self._redirects)
+                    address = target
                     connection.close()
                     continue
                 data = _body(connection, response, start, stop, deadline)

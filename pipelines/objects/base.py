@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from halofeed.schemas.address import printable_cause
 from halofeed.schemas.errors import HalofeedError, StoreError
 from halofeed.schemas.repeating import pause_seconds
 
@@ -129,10 +130,11 @@ def repeated(address: str, act: Callable[[], Result], fault_of: Callable[[Except
 
 def _refuse(address: str, fault: Fault, error: Exception, attempts: int) -> NoReturn:
     problem = f"{type(error).__name__}: {error}".rstrip(": ")
+    cause = printable_cause(error)
     if fault is Fault.ABSENT:
-        raise FileNotFoundError(address) from error
+        raise FileNotFoundError(address) from cause
     if fault is Fault.CHANGED:
-        raise ChangedError(f"{address}: another run has written or deleted it meanwhile") from error
+        raise ChangedError(f"{address}: another run has written or deleted it meanwhile") from cause
     told = {
         Fault.BUCKET: "there is no such bucket; make it, or name another",
         Fault.CREDENTIALS: f"the store refuses it: {problem}; see whether the credentials are still valid and allow "
@@ -141,7 +143,7 @@ def _refuse(address: str, fault: Fault, error: Exception, attempts: int) -> NoRe
         Fault.PASSING: f"the store did not answer as it should in {attempts} attempts; the last one: {problem}; see "
         "whether it can be reached, and run again",
     }
-    raise StoreError(f"{address}: {told[fault]}") from error
+    raise StoreError(f"{address}: {told[fault]}") from cause
 
 
 def whole(stream: Any, size: int) -> bytes:

@@ -14,6 +14,7 @@ from halofeed.pipelines.objects.base import ObjectStore
 from halofeed.pipelines.objects.beam import BeamObjects
 from halofeed.pipelines.objects.gcs import GcsObjects
 from halofeed.pipelines.objects.s3 import S3Objects
+from halofeed.schemas.address import keep_secret
 
 _ARGUMENTS = {
     "s3_access_key_id": "aws_access_key_id",
@@ -25,6 +26,7 @@ _ARGUMENTS = {
     "s3_verify": "verify",
 }
 """Beam's options, and what they are called as arguments of boto3's client."""
+_SECRET = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 _making = threading.RLock()  # a signal's handler may ask too
 _stores: dict[tuple[int, str], ObjectStore] = {}
@@ -45,6 +47,8 @@ def use_options(options: PipelineOptions) -> dict[str, Any]:
 
 def use_settings(settings: Mapping[str, Any]) -> None:
     """Have this process reach S3 with these arguments of boto3's client from now on."""
+    for name in _SECRET:
+        keep_secret(str(settings.get(name, "")))
     with _making:
         if dict(settings) != _settings:
             _settings.clear()

@@ -18,6 +18,7 @@ from halofeed.prep.convert.tasks.annotated import AnnotatedPicture
 from halofeed.prep.convert.tasks.annotated_grid import annotated_orientation
 from halofeed.prep.convert.tasks.label_image import read_picture_labels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
+from halofeed.prep.formats.picture.jpeg_metadata import without_metadata
 from halofeed.prep.formats.picture.pixels import FEWER_BITS
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import derived
@@ -111,7 +112,10 @@ class PictureConverter:
         kept_whole = _is_kept_whole(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # let them go
-        encoded = data if kept_whole else ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
+        if kept_whole:
+            encoded: bytes | memoryview = without_metadata(data)
+        else:
+            encoded = ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
         features: dict[str, Value] = {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
@@ -144,7 +148,7 @@ class PictureConverter:
 
 
 def _is_kept_whole(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:
-    """Whether a JPEG may stay as it is, metadata included: upright, of the right size, no other quality asked for."""
+    """Whether a JPEG's compressed data may stay as they are: upright, of the right size, no other quality asked for."""
     return (
         recipe.encoding == "jpeg"
         and recipe.jpeg_quality == DEFAULT_JPEG_QUALITY

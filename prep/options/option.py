@@ -11,12 +11,12 @@ from halofeed.schemas.errors import UsageError
 T = TypeVar("T")
 
 
-def option(default: Any, help: str, **more: Any) -> Any:
+def option(default: Any, help: str, *, is_secret: bool = False, **more: Any) -> Any:
     """A dataclass field that the command line offers as --its-name; `choices` or `least` say what it may be.
 
-    One that is `omitted` stands in no recipe's JSON form while it has its default.
+    One that is `omitted` stands in no recipe's JSON form while it has its default. One that is secret is not printed.
     """
-    return dataclasses.field(default=default, metadata={"help": help, **more})
+    return dataclasses.field(default=default, repr=not is_secret, metadata={"help": help, **more})
 
 
 def refusal(check: Callable[[], object], start: str = "") -> list[str]:

@@ -223,7 +223,7 @@ def undivided(references: Iterable[Reference]) -> Iterator[Reference]:
             other = first.setdefault(reference.group, reference)
             if other.split != reference.split:
                 raise AnnotationsError(
-                    f"group {reference.group!r} is divided: {other.source} is in {other.split}, "
+                    f"a group is divided, such as a patient's: {other.source} is in {other.split}, "
                     f"{reference.source} in {reference.split}; correct the splits, or assign them by shares"
                 )
         yield reference

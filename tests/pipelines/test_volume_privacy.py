@@ -10,10 +10,12 @@ import pydicom
 import pytest
 from pydicom.datadict import dictionary_VR, keyword_dict
 
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from tests.support.conversions import all_bytes, convert_words, halofeed, halofeed_here
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.support.dicom_writer import write_volume
 from tests.support.level_rows import levels
+from tests.support.text_volume_writer import write_nrrd
 from tests.support.volume_support import save_nifti
 
 SHAPE = (6, 16, 18)
@@ -136,10 +138,17 @@ def test_a_failing_job_tells_nothing_either(hospital, tmp_path):
     words = convert_words(hospital, tmp_path / "out", max_rejected=0, debug=True, workers=1, **OPTIONS)
     done = halofeed_here(*words)
     assert done.returncode == 1
-    check(done, *all_bytes(tmp_path / "out").values())
+    left = all_bytes(tmp_path / "out")
+    check(done, *left, *left.values())
+    folders = {name.rpartition("/")[0] for name in left}
+    assert folders == {"set/1.0.0/.incomplete"}
+    assert (tmp_path / "out" / folders.pop()).stat().st_mode & 0o777 == 0o700
+    patients = [f"{SENTINEL}{folder.name}".encode() for folder in hospital.iterdir()]
+    hashes = [SeriesPolicy().key(patient) for patient in patients]
+    assert not [found for found in hashes if any(found.encode() in data for data in left.values())]
 
 
-def test_nifti_descriptions_and_names_in_extensions_stay_behind(tmp_path):
+def test_descriptions_of_nifti_and_nrrd_stay_behind_in_sound_files_and_in_damaged_ones(tmp_path):
     path = save_nifti(tmp_path / "s/a.nii", np.arange(24, dtype=np.int16).reshape(2, 3, 4))
     image = nibabel.load(path)
     image.header["descrip"] = SENTINEL.encode()
@@ -147,8 +156,12 @@ def test_nifti_descriptions_and_names_in_extensions_stay_behind(tmp_path):
     image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", SENTINEL.encode() * 3))
     nibabel.save(image, tmp_path / "s/b.nii")
     path.unlink()
-    (tmp_path / "s/table.csv").write_text("id,image,label\nb,b.nii,\n")
+    sound = write_nrrd(np.zeros((4, 3, 2), np.int16), content=SENTINEL)
+    sound = sound.replace(b"key:=value", f"Patient:={SENTINEL}\n# {SENTINEL}".encode())
+    (tmp_path / "s/c.nrrd").write_bytes(sound)
+    (tmp_path / "s/d.nrrd").write_bytes(sound.replace(b"Patient:=", b"Patient "))
+    (tmp_path / "s/table.csv").write_text("id,image,label\nb,b.nii,\nc,c.nrrd,\nd,d.nrrd,\n")
     options = {"layout": "csv", "task": "segmentation", "depth": 2, "height": 3, "width": 4, "workers": 1}
     done = halofeed_here(*convert_words(tmp_path / "s", tmp_path / "out", **options))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "2 records" in done.stdout, done.stdout + done.stderr
     check(done, *all_bytes(tmp_path / "out").values())

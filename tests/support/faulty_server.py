@@ -21,7 +21,8 @@ class Server:
 
     Faults: "cut" ends the connection in the middle of the body, "503" answers so, "stall" waits for `stall_seconds`
     first, "short" gives and announces fewer bytes, "flip" a wrong bit, "whole" all of the file whatever was asked,
-    "403" refuses, "close" ends the connection after a whole answer without saying so, "moved" sends elsewhere.
+    "403" refuses, "close" ends the connection after a whole answer without saying so, "moved" sends elsewhere, and
+    "to ADDRESS" to that address.
     """
 
     address: str
@@ -80,7 +81,7 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
                     server.at_once -= 1
 
         def answer(self) -> None:
-            name = self.path.lstrip("/").removeprefix("moved/")
+            name = self.path.partition("?")[0].lstrip("/").removeprefix("moved/")
             path = folder / name
             if not path.is_file():
                 self.send(404, b"")
@@ -106,9 +107,11 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
             if fault == "flip":
                 middle = len(data) // 2
                 data = data[:middle] + bytes([data[middle] ^ 16]) + data[middle + 1 :]
-            if fault == "moved":
+            if fault == "moved" or fault.startswith("to "):
                 self.send_response(302)
-                self.send_header("Location", f"/moved/{name}")
+                self.send_header(
+                    "Location", fault.removeprefix("to ") if fault != "moved" else f"/moved/{name}"
+                )
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

@@ -70,7 +70,12 @@ class JpegHeader:
         return not others or (first in SAMPLINGS and all(factors == (1, 1) for factors in others))
 
 
-def _segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
+def read_segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
+    """The segments up to and with the first start of scan, and how many stray bytes lie between them.
+
+    Raises:
+        SourceError: the header is cut off or damaged.
+    """
     found: list[tuple[int, int, int]] = []
     stray, at, steps = 0, len(START_OF_IMAGE), 0
     while True:
@@ -113,7 +118,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
 
     Source: ITU-T T.81, annex B.
     """
-    segments, stray = _segments(data)
+    segments, stray = read_segments(data)
     frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAMES]
     if len(frames) != 1:
         raise damaged(f"{len(frames)} frame headers before the first scan, expected 1")

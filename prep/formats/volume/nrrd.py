@@ -129,14 +129,14 @@ def _fields(data: bytes) -> tuple[Fields, int]:
         detail = f"{shown(magic)}; read are NRRD0001 to NRRD0005"
         raise SourceError("decode", "version of NRRD is not read", detail)
     fields = Fields()
-    for line, end in lines:
+    for number, (line, end) in enumerate(lines, 2):
         if not line:
             return fields, end
         if line.startswith("#") or ":=" in line.partition(": ")[0]:
             continue
         name, colon, written = line.partition(":")
         if not colon:
-            raise damaged(f"a line without a colon: {shown(line)}")
+            raise damaged(f"line {number} has no colon")  # what it says may name a patient
         fields.add(re.sub(r"\s", "", name).lower(), written.strip())
         if fields.get("datafile", "").startswith("LIST"):
             return fields, end

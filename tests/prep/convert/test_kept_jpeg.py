@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
+from PIL.JpegImagePlugin import JpegImageFile
 
 from halofeed.prep.convert.picture import PictureConverter
 from halofeed.prep.formats.picture import ReadOptions, read_image
+from halofeed.prep.formats.picture.jpeg_markers import START_OF_IMAGE
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import from_data
@@ -47,8 +49,13 @@ def stored(folder: Path, data: bytes, **options: Any) -> bytes:
 
 SAME_SIZE = {"resize": "fixed-shape", "height": SIZE[0], "width": SIZE[1]}
 UNTOUCHED = [
-    *((draw(), {}), (draw(progressive=True), {}), (draw(exif=exif(1)), {}), (draw(subsampling=0), {})),
-    *((draw(icc_profile=b"x" * 300), {}), (draw(), SAME_SIZE), (draw("L"), {"channels": 1})),
+    *(
+        (draw(), {}),
+        (draw(progressive=True), {}),
+        (draw(restart_marker_rows=1), {}),
+        (draw(subsampling=0), {}),
+    ),
+    *((draw(), SAME_SIZE), (draw("L"), {"channels": 1})),
 ]
 
 
@@ -72,6 +79,74 @@ def test_a_jpeg_to_which_nothing_is_done_keeps_its_bytes(tmp_path, data, how):
 def test_a_jpeg_to_which_anything_is_done_is_written_again(tmp_path, data, how):
     again = stored(tmp_path, data, **how)
     assert again != data and Image.open(io.BytesIO(again)).mode in ("RGB", "L")
+
+
+# What a picture says of people and places ---------------------------------------------------------------
+
+SECRET = b"XqWv7"
+SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+
+
+def segment(marker: int, payload: bytes) -> bytes:
+    return bytes((0xFF, marker)) + (len(payload) + 2).to_bytes(2, "big") + payload
+
+
+def named_tags() -> bytes:
+    tags = Image.Exif()
+    tags[0x0112], tags[0x013B], tags[0x8298] = 1, SECRET.decode(), SECRET.decode()
+    tags.get_ifd(0x8825)[29] = SECRET.decode()
+    tags.get_ifd(0x8769)[0x927C] = SECRET
+    return tags.tobytes()
+
+
+def swapped_profile() -> bytes:
+    """A profile that exchanges red and blue, is named after its owner and says when and on which device it was made."""
+    named = SRGB.replace("sRGB".encode("utf-16-be"), SECRET[:4].decode().encode("utf-16-be"))
+    assert named != SRGB
+    named = named[:24] + SECRET + named[29:48] + SECRET + named[53:]
+    return named.replace(b"rXYZ", b"____").replace(b"bXYZ", b"rXYZ").replace(b"____", b"bXYZ")
+
+
+def full_of_secrets(mode: str = "RGB", **options: Any) -> bytes:
+    """A picture with each kind of metadata, and with segments that no decoder needs."""
+    data = draw(mode, exif=named_tags(), comment=SECRET, icc_profile=swapped_profile(), **options)
+    thumbnail = b"JFIF\0\1\1\0\0\1\0\1\2\1" + SECRET + b"!"
+    data = START_OF_IMAGE + segment(0xE0, thumbnail) + data[data.index(b"JFIF") + 14 :]
+    more = [(0xE1, b"http://ns.adobe.com/xap/1.0/\0"), (0xED, b"Photoshop 3.0\0"), (0xE0, b"JFXX\0\x10")]
+    more += [(0xE2, b"MPF\0"), (0xEB, b"JP\0\0"), (0xFE, b""), (0xE1, b"Exif\0\0"), (0xDC, b"")]
+    front = b"\xff\xff".join(segment(marker, name + SECRET) for marker, name in more)
+    between = data.rindex(segment(0xC4, b"")[:2]) if options else data.rindex(b"\xff\xd9")
+    data = data[:between] + segment(0xFE, SECRET) + data[between:]
+    return START_OF_IMAGE + front + data[2:] + draw(exif=named_tags()) + SECRET
+
+
+@pytest.mark.parametrize(("mode", "options"), [("RGB", {}), ("RGB", {"progressive": True}), ("L", {})])
+def test_a_kept_jpeg_loses_what_names_people_and_places_and_nothing_of_its_picture(tmp_path, mode, options):
+    secret, plain = full_of_secrets(mode, **options), draw(mode, **options)
+    kept = stored(tmp_path, secret, channels=len(mode))
+    assert SECRET in secret and SECRET not in kept and SECRET.decode().encode("utf-16-be")[:8] not in kept
+    before, after, bare = (JpegImageFile(io.BytesIO(data)) for data in (secret, kept, plain))
+    profile = after.info.pop("icc_profile")
+    assert after.info == bare.info and after.getexif() == {}
+    start = kept.index(b"ICC_PROFILE") - 4
+    end = start + 2 + int.from_bytes(kept[start + 2 : start + 4], "big")
+    assert kept[:start] + kept[end:] == plain, "the compressed data are those of the picture without metadata"
+    if mode == "RGB":
+        target = ImageCms.createProfile("sRGB")
+        seen = [
+            np.asarray(ImageCms.profileToProfile(image, ImageCms.ImageCmsProfile(io.BytesIO(icc)), target))
+            for image, icc in ((before, swapped_profile()), (after, profile), (after, SRGB))
+        ]
+        assert np.array_equal(seen[0], seen[1]) and not np.array_equal(seen[0], seen[2])
+
+
+@pytest.mark.parametrize(
+    "change", [slice(0, 100), slice(36, 40), slice(128, 132)], ids=["size", "mark", "tags"]
+)
+def test_a_profile_that_cannot_be_read_is_left_out(tmp_path, change):
+    damaged = bytearray(SRGB)
+    damaged[change] = b"\xff" * (change.stop - change.start) if change.start else b""
+    assert stored(tmp_path, draw(icc_profile=bytes(damaged))) == draw()
 
 
 def test_a_jpeg_without_its_end_marker_is_whole_and_a_progressive_one_without_its_last_scans_truncated():

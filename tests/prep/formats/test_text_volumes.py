@@ -373,7 +373,7 @@ def test_a_metaimage_header_that_cannot_be_true_is_refused(fields, reason):
         ("a.nrrd", write_nrrd(SIX).replace(b"encoding:", b"coding:"), "encoding is missing"),
         ("a.nrrd", b"NRRD0009\n\n", "version of NRRD is not read"),
         ("a.nrrd", b"NRRD0004\n" + b"# words\n" * 200_000, "no empty line ends it"),
-        ("a.nrrd", b"NRRD0004\nwords\n\n", "a line without a colon"),
+        ("a.nrrd", b"NRRD0004\nwords\n\n", "line 2 has no colon"),
         ("a.nrrd", b"NRRD0004\ntype: int\ntype: int\n\n", "'type' stands there twice"),
         ("a.mha", b"", "not a MetaImage file"),
         ("a.mha", b"\x89PNG\r\n", "not a MetaImage file"),

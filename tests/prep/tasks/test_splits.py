@@ -87,9 +87,12 @@ def test_a_pattern_finds_the_group_in_the_path_and_one_that_the_source_divides_i
     assert found["x.jpg"].problem == ("selection", "group pattern does not match", "")
     assert found["p1/a.jpg"].split == found["p1/b.jpg"].split
     references = make([("a.jpg", "p1"), ("c.jpg", None)]) + make([("b.jpg", "p1")], split="test")
-    with pytest.raises(AnnotationsError, match=r"group 'p1' is divided: a.jpg is in train, b.jpg in test"):
+    with pytest.raises(
+        AnnotationsError, match=r"group is divided, .*: a.jpg is in train, b.jpg in test"
+    ) as raised:
         assign(references)
-    with pytest.raises(AnnotationsError, match="'p1' is divided"):
+    assert "p1" not in str(raised.value), "it may be a patient's name"
+    with pytest.raises(AnnotationsError, match="group is divided"):
         assign(references, lists={"x": "a.jpg\nc.jpg", "y": "b.jpg"})
     assigned = assign(references, shares=SHARES).values()
     assert len({reference.split for reference in assigned if reference.group}) == 1
