@@ -23,8 +23,8 @@ def add_options(
     """Add a --flag per field of a dataclass that has a `help` in its metadata.
 
     Defaults are shown in the help, unless something else than the dataclass decides them. A boolean becomes --flag, a
-    tuple takes values between commas or the `separator` of its metadata. Fields that were inherited come last, each
-    class's in a group that its OPTION_GROUP names.
+    tuple takes values between commas or the `separator` of its metadata, and one of text may be repeated. Fields
+    that were inherited come last, each class's in a group that its OPTION_GROUP names.
     """
     hints = typing.get_type_hints(kind)
     groups: dict[type[Any], Any] = {kind: parser.add_argument_group(title) if title else parser}
@@ -56,10 +56,12 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
     choices = field.metadata.get("choices")
     metavar = None if choices else _METAVARS.get(hint, field.name.rpartition("_")[2].upper())
     earlier = field.metadata.get("earlier_flag")
+    may_repeat = typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str
     for name, said in ((flag, text), *([(earlier, argparse.SUPPRESS)] if earlier else [])):
         parser.add_argument(
             name,
             dest=field.name,
+            action="extend" if may_repeat else "store",
             type=_parser_of(hint, field.metadata.get("separator", ",")),
             choices=choices,
             metavar=metavar,
@@ -73,17 +75,34 @@ def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
-        action="append",
+        action=_Setting,
         default=[],
         dest="settings",
         help=f"change any setting of the recipe, e.g. {examples}; may be repeated",
     )
 
 
+class _Setting(argparse.Action):
+    """Takes one more setting, in place of what an option of that name said before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _: str | None = None,
+    ) -> None:
+        name = values.partition("=")[0].strip().replace("-", "_")
+        if any(one.dest == name and one.default is argparse.SUPPRESS for one in parser._actions):
+            vars(namespace).pop(name, None)
+        namespace.settings = [*namespace.settings, values]
+
+
 def from_options(kind: type[T], parsed: argparse.Namespace, **more: Any) -> T:
     """The dataclass of what was parsed; options that were not given keep the dataclass's defaults."""
     names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
-    return kind(**{name: value for name, value in vars(parsed).items() if name in names}, **more)
+    given = {name: value for name, value in vars(parsed).items() if name in names}
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}, **more)
 
 
 def _written(default: Any) -> str:

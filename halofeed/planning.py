@@ -173,7 +173,7 @@ def _asked(parsed: argparse.Namespace) -> Request:
         from halofeed.trainer.tasks import build_task
     from halofeed.loader import Loader
 
-    one = config.changed(batch_size=1)
+    one = config if parsed.images_per_replica is None else config.changed(batch_size=1)
     data = open_data(one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options))
     assert isinstance(data.batches, Loader)
     arrays = {

@@ -234,7 +234,10 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     with contextlib.ExitStack() as stack:
         if parsed.source is not None:
             if parsed.data is not None or parsed.split:
-                raise UsageError("--source: takes the place of a data set and its split; leave those out")
+                raise UsageError(
+                    f"--source {parsed.source}: new files take the place of a data set and its split; leave out "
+                    "FOLDER and --split, or --source"
+                )
             from halofeed.pipelines.scratch import scratch_folder
 
             scratch = Path(stack.enter_context(scratch_folder()))

@@ -119,7 +119,7 @@ class ListingInJob:
 
     def _unfit(self, layout: Layout, splits: SplitOptions) -> str:
         if layout.in_parts is None or self.sources.annotation_file is not None:
-            return f"--layout {layout.name} is read as a whole"
+            return f"layout {layout.name} is read as a whole"
         images = self.sources.images
         if self.recipe.rules.listing(images) != Listing(files=images):
             return "it is for pictures"

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
-from halofeed.pipelines.storage import OutputFolder, TemporaryFile
+from halofeed.pipelines.storage import OutputFolder, TemporaryFile, naming_what_the_disk_lacks
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.checksum import crc32c, with_checksum, without_checksum
 from halofeed.schemas.errors import JobError
@@ -91,7 +91,8 @@ class FileByShard:
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes > BUFFER_BYTES:
-            self._write()
+            with naming_what_the_disk_lacks(self._output.root):
+                self._write()
 
     def _write(self) -> None:
         if self._file is None:
@@ -108,15 +109,16 @@ class FileByShard:
         self._lines, self._numbers, self._identities, self._bytes = [], array("q"), array("q"), 0
 
     def finish(self, splits: Sequence[str]) -> None:
-        self._write()
-        assert self._file is not None
+        with naming_what_the_disk_lacks(self._output.root):
+            self._write()
+            assert self._file is not None
+            self._file.keep()
         places = np.concatenate(self._places)
         of_split = np.array([splits.index(one) if one in splits else 0 for one in self._splits], np.int64)
         split, shard = np.divmod(places[:, 0], self._shards)
         places[:, 0] = of_split[split] * self._shards + shard
         stream = io.BytesIO()
         np.save(stream, places[np.argsort(places[:, 0], kind="stable")])
-        self._file.keep()
         self._output.write(_PLACES, with_checksum(stream.getvalue()))
 
     def take_over(self, output: OutputFolder, count: int, splits: Sequence[str]) -> None:

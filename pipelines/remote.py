@@ -270,8 +270,8 @@ def describe(pipeline: beam.Pipeline, choice: RunnerChoice, output: OutputFolder
             "--dry_run: the job was built and not submitted" + (f"; it is in {file}" if file else "")
         )
     raise NotRunError(
-        f"{choice.template}: the job's template was written, and nothing run. When it has run, give the same command "
-        "without --template_location: it checks what is there and clears up"
+        f"{choice.template}: the job's template was written, and nothing run. When it has run, leave "
+        "--template_location out and give the same command again: it checks what is there and clears up"
     )
 
 

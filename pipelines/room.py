@@ -62,8 +62,8 @@ def check_room(
         text += f", and {folder} has {human_bytes(free)} free"
         if not insist:
             raise UsageError(
-                f"{text}; take smaller records (--height, --width, --depth, --spacing-mm), --encoding jpeg or png for "
-                "pictures, another --out, or insist with --disk-check ignore"
+                f"{text}; take smaller records (a smaller --height, --width or --max-dimension, of volumes --depth "
+                "too), of pictures --encoding jpeg or png, another --out, or insist with --disk-check ignore"
             )
         text = f"warning: {text}"
     elif needed < WORTH_SAYING_BYTES:

@@ -203,7 +203,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def _naming_what_the_disk_lacks(folder: str) -> Iterator[None]:
+def naming_what_the_disk_lacks(folder: str) -> Iterator[None]:
     """Turn the lack of room, and a disk that fails, into errors that say so.
 
     Raises:
@@ -312,12 +312,12 @@ class OutputFolder:
             self._made.append(above)
             above = os.path.dirname(above)
         try:
-            with _naming_what_the_disk_lacks(self.root):
+            with naming_what_the_disk_lacks(self.root):
                 os.makedirs(self.root, mode, exist_ok=True)
                 self.begin()
         except OSError as error:
             raise UsageError(f"{error.filename or self.root}: cannot be made: {error.strerror}") from error
-        with _naming_what_the_disk_lacks(self.root):
+        with naming_what_the_disk_lacks(self.root):
             sync(os.path.dirname(folder) or "." for folder in self._made[1:])
 
     def begin(self) -> None:
@@ -360,7 +360,7 @@ class OutputFolder:
                 yield file
             return
         path = self.path(aside or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
-        with _naming_what_the_disk_lacks(self.root):
+        with naming_what_the_disk_lacks(self.root):
             if aside is None:
                 self.begin()
             try:

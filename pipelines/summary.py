@@ -123,7 +123,7 @@ def _sizes(manifest: Manifest, split: Split) -> tuple[str, str]:
     """The static shape, and that of the largest scan."""
     recipe = manifest.recipe
     shape = "x".join(str(recipe[side]) for side in ("depth", "height", "width"))
-    at_spacing = " at --spacing-mm" if recipe["spacing_mm"] else ""
+    at_spacing = " at the recipe's spacing" if recipe["spacing_mm"] else ""
     return shape, "x".join(map(str, split.statistics.largest_scan or ())) + at_spacing
 
 

@@ -387,7 +387,10 @@ def _checked(key: str, dims: object, cores: int) -> Dims:
     product = math.prod(parts)
     if product not in (1, cores):
         if product in CORES_PER_REPLICA:
-            cure = f"change the dims, or pass cores_per_replica={product} (--cores-per-replica {product})"
+            cure = (
+                f"change the dims, or pass cores_per_replica={product} (--cores-per-replica {product}; of plan "
+                f"--set cores_per_replica={product})"
+            )
         else:
             cure = f"no replica has that many: change the dims to a power of 2 of at most {max(CORES_PER_REPLICA)}"
         raise PartitionError(

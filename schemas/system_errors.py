@@ -13,7 +13,10 @@ except ImportError:  # not a Unix
     resource = None  # type: ignore[assignment]
 
 LIMITS = {"AS": "ulimit -v", "DATA": "ulimit -d", "NPROC": "ulimit -u"}
-_CURE = "take fewer --workers and --threads, or a smaller batch, or raise the limit"
+_CURE = (
+    "raise the limit, or ask for less: of convert fewer --workers and --threads, of train, show and bench a smaller "
+    "--batch-size"
+)
 
 
 def shortage(error: BaseException) -> str | None:

@@ -101,7 +101,7 @@ def open_data(
     if config.batch_size > loader.num_records:
         raise UsageError(
             f"batch_size {config.batch_size}: split {split!r} has {loader.num_records} records, so that a batch would "
-            f"hold each of them several times; take --batch-size {loader.num_records} or less"
+            f"hold each of them several times; take --set batch_size={loader.num_records} or less"
         )
     facts = data_facts(manifest, split, loader.spec["image"].shape[1:])
     evaluated = evaluation_split(manifest, config.evaluate_split, split)

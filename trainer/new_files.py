@@ -136,7 +136,7 @@ def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool 
     if sides is None:
         raise UsageError(
             "the model's data set stores each picture in a size of its own, and other files would have other sizes; "
-            "train on a data set of one size (--resize fixed-shape, or --pad) to predict new files"
+            "train on a data set of one size (--resize fixed-shape, or --resize keep-aspect --pad) to predict new files"
         )
     changes: dict[str, Any] = {
         "layout": "jsonl",

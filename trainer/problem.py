@@ -46,7 +46,7 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
     if config.image_shape is not None and config.image_shape != facts.image_shape:
         raise UsageError(
             f"image: the config is made for {list(config.image_shape)}, the data set gives {list(facts.image_shape)}; "
-            f"convert it to that size, or say --set image_shape={list(facts.image_shape)}"
+            f"convert it to that size, or say --set image_shape=[{','.join(map(str, facts.image_shape))}]"
         )
     partition = config.parsed_partition()
     if "image" in partition.dims:

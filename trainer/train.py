@@ -101,7 +101,7 @@ def train(
     with _Kept(config, data, folder, overwrite, problem, parameters) as kept:
         state, start = kept.resume(state)
         progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
-        _warn_of_idle_cores(config, problem, progress)
+        _warn_of_idle_cores(config, problem, data.facts.image_shape, progress)
         if start:
             progress.say(f"going on after step {start}")
         evaluate = _Evaluation(config, data, problem, kept, progress)
@@ -357,11 +357,14 @@ def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
     return load
 
 
-def _warn_of_idle_cores(config: TrainConfig, problem: Problem, progress: Progress) -> None:
+def _warn_of_idle_cores(
+    config: TrainConfig, problem: Problem, image_shape: Sequence[int], progress: Progress
+) -> None:
     if config.cores_per_replica > 1 and problem.dims is None:
+        cores, whole = config.cores_per_replica, ",1" * (len(image_shape) - 1)
         progress.say(
-            f"warning: every image is whole on each of the {config.cores_per_replica} cores of its replica, which all "
-            f"do the same work; pass --partition image=1,{config.cores_per_replica},1,1, or --cores-per-replica 1"
+            f"warning: every image is whole on each of the {cores} cores of its replica, which all do the same work; "
+            f"pass --partition image=1,{cores}{whole}, or --cores-per-replica 1"
         )
 
 

@@ -30,7 +30,7 @@ MEANINGS: Final = {
     "negative voxel size": "A size below 0 in the header, which the standard forbids; its sign was dropped.",
     "no origin given": "The file does not say where the first voxel lies; it is taken to lie at 0.",
     "no orientation given": "The file does not say how it lies in the patient; it was taken to be radiological. "
-    "Left and right are not certain.",
+    "Left and right are not certain. Convert with --unoriented neurological where its first axis runs to the right.",
     "no rescale slope": "A CT that does not say how its values become Hounsfield units; they are as stored.",
     "old min and old max are not applied": "The range before values were quantized; voxels are taken as stored.",
     "order of bytes is not given": "The header does not say which byte of a number comes first; the low one does.",
@@ -42,8 +42,8 @@ MEANINGS: Final = {
     "repeated contours": "The same contour twice, which would cancel itself out; it was drawn once.",
     "rescale ignored": "The header's slope means no rescaling, so its intercept was not applied either.",
     "segments without a label": "Segments that have no name; they are called by their number.",
-    "sform and qform disagree": "The header says two things of how the scan lies; the one that the recipe "
-    "prefers counts.",
+    "sform and qform disagree": "The header says two things of how the scan lies; the sform counts, unless it is none. "
+    "Convert with --sform-qform qform where the other is right.",
     "sheared axes": "The axes do not meet at right angles; the affine still says where each voxel lies.",
     "single slice": "One slice alone; its thickness was taken as the spacing.",
     "slices are missing": "Slices that should lie between others are not there; they were interpolated.",

@@ -28,7 +28,7 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     head = ("split", "verdict", "images", unit, *_MEMORY, "halos", "sums", "gathers", "TFLOP", "at best")
     lines = [
         f"{config['model']}, {' x '.join(map(str, plan['image_shape']))}, {config['compute_dtype']}, "
-        f"{config['optimizer']}{', --remat' if config['remat'] else ''}, on {topology['name']}: "
+        f"{config['optimizer']}{', rematerialized' if config['remat'] else ''}, on {topology['name']}: "
         + plural(topology["cores"], "core")
         + (f" of {gibibytes(chip['memory_bytes'])}" if chip else ""),
         "",

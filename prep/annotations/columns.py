@@ -136,7 +136,7 @@ def read_columns(
     reading = read_known(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in reading.unread if column not in box)
     found = [column for column in unread if column in left and is_geometry(column)]
-    if found and boxes is not False and "filename" in reading.columns:
+    if found and boxes is not False and {"filename", "class"} <= reading.columns.keys():
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
             "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
@@ -217,7 +217,8 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
         return form, (lists[0],)
     if form not in ("auto", "corners"):
         raise AnnotationsError(
-            f"{name}: --box-form {form} needs columns x, y, w and h, or one called bbox; found {', '.join(header)}"
+            f"{name}: --box-form {form} needs columns x, y, w and h, or one called bbox; found "
+            f"{', '.join(header)}; leave --box-form out if none is meant"
         )
     return "", ()
 

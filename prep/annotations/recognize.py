@@ -256,7 +256,8 @@ def _tables_of_others(files: _Files, paths: Sequence[str]) -> Hint | None:
             return _unread_boxes(f"{path} is that of Google's AutoML, without a header")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
             what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
-            return _read_by(what, "csv", more=" and --box-form corner-size")
+            cure = "add a column class to it, then take --layout csv and --box-form corner-size"
+            return Hint(what=what, layouts=("csv",), cure=cure)
         if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":
             marks = [cell.strip() for cell in lines[1].split(",")][1:]
             if len(marks) == len(cells) - 1 and set(marks) <= {"0", "1"} and "class" not in cells:

@@ -44,9 +44,14 @@ def normalized_like(recipe: Recipe, manifest: Manifest, split: str = "train") ->
             the values or has no labeled voxels.
     """
     if not recipe.rules.joins_files:
-        raise UsageError("--normalize-like is for volumes, that is with --depth")
+        raise UsageError(
+            "--normalize-like is for volumes; leave it out, or say --depth, --height and --width"
+        )
     if recipe.normalize or recipe.window_percentiles or recipe.fixed_window():
-        raise UsageError("--normalize-like gives the window and --normalize; leave both out")
+        raise UsageError(
+            "--normalize-like: gives the window and the normalization; leave --window, --window-hu, "
+            "--window-percentiles and --normalize out"
+        )
     before = Recipe.from_json(manifest.recipe)
     if before.normalize or before.window_percentiles or before.fixed_window():
         raise UsageError(

@@ -22,8 +22,8 @@ from halofeed.prep.convert.label_volume import LabelReader
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.volume_memory import conversion_bytes, label_bytes
 from halofeed.prep.formats.volumes import open_scan
-from halofeed.prep.geometry.orientation import offset_between, plan_canonical, plan_orthogonal
-from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, Finding, Grid, Scan, Shape
+from halofeed.prep.geometry.orientation import offset_between, plan_canonical, plan_orthogonal, tolerance_for
+from halofeed.prep.geometry.scan import Finding, Grid, Scan, Shape
 from halofeed.prep.geometry.tiles import Tile, plan_tiles
 from halofeed.prep.geometry.volume import (
     Plan,
@@ -343,9 +343,7 @@ def _check_channels(canonical: Grid, others: Sequence[Scan], tolerance_voxels: f
         offset, apart = offset_between(canonical, grid)
         if offset > tolerance_voxels:
             detail = f"{describe(canonical)}, {describe(grid)}{apart}"
-            if offset < LARGEST_TOLERANCE:
-                detail += f"; --mask-grid-tolerance above {offset:.2g} takes it as it lies"
-            raise SourceError("geometry", "channels lie on different grids", detail)
+            raise SourceError("geometry", "channels lie on different grids", detail + tolerance_for(offset))
 
 
 def _threshold(image: Voxels) -> float:
@@ -387,7 +385,7 @@ def _check_rounding(
         if is_narrow or values[at % len(values)].rounding_loss(channel) > LARGEST_ROUNDING_LOSS:
             cure = "take --dtype float32"
             if window is None:
-                cure += ", or --window-percentiles 0.5,99.5"
+                cure += ", or --window-percentiles 0.5,99.5 without --dtype"
             elif store == "uint8":
                 cure = (
                     "take --window-percentiles 0.5,99.5 in place of the window, or --dtype float32 without it"

@@ -193,9 +193,18 @@ def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = SAME_GRI
         return offset
     detail = f"image {describe(first)}, mask {describe(second)}{apart}"
     cure = "--mask-grid resample brings it onto the image's"
-    if offset < LARGEST_TOLERANCE:
-        cure += f"; --mask-grid-tolerance above {offset:.2g} takes it as it lies"
-    raise SourceError("geometry", "mask lies on another grid than its image", f"{detail}; {cure}")
+    detail += f"; {cure}{tolerance_for(offset)}"
+    raise SourceError("geometry", "mask lies on another grid than its image", detail)
+
+
+def tolerance_for(offset: float) -> str:
+    """The option that takes grids that lie so many voxels apart; "" where none does.
+
+    >>> tolerance_for(0.2345), tolerance_for(0.5)
+    ('; --mask-grid-tolerance 0.24 takes it as it lies', '')
+    """
+    allowed = math.ceil(100 * offset) / 100
+    return f"; --mask-grid-tolerance {allowed:g} takes it as it lies" if allowed < LARGEST_TOLERANCE else ""
 
 
 def offset_between(first: Grid, second: Grid) -> tuple[float, str]:

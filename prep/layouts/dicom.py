@@ -337,7 +337,7 @@ def _nifti_labels(
         fits = [source for source, identity in identities.items() if identity == wanted]
         if not fits and wanted is not None:
             known = ", ".join(repr(identity) for identity in list(identities.values())[:3])
-            detail = f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/...' says which part"
+            detail = f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/**' says which part"
             problem = problem or (*NO_IMAGE[:2], f"{detail} of a series' folder it is")
         labels.append((fits, label_of(path, problem)))
     return labels

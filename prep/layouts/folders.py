@@ -21,6 +21,7 @@ from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import AnnotationsError
 
 _CURE = "say with --split-folders yes or no whether the first folder is a split"
+_VIDEO = "a video; --frames takes clips"
 
 
 def list_references(
@@ -128,7 +129,9 @@ def _settle(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions
     if not options.folders_are_classes:
         _refuse_folders_of_images(seen.firsts, root)
     if not firsts:
-        raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg")
+        video = next(filter(is_video_name, others), None)
+        more = "" if video is None else f"; {video} is {_VIDEO}"
+        raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg{more}")
     if not any(seen.firsts):
         raise AnnotationsError(
             f"{root}: {seen.count} images lie straight in it, and none in a class folder; expected "
@@ -268,7 +271,7 @@ def _reference(path: str, first_is_split: bool, options: LayoutOptions) -> Refer
     is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
     problem = None
     if not is_unread and not options.takes(path):
-        hint = "a video; --frames takes clips" if is_video_name(path) else ""
+        hint = _VIDEO if is_video_name(path) else ""
         problem = ("selection", "not an image file name", hint)
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")

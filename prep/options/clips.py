@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from halofeed.prep.formats.clip.choose import INCOMPLETE, SHORT, FrameChoice
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.option import option, refusal
-from halofeed.prep.options.pictures import DEFAULTS, interpolation_problems, shape_of_pictures
+from halofeed.prep.options.pictures import DEFAULTS, PADDED, interpolation_problems, shape_of_pictures
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.listing import Listing
@@ -89,20 +89,23 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         fitting = ", ".join(name for name, other in LAYOUTS.items() if other.takes_clips)
         yield f"--frames is for clips and layout {recipe.layout} holds none; leave it out, or take one of {fitting}"
     if recipe.task not in (None, *TASKS):
-        yield f"--frames goes with --task {' or '.join(TASKS)}, not with {recipe.task}"
+        yield (
+            f"--frames goes with --task {' or '.join(TASKS)}, not with {recipe.task}; take one of them, or leave "
+            "--frames out"
+        )
     if recipe.holds_class_sets():
-        yield "--class-overlap channels is for volumes, that is with --depth; clips take last or first"
+        yield ("--class-overlap channels is for volumes; leave it out, or of masks take --class-overlap last")
     if recipe.depth is not None:
         yield "--frames is for clips and --depth for volumes; leave one of them out"
     if recipe.encoding != "raw":
-        yield f"--encoding {recipe.encoding}: clips are stored raw"
+        yield f"--encoding {recipe.encoding}: clips are stored raw; leave it out"
     if recipe.dtype != "uint8":
-        yield f"--dtype {recipe.dtype}: clips are stored as uint8"
+        yield f"--dtype {recipe.dtype}: clips are stored as uint8; leave it out"
     yield from interpolation_problems(recipe)
     if recipe.channels != 3:
-        yield f"--channels {recipe.channels}: clips have 3"
+        yield f"--channels {recipe.channels}: clips have 3; leave it out"
     if shape_of_pictures(recipe) is None:
-        yield f"--resize {recipe.resize}: all clips have one size; add --pad (keep-aspect), or take fixed-shape"
+        yield f"--resize {recipe.resize}: all clips have one size; take {PADDED}, or --resize fixed-shape"
     if len(recipe.pad_value) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.pad_value):
         yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 1 or 3 values from 0 to 255"
 

@@ -22,26 +22,38 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """Of pictures and of a clip's frames."""
 
+PADDED = "--resize keep-aspect --pad in place of --height and --width"
+
 
 def _problems(recipe: Recipe) -> Iterator[str]:
     if recipe.channels not in (1, 3, 4):
         yield f"--channels {recipe.channels}: expected 1, 3 or 4 of pictures"
     if recipe.dtype not in ("uint8", "uint16"):
-        yield f"--dtype {recipe.dtype}: of pictures expected uint8 or uint16; volumes need --depth"
+        yield (
+            f"--dtype {recipe.dtype}: of pictures expected uint8 or uint16; of volumes say --depth, --height "
+            "and --width"
+        )
     yield from interpolation_problems(recipe)
     if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
-        yield f"--min-dimension {recipe.min_dimension} is more than --max-dimension {recipe.max_dimension}; swap them"
+        low, high = recipe.max_dimension, recipe.min_dimension
+        yield (
+            f"--min-dimension {high} is more than --max-dimension {low}; swap them: --min-dimension {low} "
+            f"--max-dimension {high}"
+        )
     if recipe.holds_class_sets():
-        yield "--class-overlap channels is for volumes, that is with --depth; pictures take last or first"
+        yield (
+            "--class-overlap channels is for volumes; leave it out, or of label images take "
+            "--class-overlap last"
+        )
     if recipe.pad and recipe.resize != "keep-aspect":
-        yield f"--pad goes with --resize keep-aspect, not with {recipe.resize}"
+        yield f"--pad: has no effect with --resize {recipe.resize}; take {PADDED}, or leave --pad out"
     if recipe.encoding == "raw" and shape_of_pictures(recipe) is None:
         yield (
             f"--encoding raw needs one size for all, and --resize {recipe.resize} without padding has none; "
-            "add --pad (keep-aspect), or take --encoding jpeg or png and let the loader pad"
+            f"take {PADDED}, --resize fixed-shape, or --encoding jpeg or png and let the loader pad"
         )
     if recipe.encoding == "jpeg" and (recipe.dtype != "uint8" or recipe.channels == 4):
-        yield "--encoding jpeg holds 8 bits and 1 or 3 channels; take png or raw"
+        yield "--encoding jpeg holds 8 bits and 1 or 3 channels; take --encoding png or raw"
     if not 1 <= recipe.jpeg_quality <= 100:
         yield f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"
     if len(recipe.pad_value) not in (1, recipe.channels):

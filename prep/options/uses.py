@@ -20,6 +20,7 @@ class _Use:
     names: tuple[str, ...]
     needs: str
     has_effect: Callable[[Recipe], bool]
+    why: str = "without {}; add that, or leave it out"
 
 
 def _is_of(*kinds: str) -> Callable[[Recipe], bool]:
@@ -67,7 +68,7 @@ _USES = (
     ),
     _Use(
         ("min_dimension", "max_dimension"),
-        "--resize keep-aspect",
+        "--resize keep-aspect (with --pad or --encoding jpeg)",
         lambda recipe: recipe.resize == "keep-aspect",
     ),
     _Use(
@@ -75,8 +76,12 @@ _USES = (
         "--resize fixed-shape or keep-aspect",
         lambda recipe: recipe.resize != "none" or _is_volume(recipe),
     ),
-    _Use(("pad_value",), "--pad or --depth", lambda recipe: recipe.pad or _is_volume(recipe)),
-    _Use(_PICTURE_OPTIONS, "pictures, that is without --depth", _is_of("picture", "clip")),
+    _Use(
+        ("pad_value",),
+        "--resize keep-aspect --pad, or --depth",
+        lambda recipe: recipe.pad or _is_volume(recipe),
+    ),
+    _Use(_PICTURE_OPTIONS, "", _is_of("picture", "clip"), "with --depth; leave one of them out"),
     _Use(
         ("sample_bits",),
         "pictures or clips stored as uint8",
@@ -119,9 +124,11 @@ _USES = (
 def unused_options(recipe: Recipe) -> list[str]:
     """The options that differ from their defaults and change nothing, each with what it needs."""
     given, blank = recipe.to_json(), recipe.of_defaults().to_json()
-    needs = {name: use.needs for use in _USES if not use.has_effect(recipe) for name in use.names}
+    why = {
+        name: use.why.format(use.needs) for use in _USES if not use.has_effect(recipe) for name in use.names
+    }
     return [
-        f"{flag(name)} has no effect without {needs[name]}; add that, or leave it out"
+        f"{flag(name)} has no effect {why[name]}"
         for name in given
-        if name in needs and given[name] != blank.get(name)
+        if name in why and given[name] != blank.get(name)
     ]

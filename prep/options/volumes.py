@@ -278,9 +278,12 @@ class VolumeOptions:
         if (window := self.window) is not None:
             yield from refusal(lambda: _parse_window(window), "--window: ")
         if self.normalize == SCAN and any(windows):
-            yield "--normalize scan: takes no window; leave one of them out"
+            yield "--normalize scan: takes no window; leave the window out, or --normalize"
         elif self.normalize and self.window_percentiles:
-            yield "--normalize: each scan has its own unit with --window-percentiles; take --normalize scan"
+            yield (
+                "--normalize: each scan has its own unit with --window-percentiles; leave that out, or take "
+                "--normalize scan in place of both"
+            )
         yield from refusal(self.fixed_standard, f"--normalize {self.normalize!r}: ")
         for modality in self.series_modality:
             if modality not in series_policy.SCAN_MODALITIES:
@@ -419,15 +422,18 @@ def _problems(recipe: Recipe) -> Iterator[str]:
             "as it is; leave one of them out"
         )
     if recipe.task not in (None, TASK):
-        yield f"--depth goes with --task {TASK}, not with {recipe.task}"
+        yield f"--depth goes with --task {TASK}, not with {recipe.task}; take that, or leave --depth out"
     if recipe.encoding != "raw":
-        yield f"--encoding {recipe.encoding}: volumes are stored raw"
+        yield f"--encoding {recipe.encoding}: volumes are stored raw; leave it out"
     if recipe.dtype not in STORES:
         yield f"--dtype {recipe.dtype}: of volumes expected one of {', '.join(STORES)}"
     if recipe.interpolation not in INTERPOLATIONS:
         yield f"--interpolation {recipe.interpolation}: of volumes expected one of {', '.join(INTERPOLATIONS)}"
     if recipe.normalize and recipe.dtype not in ("float32", "bfloat16"):
-        yield f"--dtype {recipe.dtype}: --normalize needs float32 or bfloat16"
+        yield (
+            f"--dtype {recipe.dtype}: --normalize needs float32 or bfloat16; take --dtype float32 or leave --normalize "
+            "out"
+        )
     elif recipe.dtype == "uint8" and default_dtype(recipe) != "uint8":
         yield "--dtype uint8 needs a window: give --window, --window-hu or --window-percentiles"
     if recipe.channels < 1:

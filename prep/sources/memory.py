@@ -129,7 +129,10 @@ class Share:
         if byte_count > self._budget.allowed_bytes:
             allowed = self._budget.allowed_bytes // MEBIBYTE
             raise SourceError(
-                "decode", TOO_MUCH, f"about {mebibytes(byte_count)} MiB; --max-memory allows {allowed:,}"
+                "decode",
+                TOO_MUCH,
+                f"about {mebibytes(byte_count)} MiB; --max-memory allows {allowed:,}; raise it where the machine has "
+                f"more, such as --max-memory {-(-2 * byte_count // MEBIBYTE)}",
             )
         if byte_count > self.limit_bytes:
             raise self.lack(f"has {self.limit_bytes // MEBIBYTE:,} for each worker; take fewer --workers")

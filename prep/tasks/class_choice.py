@@ -49,6 +49,9 @@ class ClassChoice:
                 )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
+        targets = {target for _, target in self.renamed}
+        if both := [name for name in self.keep if (name, BACKGROUND) in self.renamed and name not in targets]:
+            yield f"--classes: {', '.join(both)} is left out by --map-classes; take it out of --classes or of that"
         if len(set(self.keep)) < len(self.keep) or "" in self.keep:
             yield f"--classes: expected different names, got {','.join(self.keep)}"
         if BACKGROUND in self.keep:

@@ -25,7 +25,7 @@ def encode_raw(pixels: NDArray[Any], quality: int) -> memoryview:
 
 def encode_jpeg(pixels: NDArray[Any], quality: int) -> bytes:
     """A baseline JPEG with 4:2:0 chroma of uint8 pixels [height, width, 1 or 3]; SourceError where it is too long."""
-    _check_length(pixels, LONGEST_JPEG, "JPEG")
+    _check_length(pixels, LONGEST_JPEG, "JPEG", "take --encoding png")
     gray = pixels.shape[2] == 1
     colors = {"colorspace": "GRAY", "colorsubsampling": "Gray"} if gray else {"colorsubsampling": "420"}
     return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=quality, **colors))
@@ -37,7 +37,7 @@ def encode_png(pixels: NDArray[Any], quality: int) -> bytes:
     Raises:
         SourceError: it is too long.
     """
-    _check_length(pixels, LONGEST_PNG, "PNG")
+    _check_length(pixels, LONGEST_PNG, "PNG", "take --encoding raw --resize fixed-shape")
     order = {1: None, 3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}[pixels.shape[2]]
     swapped = pixels if order is None else cv2.cvtColor(pixels, order)
     done, data = cv2.imencode(".png", swapped, [cv2.IMWRITE_PNG_COMPRESSION, PNG_LEVEL])
@@ -46,12 +46,10 @@ def encode_png(pixels: NDArray[Any], quality: int) -> bytes:
     return data.tobytes()
 
 
-def _check_length(pixels: NDArray[Any], longest: int, kind: str) -> None:
+def _check_length(pixels: NDArray[Any], longest: int, kind: str, cure: str) -> None:
     height, width = pixels.shape[:2]
     if max(height, width) > longest:
-        detail = (
-            f"{height} x {width} pixels (height x width), a side may have {longest:,}; take --encoding raw"
-        )
+        detail = f"{height} x {width} pixels (height x width), a side may have {longest:,}; {cure}"
         raise SourceError("encode", f"picture is too long for a {kind}", detail)
 
 

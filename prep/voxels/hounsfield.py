@@ -16,7 +16,9 @@ FAT_HU: Final = -50
 """Fat is at -100 HU and air at -1000: a scan of a body with nothing below this is hardly in HU."""
 
 _NOT_CT: Final = re.compile(r"(mri?|t1\w*|t2\w*|flair|pd|dwi|adc|pet|pt|us|zscore)\b", re.IGNORECASE)
-_CURE: Final = "take --window-percentiles 0.5,99.5, leave the window out, or insist with --window-unit any"
+_CURE: Final = (
+    "take --window-percentiles 0.5,99.5 in place of the window, leave it out, or say --window-unit any"
+)
 
 
 def check_declared(scans: Sequence[Scan]) -> None:

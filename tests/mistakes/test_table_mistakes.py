@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "a grid of annotations for volumes": usage(
         table([HEADER, ROW], "--annotation-grid", "displayed", "--depth", "8"),
-        "--annotation-grid has no effect without pictures, that is without --depth",
+        "--annotation-grid has no effect with --depth; leave one of them out",
     ),
     "VOC files whose pictures are elsewhere": refused(
         voc("1 3 9 9", pictures=["z.png"]), NOTHING, "neither 'a.png' nor an image called 'a'"

@@ -132,6 +132,10 @@ MISTAKES = {
         pairs(*PATTERNS, "--spacing-mm", "0.000002,0.0000015,0.0000015"), "voxels", "spacing"
     ),
     "a typo in a class": refused(medical("msd", MSD, "--classes", "livr"), "--classes: livr", "found liver"),
+    "a class that is kept and left out": usage(
+        medical("msd", MSD, "--classes", "liver,spleen", "--map-classes", "liver=background"),
+        "--classes: liver is left out by --map-classes; take it out of --classes",
+    ),
     "a map of classes without a target": usage(
         medical("msd", MSD, "--map-classes", "liver"), "--map-classes", "FROM=TO"
     ),

@@ -276,7 +276,7 @@ def test_what_cannot_be_a_channel_each_is_refused_before_a_record_is_written(tmp
     assert not list((tmp_path / "o").rglob("*.tfrecord*"))
     done = convert(tmp_path / "s", tmp_path / "o", classes=("c17", "c01"))
     assert done.manifest.labels == {0: "background", 1: "c17", 2: "c01"}
-    with pytest.raises(UsageError, match="is for volumes, that is with --depth"):
+    with pytest.raises(UsageError, match="is for volumes; leave it out"):
         Recipe(layout="class-masks", class_overlap="channels")
     with pytest.raises(UsageError, match="--regions combine makes classes that do not overlap"):
         Recipe(layout="nnunet", class_overlap="channels", regions="combine", **SIZE)

@@ -477,7 +477,7 @@ def test_options_that_do_not_go_with_masks_of_clips_are_refused(tmp_path):
     for options, message in (
         ({"layout": "folders", "task": "segmentation"}, "serves classification"),
         ({"layout": "pairs", "task": "classification"}, "serves segmentation"),
-        ({"layout": "pairs", "class_overlap": "channels"}, "clips take last or first"),
+        ({"layout": "pairs", "class_overlap": "channels"}, "of masks take --class-overlap last"),
         ({"layout": "msd"}, "msd holds none; leave it out, or take one of folders, csv, jsonl, pairs"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -66,7 +66,7 @@ def test_a_mask_off_by_less_than_the_tolerance_is_its_scans_and_its_offset_is_no
     stage, reason, detail = rejected(done)["half.nii"]
     assert (stage, reason) == ("geometry", "mask lies on another grid than its image")
     assert "(0.5 voxels); --mask-grid resample" in detail and "tolerance" not in detail
-    assert "--mask-grid-tolerance above 0.1" in rejected(done)["tenth.nii"][2]
+    assert "--mask-grid-tolerance 0.1" in rejected(done)["tenth.nii"][2]
     done = convert(tmp_path / "s", tmp_path / "p", mask_grid_tolerance=0.2)
     assert set(rejected(done)) == {"half.nii"}
     done = convert(tmp_path / "s", tmp_path / "q", mask_grid_tolerance=0.0001)
@@ -103,7 +103,7 @@ def test_channels_and_segmentations_have_the_same_tolerance(tmp_path: Path) -> N
     done = convert(table, tmp_path / "o", channels=2)
     assert np.array_equal(by_name(done)["a.nii"].image[..., 1], image(1))
     assert rejected(done)["b.nii"][1] == "channels lie on different grids"
-    assert "--mask-grid-tolerance above" in rejected(done)["b.nii"][2]
+    assert "--mask-grid-tolerance 0." in rejected(done)["b.nii"][2]
     assert len(by_name(convert(table, tmp_path / "p", channels=2, mask_grid_tolerance=0.2))) == 2
     write_volume(tmp_path / "d/ct", image(), AFFINE, series="1.2.1")
     frames = [(1, depth, pixels) for depth, pixels in frames_of(mask(), 1).items()]

@@ -141,7 +141,7 @@ def test_a_mistake_on_the_command_line_is_refused():
         ("image=1,four", "whole numbers"),
         ("image=1,4,1,1;image=1,4,1,1", "given twice"),
         ("image=1,2,1,1", "cores_per_replica=2"),
-        ("image=1,8,1,1", r"or pass cores_per_replica=8 \(--cores-per-replica 8\)"),
+        ("image=1,8,1,1", r"or pass cores_per_replica=8 \(--cores-per-replica 8; of plan "),
     ):
         with pytest.raises(PartitionError, match=message):
             Partition.parse(text, cores_per_replica=4)

@@ -13,8 +13,8 @@ from halofeed.trainer.plan.request import Request
 
 _CHANGES: dict[str, dict[str, Any]] = {
     "--remat": {"remat": True},
-    "--optimizer sgd, with momentum": {"optimizer": "sgd", "momentum": 0.9},
-    "--optimizer sgd --set momentum=0": {"optimizer": "sgd", "momentum": 0.0},
+    "--set optimizer=sgd --set momentum=0.9": {"optimizer": "sgd", "momentum": 0.9},
+    "--set optimizer=sgd --set momentum=0.0": {"optimizer": "sgd", "momentum": 0.0},
     "--set average_decay=0": {"average_decay": 0.0},
 }
 

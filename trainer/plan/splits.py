@@ -103,7 +103,7 @@ def _case(
     if partition is None:
         return _refused(case, f"no axis of {list(shape)} divides by {cores}", shape)
     if batch % replicas:
-        cure = " or ".join(f"--batch-size {size}" for size in nearest(batch, replicas))
+        cure = " or ".join(f"--set batch_size={size}" for size in nearest(batch, replicas))
         return _refused(case, f"the batch of {batch} does not divide by the {replicas} replicas: {cure}")
     try:
         config = asked.config.changed(cores_per_replica=cores, partition=partition, batch_size=batch)

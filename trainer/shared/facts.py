@@ -106,9 +106,9 @@ def refuse_several_classes(manifest: Manifest) -> None:
     """Refuse a data set whose pictures may have several classes: no task of the trainer learns or counts them."""
     if any(field.encoding == "classes" for field in manifest.fields):
         raise UsageError(
-            f"{manifest.name}: its pictures may have several classes (--several-classes keep), and halofeed's trainer "
-            "learns one a picture; train on the loader's `labels` by a program of your own, or convert with one class "
-            "a picture"
+            f"{manifest.name}: its pictures may have several classes, and halofeed's trainer learns one a picture; "
+            "train on the loader's `labels` by a program of your own, or give each picture one class in the table and "
+            "convert it again"
         )
 
 

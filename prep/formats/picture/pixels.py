@@ -88,14 +88,19 @@ def check_sample_bits(pixels: Pixels, options: ReadOptions) -> tuple[str, ...]:
     most = int((pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels).max(initial=0))
     if most >> (options.sample_bits or 16):
         peak, bits = (1 << options.sample_bits) - 1, _usual_bits(most)
-        detail = f"the largest value is {most}, --sample-bits {options.sample_bits} has at most {peak}; "
-        detail += f"say --sample-bits {bits}, or of pictures that differ in it --dtype uint16"
+        detail = (
+            f"the largest value is {most}, of {options.sample_bits} bits it is {peak}; say --sample-bits {bits}, or of "
+            "pictures that differ in it --dtype uint16 in place of that"
+        )
         raise undecodable("samples use more bits", detail)
     if options.sample_bits or most == 0 or most > _DARKEST:
         return (FEWER_BITS,) if not options.sample_bits and 0 < most < _DARK else ()
-    detail = f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; say "
-    detail += f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark; or "
-    raise undecodable("picture would become nearly black", detail + "keep the values with --dtype uint16")
+    detail = (
+        f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; say "
+        f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark; or keep the "
+        "values with --dtype uint16"
+    )
+    raise undecodable("picture would become nearly black", detail)
 
 
 def _usual_bits(most: int) -> int:

@@ -127,24 +127,19 @@ def _of_two(
         affine, other, fault, other_fault = other, affine, other_fault, fault
         used, other_name = other_name, used
     if other is None:
-        detail = f"the {other_name} is none ({other_fault and other_fault.reason}); the {used} counts"
-        advice = ""
+        detail = f"the {other_name} is none ({other_fault and other_fault.reason})"
+        cure = f"--sform-qform {used} takes the {used}"
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             distance = _farthest(affine, other, lengths)
             allowed = DISAGREEMENT * float(np.linalg.norm(affine[:3, :3], axis=0).min())
         if distance <= allowed:
             return affine, ()
-        detail = f"they lie {distance:.3g} apart at a corner; the {used} counts"
-        advice = f", --sform-qform {other_name} takes the other"
+        detail = f"they lie {distance:.3g} apart at a corner"
+        cure = "--sform-qform sform or qform says which counts"
     if options.sform_qform == "refuse":
-        cure = (
-            "--sform-qform sform or qform says which counts"
-            if advice
-            else f"--sform-qform {used} takes the {used}"
-        )
-        raise SourceError("decode", "sform and qform disagree", f"{detail.rpartition(';')[0]}; {cure}")
-    return affine, (Finding.noted("sform and qform disagree", detail + advice),)
+        raise SourceError("decode", "sform and qform disagree", f"{detail}; {cure}")
+    return affine, (Finding.noted("sform and qform disagree", f"{detail}; the {used} counts"),)
 
 
 def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, SourceError | None]:

@@ -96,7 +96,8 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
     Raises:
         SourceError: voxels of so many parts are more values than are allowed.
     """
-    if math.prod(lengths) * parts > max_voxels:
+    count = math.prod(lengths) * parts
+    if count > max_voxels:
         claimed = f"{' x '.join(map(str, lengths))} voxels of {parts} values"
-        detail = f"{claimed}; allowed are {max_voxels} in all; --max-voxels allows more"
+        detail = f"{claimed}; allowed are {max_voxels} in all; --max-voxels {count} allows it"
         raise SourceError("decode", "more voxels than allowed", detail)

@@ -46,7 +46,7 @@ IDLE += [
     ({"mask_grid": "resample"}, LABELED, "--depth"),
     ({"center": "label"}, {**LABELED, "depth": 4, "fit": "tiles"}, "--fit crop-or-pad"),
     ({"tile_overlap": (0, 1, 1)}, {**LABELED, "depth": 4}, "--fit tiles"),
-    ({"alpha": "blend"}, {**LABELED, "depth": 4}, "pictures, that is without --depth"),
+    ({"alpha": "blend"}, {**LABELED, "depth": 4}, "with --depth; leave one of them out"),
     ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, dicom"),
     ({"several_masks": "merge"}, {**LABELED, "depth": 4}, "--layout pairs or dicom"),
     ({"image_pattern": "{id}.nii"}, {**LABELED, "depth": 4}, "--layout pairs, class-masks or dicom"),
@@ -55,7 +55,7 @@ IDLE += [
 
 @pytest.mark.parametrize(("idle", "others", "needs"), IDLE, ids=[str(idle) for idle, *_ in IDLE])
 def test_an_option_without_effect_is_told_with_what_it_needs(idle, others, needs):
-    with pytest.raises(UsageError, match="has no effect without") as caught:
+    with pytest.raises(UsageError, match="has no effect with") as caught:
         Recipe(**idle, **others).check_used()
     lines = str(caught.value).splitlines()
     in_order = [field.name for field in dataclasses.fields(Recipe) if field.name in idle]

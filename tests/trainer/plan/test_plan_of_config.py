@@ -159,7 +159,7 @@ def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does():
         (1,),
         None,
     )
-    assert "--batch-size 8 or --batch-size 16" in case.refused
+    assert "--set batch_size=8 or --set batch_size=16" in case.refused
 
 
 def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads():

@@ -1,0 +1,166 @@
+"""Advice about tables, boxes and files that another layout reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mistakes.test_dicom_mistakes import drawn, scan
+from tests.mistakes.test_picture_mistakes import write
+from tests.mistakes.test_table_mistakes import HEADER, ROW, draw, rows, table, voc
+from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, pair, pairs
+from tests.support.advice import Advice, noted, refused, usage
+from tests.support.annotation_writer import boxed, coco_document, write_annotations
+from tests.support.mistakes import preparing
+
+XYWH = ["filename,class,x,y,w,h", ROW]
+CORNERS_IN_BBOX = ["filename,class,bbox", *['a.png,hat,"[31, 22, 55, 38]"'] * 3]
+SIDES = [f"{HEADER},width,height", f"{ROW},40,60"]
+
+
+def as_table(source: Path) -> None:
+    write(source, "boxes.csv", f"{HEADER}\n{ROW}\n")
+
+
+def as_coco(source: Path) -> None:
+    write(source, "instances.json", coco_document([boxed("a.png", (1, 2, 9, 9))]))
+
+
+def with_class(source: Path) -> None:
+    write(source, "train.csv", WHEAT.replace("\n", ",class\n", 1).replace(']"\n', ']",hat\n'))
+
+
+@preparing
+def holding(root: Path, layout: str, *more: object, **contents: object) -> list[object]:
+    """Pictures a and b, and files of these contents, whose names have their last underscore for a dot."""
+    draw(root, "a.png", "b.png")
+    for name, content in contents.items():
+        write(root, ".".join(name.rsplit("_", 1)), content)
+    return ["--layout", layout, "--source", root, *more]
+
+
+@preparing
+def beside(root: Path, lines: Sequence[str], size: tuple[int, int], *more: object) -> list[object]:
+    """A table, and the pictures that were annotated, of another size, in a folder of their own."""
+    draw(root, "other/a.png", "z/z.png", size=size)
+    return table(lines, *more)(root)
+
+
+@preparing
+def turned(root: Path) -> list[object]:
+    """VOC of a box that CVAT turned."""
+    draw(root, "a.png")
+    write_annotations(root, "voc", [boxed("a.png", (1, 2, 9, 9))], rotation=30)
+    return ["--layout", "voc", "--source", root]
+
+
+@preparing
+def two_masks(root: Path) -> list[object]:
+    pair(root, "ct/a.nii.gz", "seg/a_1.nii.gz")
+    pair(root, "ct/a.nii.gz", "seg/a_2.nii.gz")
+    patterns = ["--image-pattern", "ct/{id}.nii.gz", "--label-pattern", "seg/{id}_*.nii.gz"]
+    return ["--layout", "pairs", "--source", root, *SIZE, *patterns, "--class-overlap", "last"]
+
+
+CVAT = '<annotations><image id="0" name="a.png"><box label="hat" xtl="1"/></image></annotations>'
+LABELME = {"imagePath": "a.png", "shapes": [{"label": "hat"}]}
+WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
+
+ADVICE: dict[str, Advice] = {
+    # columns
+    "a form of x, y, w, h": refused(table(XYWH), "say with (--box-form) how", more=("corner-size",)),
+    "two columns of classes": refused(
+        table(["filename,label,category", "a.png,hat,cap"]), "or say (--ignore-columns category)"
+    ),
+    "a form that no column has": refused(
+        table([HEADER, ROW], "--box-form", "center-size"), "leave (--box-form) out"
+    ),
+    "a group that is not read": refused(
+        table(
+            ["filename,class,patient", "a.png,hat,1", "b.png,hat,2"], "--split-shares", "train=0.5,test=0.5"
+        ),
+        r"say (--group-pattern) '(\(\.\+\))'",
+    ),
+    "a table beside one that is none": refused(
+        holding("csv", boxes_csv=f"{HEADER}\n{ROW}\n", notes_csv="a,b\n1,2\n"),
+        "name the one to read with (--source)",
+        more=("{source}/boxes.csv",),
+    ),
+    # sizes and units
+    "sizes of other pictures": refused(
+        beside(SIDES, (60, 40)), "were annotated with (--images)", more=("{source}/other",)
+    ),
+    "boxes of larger pictures": refused(
+        beside([HEADER, *["a.png,hat,70,50,90,70"] * 3], (80, 120)),
+        "or name with (--images)",
+        more=("{source}/other",),
+    ),
+    "corners as sizes": refused(
+        table(CORNERS_IN_BBOX, "--box-form", "corner-size"), "say with (--box-form) how", more=("corners",)
+    ),
+    "boxes that leave their pictures": refused(
+        table(CORNERS_IN_BBOX, "--box-form", "corner-size"), "(--box-units pixels) takes them"
+    ),
+    "VOC with a box from 0": noted(voc(*["1 3 9 9"] * 120, "0 3 9 9"), "(--box-origin 0) takes"),
+    "VOC with fractions": noted(voc("1.5 3 9 9"), "(--box-origin 1) shifts them"),
+    "VOC with one fraction": noted(voc(*["1 3 9 9"] * 120, "2.5 3 9 9"), "(--box-origin 0) takes"),
+    "VOC with some fractions": refused(
+        voc(*["1 3 9 9"] * 20, "2.5 3 9 9"), "(--box-origin 0) to take", "or (--box-origin 1) to shift"
+    ),
+    "a box of shares among pixels": noted(
+        table([*rows(8, "1,2,30,20"), "a.png,hat,0,0,0.5,0.5"]), "(--box-units) says", more=("pixels",)
+    ),
+    "a turned box": noted(turned(), "(--ignore-columns rotation) takes"),
+    # patterns and pairs
+    "the label pattern alone": usage(
+        pairs(*PATTERNS[2:]), "(--image-pattern) and .* give both", more=(PATTERNS[1],)
+    ),
+    "the image pattern alone": usage(
+        pairs(*PATTERNS[:2]), "and (--label-pattern) go .* give both", more=(PATTERNS[3],)
+    ),
+    "splits of labels alone": usage(
+        pairs("--image-pattern", "p1/ct.nii.gz", "--label-pattern", "{split}/seg.nii.gz"),
+        "stands in (--image-pattern)",
+        more=("{split}/ct.nii.gz",),
+    ),
+    "one pattern for both": usage(
+        pairs(*PATTERNS[:2], "--label-pattern", PATTERNS[1]),
+        "and (--label-pattern) are both",
+        more=(PATTERNS[3],),
+    ),
+    "one pattern for both of labels": usage(
+        pairs("--image-pattern", PATTERNS[3], *PATTERNS[2:]),
+        "(--image-pattern) and .* both",
+        more=(PATTERNS[1],),
+    ),
+    "two masks of one image": refused(two_masks(), "(--several-masks merge) takes them", proves=r"3 classes"),
+    # other layouts
+    "a tool's own JSON": refused(
+        holding("folders", a_json=LABELME),
+        "take (--layout csv)",
+        first=as_table,
+        without=("--source",),
+        more=("--source", "{source}/boxes.csv"),
+        proves=r"detection, 1 classes",
+    ),
+    "CVAT's XML": refused(holding("voc", annotations_xml=CVAT), "take (--layout coco)", first=as_coco),
+    "a table of image_id and bbox": refused(
+        holding("coco", train_csv=WHEAT), "take (--layout csv) and (--box-form corner-size)", first=with_class
+    ),
+    "DICOM as VOC": refused(
+        drawn(scan, "--layout", "voc"),
+        "take (--layout dicom) and (--depth)",
+        more=(4, "--height", 4, "--width", 5),
+    ),
+    "volumes as class folders": refused(
+        lambda source: ["--layout", "folders", *pairs()(source)[2:4]],
+        "take (--layout pairs), .* and (--depth)",
+        more=(*SIZE[1:], *PATTERNS),
+        proves=r"3 classes",
+    ),
+    "pictures outside of --images": refused(
+        beside([HEADER, "other/a.png,hat,1,2,30,20"], (40, 60), "--images", "ROOT/z"),
+        "say (--images)",
+        more=("{source}",),
+    ),
+}

@@ -1,0 +1,508 @@
+"""Advice of what comes after a conversion: loading, training, planning, reports, and of the command line itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import html
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from halofeed.inspection.html.run_sections import config_as_toml
+from halofeed.loader import Mixture
+from halofeed.schemas.errors import JobError
+from halofeed.schemas.manifest import read_manifest
+from halofeed.trainer.new_files import recipe_for_new_files
+from halofeed.trainer.plan.children import Answer
+from halofeed.trainer.plan.request import Request
+from halofeed.trainer.shared.facts import data_facts
+from tests.mistakes.conversion_advice import organs, patched, pictures, scans
+from tests.support.advice import Advice, noted, refused, usage
+from tests.support.conversions import draw_folders, halofeed, run_convert
+from tests.support.mistakes import Prepare, preparing
+from tests.support.small_scans import mask
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+TINY = ("--config", "classifier_small", "--set", "model.features=[8]", "--steps", 1, "--batch-size", 8)
+MOBILENET = (
+    "--config",
+    "classifier_small",
+    "--model",
+    "mobilenet_v1",
+    "--set",
+    "backbone_weights=w.h5",
+    "--batch-size",
+    8,
+)
+SIZED = ("--config", "classifier_small", "--set", "image_shape=[16,24,3]", "--set", "batch_size=8")
+_KEPT = tempfile.TemporaryDirectory(prefix="halofeed-advice-")
+
+
+@functools.cache
+def data() -> Path:
+    """A data set of eight pictures."""
+    source = draw_folders(Path(_KEPT.name) / "source", 8)
+    return Path(run_convert(source, Path(_KEPT.name) / "out", layout="folders").folder)
+
+
+@functools.cache
+def trained() -> Path:
+    """A run on it."""
+    run = Path(_KEPT.name) / "run"
+    assert not call("train", data(), *TINY, "--out", run)
+    return run
+
+
+def call(*words: object) -> int:
+    from halofeed.cli import main
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return main(list(map(str, words)))
+
+
+@preparing
+def train(source: Path, *more: object) -> list[object]:
+    """The training of a tiny model."""
+    return ["train", data(), *TINY, "--out", source.parent / "run", *more]
+
+
+@preparing
+def train_scans(source: Path, *more: object) -> list[object]:
+    """The same of scans."""
+    scans(*map(mask, range(8)))(source)
+    sides = {"depth": 8, "height": 8, "width": 8}
+    done = run_convert(source, source.parent / "out", layout="pairs", **sides)
+    tiny = ["--set", "model.depth=2", "--set", "model.width=4", "--set", "augment=[]", "--steps", 1]
+    model = ["--config", "unet3d_small", *tiny, "--batch-size", 8]
+    return ["train", done.folder, *model, "--out", source.parent / "run", *more]
+
+
+@preparing
+def of_run(source: Path, command: str, *more: object) -> list[object]:
+    """A command on a run of one's own."""
+    shutil.copytree(trained(), source.parent / "run")
+    return [command, source.parent / "run", *more]
+
+
+def train_again(source: Path) -> list[object]:
+    """The training of that run."""
+    return train()(source)
+
+
+def predicted(source: Path) -> Sequence[object]:
+    """Nothing more to type, and predictions that are there."""
+    assert not call("predict", trained(), data(), "--split", "train", "--out", source.parent / "found")
+    return ()
+
+
+def own_config(source: Path) -> list[object]:
+    """A training whose own file has options of another task."""
+    text = 'model = "classifier"\nbatch_size = 8\nsteps = 1\n[task_options]\nalpha = 0.5\n'
+    (source.parent / "own.toml").write_text(text)
+    return ["train", data(), "--config", "own.toml", "--steps", 1, "--batch-size", 8, "--out", "run"]
+
+
+@preparing
+def damaged_run(source: Path, command: str, text: str) -> list[object]:
+    words = of_run(command)(source)
+    (source.parent / "run/run.json").write_text(text)
+    return words
+
+
+def folder_of(source: Path) -> Path:
+    return source.parent / "out/set/1.0.0"
+
+
+@preparing
+def converted_before(source: Path, words: Prepare, check: Callable[[Path], object]) -> list[object]:
+    """What a program does with a data set."""
+    assert not call("convert", *words(source), "--out", source.parent / "out", "--name", "set")
+    return [lambda: check(folder_of(source))]
+
+
+def check_training(folder: Path) -> object:
+    return data_facts(read_manifest(folder), "train")
+
+
+def new_files(folder: Path) -> object:
+    return recipe_for_new_files(read_manifest(folder).recipe, "classification")
+
+
+def report_page(folder: Path) -> str:
+    assert not call("report", folder, "--output", "page.html")
+    return html.unescape(Path("page.html").read_text())
+
+
+def run_page() -> str:
+    return html.unescape((trained() / "report.html").read_text())
+
+
+def kept_aspect(source: Path) -> list[object]:
+    return pictures("--resize", "none", "--encoding", "jpeg", size=())(source)
+
+
+@preparing
+def damaged(source: Path, file: str, length: int | None) -> list[object]:
+    """A look at a record of a data set one of whose files is cut off, or missing."""
+    assert not call("convert", *pictures()(source), "--out", source.parent / "out", "--name", "set")
+    path = folder_of(source) / f"set-{file}"
+    if length is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:length])
+    return ["show", folder_of(source)]
+
+
+def show_jpeg(source: Path) -> list[object]:
+    words = pictures("--encoding", "jpeg")(source)
+    assert not call("convert", *words, "--out", source.parent / "out", "--name", "set")
+    return ["show", folder_of(source)]
+
+
+def mixture(source: Path) -> list[object]:
+    """A program's mixture of two data sets that name their classes otherwise."""
+    (source.parent / "labels.txt").write_text("hat\nshirt\n")
+    words = pictures()(source)
+    shutil.rmtree(source / "shirt")
+    assert not call("convert", *words, "--out", source.parent / "out", "--name", "set")
+    return [lambda: Mixture({data(): 1.0, folder_of(source): 1.0}, batch_size=2)]
+
+
+@preparing
+def plan(source: Path, *more: object) -> list[object]:
+    return ["plan", "--topology", "cpu:8", "--cores-per-replica", 2, *more]
+
+
+@contextlib.contextmanager
+def compiled(*, needs_remat: bool = False) -> Iterator[None]:
+    """Compilers that answer at once; the TPU's is installed, and up to 1,000 pixels a side fit."""
+
+    def said(request: Request) -> dict[str, Any]:
+        known = {"state": dict.fromkeys(("parameters", "optimizer", "average"), 1), "batch_bytes": 0}
+        known |= {"whole_levels": [], "seconds": 1.0, "compiler_bytes": 1}
+        if max(request.config.image_shape or (0,)) > 1000 or needs_remat > request.config.remat:
+            return {**known, "out_of_memory": "RESOURCE_EXHAUSTED: Used 30.0G of 15.5G hbm"}
+        memory = dict.fromkeys(("argument", "output", "alias", "temp", "generated_code"), 1)
+        return {**known, "memory": memory, "cost": {"flops": 1e9}, "hlo": ""}
+
+    def answers(requests: Sequence[Request], cache: object, **_: object) -> list[Answer]:
+        return [Answer(said=said(request)) for request in requests]
+
+    with contextlib.ExitStack() as stack:
+        for module in ("document", "search"):
+            stack.enter_context(patched(f"trainer.plan.{module}.answers", new=answers)())
+        stack.enter_context(patched("trainer.plan.request.versions", return_value={"libtpu": "1"})())
+        yield
+
+
+@contextlib.contextmanager
+def without_libtpu() -> Iterator[None]:
+    with compiled(), patched("trainer.plan.request.versions", return_value={"libtpu": "none"})():
+        yield
+
+
+@contextlib.contextmanager
+def compiled_and_ready() -> Iterator[None]:
+    with compiled(), READY["around"]():
+        yield
+
+
+@contextlib.contextmanager
+def many_gathers() -> Iterator[None]:
+    with compiled(), patched("inspection.facts.plan._MOST_GATHERS", new=-1)():
+        yield
+
+
+@contextlib.contextmanager
+def ready_with_weights() -> Iterator[None]:
+    with READY["around"](), patched("trainer.train.load_backbone")():
+        yield
+
+
+def alone(*words: str) -> object:
+    """A command in a process of its own, with what stands for its environment among the words."""
+    own = dict(word.split("=", 1) for word in words if word.startswith("XLA_FLAGS="))
+    plain = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "cpu"} | own
+    return halofeed(*(word for word in words if not word.startswith("XLA_FLAGS=")), env=plain | flags)
+
+
+def train_in_vain(source: Path) -> list[object]:
+    """A training in a process of its own, which ends where it finds its folder taken, before a step is compiled."""
+    (source.parent / "run/else").mkdir(parents=True)
+    return [alone, *train("--cores-per-replica", 2, "--partition", "image=1,2,1,1")(source)]
+
+
+READY: dict[str, Any] = {
+    "around": patched("trainer.train._Evaluation", side_effect=JobError("all is ready")),
+    "stays": True,
+    "ends": 1,
+    "proves": r"(?s)^(?!.*warning).*all is ready",
+}
+"""Of training that ends where its first step would be compiled."""
+
+
+ADVICE: dict[str, Advice] = {
+    # settings of training
+    "cores without a partition": usage(
+        train("--cores-per-replica", 2), r"pass (--partition image=1,2,1,1) \(of volumes", proves="step 1/1"
+    ),
+    "cores without a partition, of scans": usage(
+        train_scans("--cores-per-replica", 2),
+        r"pass (--partition) .*\(of volumes (image=1,2,1,1,1)\)",
+        **READY,
+    ),
+    "cores that all do the same": refused(
+        train("--cores-per-replica", 2, "--partition", "image=1,1,1,1"),
+        r"pass (--partition image=1,2,1,1), or",
+        r"or (--cores-per-replica 1)",
+        **READY,
+    ),
+    "cores that all do the same, of scans": refused(
+        train_scans("--cores-per-replica", 2, "--partition", "image=1,1,1,1,1"),
+        r"pass (--partition image=1,2,1,1,1), or",
+        **READY,
+    ),
+    "a batch larger than the split": usage(
+        train("--batch-size", 100), r"take (--set batch_size=8) or less", **READY
+    ),
+    "a config of another size": usage(
+        train("--set", "image_shape=[32,32,3]"), r"say (--set image_shape=\[16,24,3\])", **READY
+    ),
+    "a normalization by labels that are none": usage(
+        train("--set", "normalization=foreground"), r"take (--set normalization=dataset)", **READY
+    ),
+    "a normalization of three channels": usage(
+        train_scans("--set", "normalization=caffe"), r"take (--set normalization=dataset)", **READY
+    ),
+    "a partition of more cores": usage(
+        train("--partition", "image=1,2,1,1"), r"\((--cores-per-replica 2); of", **READY
+    ),
+    "a plan of a partition of more cores": usage(
+        plan(*SIZED, "--set", "partition=image=1,2,1,1"),
+        r"of plan (--set cores_per_replica=2)\)",
+        around=compiled,
+        stays=True,
+    ),
+    "a run with other settings": usage(
+        lambda source: [*of_run("train")(source)[:1], *train("--set", "seed=3")(source)[1:]],
+        r"pass (--overwrite) to start",
+        **READY,
+    ),
+    # what a run is asked for
+    "predictions that are there": usage(
+        lambda source: [
+            *of_run("predict", data(), "--split", "train", "--out", "found")(source),
+            *predicted(source),
+        ],
+        r"pass (--overwrite) to replace",
+        proves="8 records",
+    ),
+    "new files and a split": usage(
+        of_run("predict", "--source", Path(_KEPT.name) / "source", "--split", "train", "--out", "found"),
+        r"leave out FOLDER and (--split)",
+        r"leave out .* or (--source)",
+        proves="8 records",
+    ),
+    "no run": usage(
+        lambda source: ["evaluate", source.parent / "run"],
+        (r"`halofeed train (--out)` made", "{folder}/run"),
+        into=lambda source: train()(source)[:-2],
+    ),
+    "options of another task": usage(
+        own_config,
+        (r"name a (--config) for", "classifier_small", "--set", "model.features=[8]"),
+        **READY,
+    ),
+    "a damaged run": refused(damaged_run("evaluate", "{"), r"again with (--overwrite)", into=train_again),
+    "a run without facts": refused(
+        damaged_run("report", '{"format": 1, "config": {}}'), r"again with (--overwrite)", into=train_again
+    ),
+    "weights of another normalization": usage(
+        lambda source: ["train", data(), *MOBILENET, "--out", "run"],
+        r"pass (--set normalization=\w+)",
+        **{**READY, "around": ready_with_weights},
+    ),
+    "recipes and models": noted(
+        lambda source: ["configs"],
+        (r"recipes \((--config)\)", "classifier_small"),
+        (r"models \((--model)\)", "classifier", "--set", "model.features=[8]"),
+        into=train_again,
+        **READY,
+    ),
+    "too little memory for a batch": refused(
+        train(),
+        (r"smaller (--batch-size)", "8"),
+        around=patched("trainer.data.open_data", side_effect=MemoryError),
+        proves="step 1/1",
+    ),
+    # data sets that training refuses
+    "classes that overlap": usage(
+        converted_before(organs(3, "--class-overlap", "channels"), check_training),
+        (r"with (--class-overlap last) or", "--overwrite"),
+        (r"with (--class-overlap) last or (first)", "--overwrite"),
+        into=organs(3, "--class-overlap", "channels"),
+        proves="1 record",
+    ),
+    "pictures in sizes of their own": usage(
+        converted_before(kept_aspect, new_files),
+        (r"\((--resize fixed-shape),", "--overwrite"),
+        (r"or (--resize keep-aspect --pad)\)", "--overwrite"),
+        into=kept_aspect,
+        proves="4 records",
+    ),
+    "a table of sizes": noted(
+        converted_before(kept_aspect, report_page),
+        (r"square \((--pad)\)", "--resize", "keep-aspect", "--overwrite"),
+        into=kept_aspect,
+        proves="4 records",
+    ),
+    # plans
+    "a plan without a size": usage(
+        plan("--config", "classifier_small"),
+        r"such as (--set image_shape=\[128,128,3\])",
+        around=compiled,
+        stays=True,
+    ),
+    "a plan of volumes without a size": usage(
+        plan("--config", "unet3d_small"),
+        (r"such as (--set) image_shape=.*of volumes", "image_shape=[64,64,64,1]"),
+        around=compiled,
+        stays=True,
+    ),
+    "a TPU's plan without its compiler": usage(
+        plan(*SIZED, "--topology", "v3-8"),
+        r"take (--topology cpu:8)",
+        around=without_libtpu,
+        stays=True,
+    ),
+    "savings": noted(
+        plan(*SIZED, "--savings"),
+        r"\n *(--remat):",
+        r"(--set optimizer=sgd --set momentum=0\.9):",
+        r"(--set optimizer=sgd --set momentum=0\.0):",
+        r"(--set average_decay=0):",
+        into=train_again,
+        around=compiled_and_ready,
+        stays=True,
+        ends=1,
+    ),
+    "the depth of pictures": usage(
+        plan(*SIZED, "--topology", "v3-8", "--search", "depth"),
+        r"take (--search side)",
+        around=compiled,
+        stays=True,
+        proves="The largest side that fits",
+    ),
+    "a plan of what does not fit": refused(
+        plan(*SIZED, "--topology", "v3-8"),
+        r"images, (--remat), or",
+        around=lambda: compiled(needs_remat=True),
+        stays=True,
+        proves="rematerialized",
+    ),
+    "a plan of a batch that does not divide": usage(
+        plan(*SIZED, "--set", "batch_size=9", "--topology", "v3-8"),
+        r"replicas: (--set batch_size=8) or",
+        r"or (--set batch_size=12)",
+        around=compiled,
+        stays=True,
+    ),
+    "a plan of a batch larger than the split": usage(
+        lambda source: ["plan", data(), "--topology", "cpu:8", "--cores-per-replica", 2],
+        r"take (--set batch_size=8) or less",
+        around=compiled,
+        stays=True,
+    ),
+    "what to take": noted(
+        lambda source: [
+            "plan",
+            data(),
+            "--set",
+            "batch_size=8",
+            "--topology",
+            "cpu:8",
+            "--cores-per-replica",
+            2,
+        ],
+        (r"(halofeed train .*)", "--out", "run", "--set", "model.features=[8]"),
+        around=compiled_and_ready,
+        stays=True,
+        ends=1,
+        proves="all is ready",
+    ),
+    "more in JSON": noted(
+        plan(*SIZED),
+        (r"all in (--json)", "-"),
+        around=many_gathers,
+        stays=True,
+        proves=r"^\{",
+    ),
+    "more cores than devices": usage(
+        train_in_vain,
+        r"with (--virtual-devices 2) \((XLA_FLAGS=--xla_force_host_platform_device_count=2)\)",
+        ends=2,
+        proves="holds no run",
+    ),
+    # pages
+    "a page of a data set": noted(
+        lambda source: [report_page, data()],
+        (r"(halofeed train \S+ --split [^<]*--partition [\w=,;]+)", "--out", "run"),
+        **READY,
+    ),
+    "a page of a run": noted(
+        lambda source: [run_page],
+        r"(halofeed train .*? --config again.toml --out RUN-AGAIN)",
+        r"(halofeed evaluate .*? --split \w+)",
+        r"(halofeed predict .*? --out predictions)",
+        first=lambda source: (source.parent / "again.toml").write_text(
+            config_as_toml(json.loads((trained() / "run.json").read_text())["config"])
+        ),
+    ),
+    # damaged data sets
+    "a shard that is missing": refused(
+        damaged("train.tfrecord-00000-of-00001", None), r"with (--overwrite) to rebuild", into=pictures()
+    ),
+    "an index that is cut off": refused(
+        damaged("train.tfrecord-00000-of-00001.index", 40), r"with (--overwrite) to rebuild", into=pictures()
+    ),
+    "a picture that cannot be decoded": refused(
+        show_jpeg,
+        r"convert` with (--overwrite)",
+        around=patched("loader.decode._decode_jpeg", side_effect=ValueError("no JPEG")),
+        into=pictures("--encoding", "jpeg"),
+    ),
+    "an index that is too large": refused(
+        pictures("--workers", 1),
+        (r"more (--shards)", "4"),
+        around=patched("schemas.index.INDEX_BYTES", new=3000),
+        stays=True,
+    ),
+    "a mixture of other classes": usage(
+        mixture,
+        (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"),
+        into=pictures(),
+    ),
+    # the command line
+    "no layout": usage(
+        lambda source: ["convert", "--source", source], r"`(halofeed convert --help)`", proves="layouts:"
+    ),
+    "an error that nobody expects": refused(
+        pictures(),
+        r"\((--debug) shows where",
+        around=patched("pipelines.convert.make_plan", side_effect=ValueError("odd")),
+        stays=True,
+        ends=1,
+        proves="Traceback",
+    ),
+}

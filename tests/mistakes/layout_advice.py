@@ -1,0 +1,246 @@
+"""Advice about folders, lists and documents of the layouts, those of DICOM left out."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.mistakes.annotation_advice import as_coco
+from tests.mistakes.option_advice import label_images, regions, write_label
+from tests.mistakes.test_picture_mistakes import coco, source, voc, voc_lists, write
+from tests.mistakes.test_table_mistakes import HEADER, table
+from tests.mistakes.test_volume_mistakes import MSD, SIZE, medical, pair
+from tests.support.advice import Advice, noted, refused, usage
+from tests.support.annotation_writer import boxed, coco_document, draw, voc_object, voc_text
+from tests.support.clip_writer import moving_square, write_video
+from tests.support.mistakes import Prepare, preparing
+from tests.support.small_scans import AFFINE, mask, nnunet_document
+from tests.support.small_scans import image as volume
+from tests.support.volume_support import save_nifti, write_table
+
+CLASSES_ARE_FOLDERS = "(--folders-are-classes)"
+
+
+def drawn(
+    *names: str, layout: str = "folders", files: tuple[str, ...] = (), options: tuple[object, ...] = ()
+) -> Prepare:
+    """Pictures of these names, and empty files."""
+
+    def prepare(root: Path) -> None:
+        draw(root, *names)
+        for name in files:
+            write(root, name, "")
+
+    return source(layout, prepare, *options)
+
+
+@preparing
+def masks_beside(root: Path) -> list[object]:
+    """Pictures and their label images, taken for two classes."""
+    given = label_images()(root)
+    return ["--layout", "folders", "--source", (root / "labels").rename(root / "trimaps").parent, *given[4:]]
+
+
+@preparing
+def videos(root: Path) -> list[object]:
+    for name in ("left", "right"):
+        (root / name).mkdir()
+        write_video(root / name / "0.mp4", moving_square(name, 4, np.random.default_rng(0)))
+    return ["--layout", "folders", "--source", root, "--height", 16, "--width", 24]
+
+
+@preparing
+def scans(root: Path, layout: str, image: str, label: str, *more: object) -> list[object]:
+    save_nifti(root / image, volume(), AFFINE)
+    save_nifti(root / label, mask(classes=2), AFFINE)
+    return ["--layout", layout, "--source", root, *SIZE, *more]
+
+
+@preparing
+def scan_table(root: Path) -> list[object]:
+    pair(root, "ct.nii.gz", "seg.nii.gz")
+    return ["--layout", "pairs", "--source", write_table(root, [("a", "ct.nii.gz", "seg.nii.gz")]), *SIZE]
+
+
+@preparing
+def roboflow(root: Path) -> list[object]:
+    """Label images of two splits, whose lists of classes differ."""
+    for split, names in {"train": "hat", "valid": "cap"}.items():
+        draw(root, f"{split}/images/a.png")
+        write_label(root / f"{split}/labels/a.png")
+        write(root, f"{split}/_classes.csv", f"Pixel Value, Class\n0, background\n1, {names}\n")
+    return ["--layout", "pairs", "--source", root, "--height", 16, "--width", 24]
+
+
+@preparing
+def names_conflict(
+    root: Path, *conflicts: tuple[int, str, int], sizes: tuple[int, ...] = (24, 20), **more: Any
+) -> list[object]:
+    """VOC files 1 and 2, whose <filename> may be another's, beside pictures of these widths."""
+    for number, width in enumerate(sizes, start=1):
+        draw(root, f"{number}.png", size=(16, width))
+    for number, name, width in conflicts:
+        said = (width, 16) if width else ()
+        write(root, f"{number}.xml", voc_text(name, voc_object(boxed(name, (1, 2, 9, 9))), *said))
+    return ["--layout", "voc", "--source", root]
+
+
+def without_other_lists(root: Path) -> None:
+    (root / "valid/_classes.csv").unlink()
+
+
+def absolute(root: Path) -> list[object]:
+    return [*table([HEADER, f"{root}/a.png,hat,1,2,9,9"])(root)[:3], root, "--images", "/"]
+
+
+def keypoints(root: Path) -> None:
+    row = boxed("images/a.png", (1, 2, 9, 9))
+    write(root, "instances.json", coco_document([row], keypoints=[3, 3, 2]))
+    draw(root, "images/a.png")
+
+
+def cameras(root: Path) -> None:
+    for folder in ("cam1", "cam2"):
+        write(
+            root, f"Annotations/{folder}/a.xml", voc_text("a.png", voc_object(boxed("a.png", (3, 2, 20, 8))))
+        )
+        draw(root, f"JPEGImages/{folder}/a.png")
+    write(root, "ImageSets/Main/train.txt", "a\n")
+
+
+SPLIT = ("train=0.5,test=0.5",)
+PAIRS = r"take (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)';"
+
+ADVICE: dict[str, Advice] = {
+    # class folders
+    "masks as a class": refused(masks_beside(), PAIRS, f"say {CLASSES_ARE_FOLDERS} if"),
+    "annotations in the only class": refused(
+        drawn("hat/a.png", files=("hat/a.mat",)),
+        "and take (--layout coco)",
+        first=lambda root: (draw(root, "a.png"), as_coco(root)),
+    ),
+    "annotations beside the only class": refused(
+        drawn("hat/a.png", files=("hat/a.mat",)), f"say {CLASSES_ARE_FOLDERS} if", proves=r"1 classes"
+    ),
+    "splits below a folder": refused(
+        drawn("photos/train/a.png", "photos/test/b.png"),
+        f"say {CLASSES_ARE_FOLDERS} to take",
+        proves=r"1 classes",
+    ),
+    "a folder above the classes": refused(
+        drawn("data/cat/1.png", "data/dog/1.png", "samples/1.png"),
+        "name the folder data with (--source)",
+        more=("{source}/data",),
+        proves=r"2 classes",
+    ),
+    "a folder above classes that is one": refused(
+        drawn("data/cat/1.png", "data/dog/1.png", "samples/1.png"),
+        f"or say {CLASSES_ARE_FOLDERS}",
+        proves=r"2 classes",
+    ),
+    "annotations beside class folders": refused(
+        source("folders", coco), f"or say {CLASSES_ARE_FOLDERS} to take each"
+    ),
+    "videos as pictures": refused(videos(), "(--frames) takes", more=(2,), proves=r"train +4 records"),
+    "splits without classes": refused(
+        drawn("train/a.png", "test/b.png"),
+        "such as (--layout csv)",
+        first=lambda root: write(root, "x.csv", "filename,class\ntrain/a.png,hat\n"),
+    ),
+    "classes called train and test": refused(
+        drawn("train/a.png", "test/b.png"), "(--split-folders no) takes", proves=r"2 classes"
+    ),
+    # documents of volumes
+    "nnU-Net's first version as the Decathlon": refused(
+        medical("msd", {**MSD, "numTraining": 1}, channel="_0000"), "say (--layout nnunet)"
+    ),
+    "nnU-Net as the Decathlon": refused(
+        medical("msd", nnunet_document(), channel="_0000"), "say (--layout nnunet)", proves=r"3 classes"
+    ),
+    "regions": refused(regions(), "(--regions combine)", "(--class-overlap channels)"),
+    "a table of pairs": refused(scan_table(), "or (--layout csv)"),
+    "label maps that differ": refused(
+        roboflow(), "with (--label-map)", first=without_other_lists, more=("{source}/train/_classes.csv",)
+    ),
+    "pairs of other names": refused(
+        scans("pairs", "p1/ct.nii.gz", "p1/liver.nii.gz"),
+        r"say (--image-pattern) and --label-pattern, such as '(\S+)'",
+        more=("--label-pattern", "{id}/liver.nii.gz"),
+        proves=r"segmentation, 2 classes",
+    ),
+    "masks of classes of other names": refused(
+        scans("class-masks", "images/a.nii.gz", "liver/a.nii.gz"),
+        r"say it with (--image-pattern) and --label-pattern, such as '(\S+)'",
+        more=("--label-pattern", "{class}/{id}.nii.gz"),
+    ),
+    # tables
+    "a table of label images": refused(table(["image,mask", "a.png,b.png"]), "need (--task segmentation)"),
+    "a column to keep that is not there": refused(
+        table([HEADER, "a.png,hat,1,2,9,9"], "--keep", "occluded"), "(--keep) occluded.*leave it out"
+    ),
+    "several classes of boxes": usage(
+        table([HEADER, "a.png,hat,1,2,9,9", "a.png,cap,1,2,9,9"], "--several-classes", "keep"),
+        "add (--task classification)",
+        "(--several-classes) keep.*leave it out",
+    ),
+    "a column that could be kept": noted(
+        table([f"{HEADER},occluded", "a.png,hat,1,2,9,9,1"]), "(--keep) would keep: (occluded)"
+    ),
+    "two classes of a picture": refused(
+        table(["filename,class", "a.png,hat", "a.png,cap"]),
+        "(--several-classes keep) keeps",
+        proves=r"2 classes",
+    ),
+    "absolute paths with --images /": usage(
+        absolute,
+        "leave (--images) out",
+    ),
+    # VOC
+    "columns of VOC": usage(
+        source("voc", voc, "--ignore-columns", "pose"), "(--ignore-columns) pose.*leave it out"
+    ),
+    "lists that share names": refused(
+        source("voc", partial(voc_lists, train="a b", extra="b c")),
+        "choose lists with (--image-sets)",
+        more=("train",),
+    ),
+    "lists that share names and give no splits": refused(
+        source("voc", partial(voc_lists, train="a b", extra="b c")), "let (--split-shares) make", more=SPLIT
+    ),
+    "a list that names two files": refused(source("voc", cameras), "let (--split-shares) make", more=SPLIT),
+    "an XML file of another picture's name": noted(
+        names_conflict((1, "2.png", 0), (3, "9.png", 0), sizes=(24, 24, 24)), "(--voc-images filename) takes"
+    ),
+    "an XML file of its picture's name": noted(
+        names_conflict((1, "2.png", 0), (9, "3.png", 0), sizes=(24, 24, 24)), "(--voc-images xml-name) takes"
+    ),
+    "an XML file of either picture": refused(
+        names_conflict((1, "2.png", 0), sizes=(24, 24)),
+        "(--voc-images filename) or",
+        "or (--voc-images xml-name) says",
+    ),
+    # COCO
+    "occlusion that no annotation says": refused(
+        source("coco", coco, "--keep", "occluded"), "(--keep) occluded.*leave it out"
+    ),
+    "what COCO does not say": usage(source("coco", coco, "--keep", "view"), "(--keep) view.*leave it out"),
+    "keypoints without names": refused(
+        source("coco", keypoints, "--keep", "keypoints"), "leave (--keep) keypoints out"
+    ),
+    "boxes of a mode": refused(
+        source(
+            "coco",
+            lambda root: coco(
+                root,
+                annotations=[
+                    {"id": 1, "image_id": 1, "category_id": 1, "bbox": [2, 3, 9, 9], "bbox_mode": 0}
+                ],
+            ),
+        ),
+        "say with (--box-form)",
+        more=("corners",),
+    ),
+}

@@ -1,0 +1,217 @@
+"""Advice about the grids, headers, values and memory of volumes in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.mistakes.option_advice import label_images
+from tests.mistakes.test_command_mistakes import SIZE as SMALL
+from tests.mistakes.test_command_mistakes import volumes
+from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, medical, pairs
+from tests.support.advice import Advice, noted, refused, run, usage
+from tests.support.mistakes import Prepare, preparing
+from tests.support.small_scans import AFFINE, FLIPPED, image, mask, msd_document
+from tests.support.volume_support import save_nifti
+
+SHIFT = np.zeros((4, 4))
+SHIFT[0, 3] = 1.5
+"""A voxel to the right."""
+
+
+@preparing
+def one(
+    root: Path,
+    *more: object,
+    scan: NDArray[Any] | None = None,
+    label: NDArray[Any] | None = None,
+    grid: NDArray[np.float64] = AFFINE,
+    **sides: bytes,
+) -> list[object]:
+    """A scan and its label, on a grid of its own; or the bytes of a file."""
+    save_nifti(root / "p1/ct.nii", image() if scan is None else scan, AFFINE)
+    save_nifti(root / "p1/seg.nii", mask() if label is None else label, grid)
+    for name, data in sides.items():
+        (root / f"p1/{name}.nii").write_bytes(data)
+    patterns = [word.replace(".gz", "") for word in PATTERNS]
+    return ["--layout", "pairs", "--source", root, *SIZE, *patterns, *more]
+
+
+@preparing
+def channels(root: Path, second: NDArray[Any], *more: object, apart: float = 0) -> list[object]:
+    """Two channels, the second of other values, or so many voxels apart."""
+    for number in range(2):
+        save_nifti(
+            root / f"ct/a_{number}.nii", second if number else image(), AFFINE + number * apart * SHIFT
+        )
+    save_nifti(root / "seg/a.nii", mask(), AFFINE)
+    patterns = ["--image-pattern", "ct/{id}_{channel}.nii", "--label-pattern", "seg/{id}.nii"]
+    return ["--layout", "pairs", "--source", root, *SIZE, *patterns, "--channels", 2, *more]
+
+
+@preparing
+def like(root: Path, prepare: Prepare, *more: object) -> list[object]:
+    """A conversion whose values another one gives."""
+    earlier = root.parent / "earlier"
+    earlier.mkdir()
+    words = [*map(str, one()(earlier)), "--out", str(root.parent / "values"), "--name", "set"]
+    assert run(["convert", *words], earlier)[0] == 0
+    return [*prepare(root), *more, "--normalize-like", root.parent / "values/set/1.0.0"]
+
+
+@preparing
+def some_channels(root: Path) -> list[object]:
+    """Scans of two channels, one of which lacks the second."""
+    given = channels(image())(root)
+    save_nifti(root / "ct/b_0.nii", image(), AFFINE)
+    save_nifti(root / "seg/b.nii", mask(), AFFINE)
+    return given
+
+
+@preparing
+def overlapping(root: Path) -> list[object]:
+    """A scan and the masks of two classes that share a voxel."""
+    save_nifti(root / "p1/ct.nii", image(), AFFINE)
+    for name in ("liver", "spleen"):
+        save_nifti(root / f"p1/segmentations/{name}.nii", mask(classes=2), AFFINE)
+    return ["--layout", "class-masks", "--source", root, *SIZE]
+
+
+def header(
+    sform: NDArray[np.float64] | None, qform: NDArray[np.float64] | None, data: NDArray[Any] | None = None
+) -> bytes:
+    """A scan as NIfTI with these affines, whose code is 0 where there is none."""
+    made = nibabel.Nifti1Image(np.ascontiguousarray((image() if data is None else data).T), None)
+    for affine, put in ((sform, made.set_sform), (qform, made.set_qform)):
+        put(None if affine is None else affine[:, [2, 1, 0, 3]], int(affine is not None))
+    return bytes(made.to_bytes())
+
+
+def report(out: Path) -> str:
+    """The page of a data set."""
+    page = out.parent / "report.html"
+    assert run(["report", str(out / "set/1.0.0"), "--output", str(page)], out)[0] == 0
+    return page.read_text()
+
+
+NOWHERE = {"ct": header(None, None), "seg": header(None, None, mask())}
+FLOATS = image().astype(np.float32) / 7
+NAN = np.where(mask() == 1, np.nan, image()).astype(np.float32)
+NAN_LABEL = np.where(mask() == 1, np.nan, mask()).astype(np.float32)
+
+ADVICE: dict[str, Advice] = {
+    # grids
+    "a mask a voxel off": refused(
+        one(grid=AFFINE + SHIFT), "(--mask-grid voxels) takes", "(--mask-grid resample) brings"
+    ),
+    "a mask a tenth of a voxel off": refused(
+        one(grid=AFFINE + SHIFT / 10), r"(--mask-grid-tolerance \S+) takes it"
+    ),
+    "a mask whose axes are turned": refused(one(grid=FLIPPED + SHIFT), "(--mask-grid resample) takes"),
+    "channels a tenth of a voxel apart": refused(
+        channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) takes it"
+    ),
+    "a channel of some scans": noted(
+        some_channels(), "(--channel-order) takes", more=("0", "--channels", 1), proves=r"train +2 records"
+    ),
+    "a spacing in meters": refused(
+        pairs(*PATTERNS, "--spacing-mm", "0.000002,0.0000015,0.0000015"),
+        "(--spacing-mm) is in",
+        more=("3,2,1.5",),
+    ),
+    "masks that overlap": refused(overlapping(), "(--class-overlap last) or", proves=r"3 classes"),
+    # headers
+    "a qform that differs": noted(
+        one("--mask-grid", "voxels", ct=header(AFFINE, AFFINE + SHIFT)),
+        "with (--sform-qform qform) where",
+        read=report,
+    ),
+    "no orientation": noted(one(**NOWHERE), "with (--unoriented neurological) where", read=report),
+    "a qform that differs, to be refused": refused(
+        one("--sform-qform", "refuse", ct=header(AFFINE, AFFINE + SHIFT)), "(--sform-qform sform) or"
+    ),
+    "an sform of nothing, to be refused": refused(
+        one("--sform-qform", "refuse", ct=header(AFFINE * 0, AFFINE)), "(--sform-qform qform) takes the qform"
+    ),
+    "no orientation, to be refused": refused(
+        one("--unoriented", "refuse", **NOWHERE),
+        "(--unoriented radiological) or",
+    ),
+    "more voxels than allowed": refused(one("--max-voxels", 100), r"(--max-voxels \d+) allows it"),
+    "more memory than allowed": refused(
+        one("--max-memory", 1, scan=np.zeros((60, 80, 90), np.int16), label=np.zeros((60, 80, 90), np.uint8)),
+        r"such as (--max-memory \d+)",
+    ),
+    # values
+    "a scan with NaN": refused(
+        one(scan=NAN), "(--non-finite-value), such as (-1024)", proves=r"train +1 record "
+    ),
+    "a label with NaN": refused(one(label=NAN_LABEL), "(--non-finite-labels background) takes"),
+    "fractions stored as integers": refused(
+        one("--dtype", "int16", scan=FLOATS / 1000),
+        "take (--dtype float32)",
+    ),
+    "fractions in a window of their own": refused(
+        one("--dtype", "int16", scan=FLOATS / 1000),
+        "or (--window-percentiles 0.5,99.5)",
+        without=("--dtype",),
+    ),
+    "fractions in a narrow window": refused(
+        one("--dtype", "int16", "--window-hu", "0,1", "--window-unit", "any", scan=FLOATS / 1000),
+        "take (--dtype float32)",
+    ),
+    "values that are no Hounsfield units": refused(
+        one("--window", "lung", scan=abs(image())), "or say (--window-unit any)"
+    ),
+    "a window for values that are no Hounsfield units": refused(
+        one("--window", "lung", scan=abs(image())),
+        "take (--window-percentiles 0.5,99.5) in place",
+        without=("--window",),
+    ),
+    "a flat scan": refused(
+        one("--window-percentiles", "1,99", scan=np.zeros_like(image())), "leave (--window-percentiles)"
+    ),
+    "a flat scan normalized": refused(
+        one("--normalize", "scan", scan=np.zeros_like(image())), "leave .* and (--normalize) scan out"
+    ),
+    "channels called MR": usage(
+        medical("msd", msd_document("a.nii.gz", channels=("T1",)), "--window", "lung"),
+        "or say (--window-unit any)",
+    ),
+    "one window for two channels": refused(
+        channels(image() / np.float32(10), "--window-hu=-9000,9000"),
+        "take (--window-percentiles 0.5,99.5) in place",
+        without=("--window-hu=-9000,9000",),
+    ),
+    "a narrow window for two channels": refused(
+        channels(image() / np.float32(10), "--window-hu=-9000,9000"),
+        "or (--dtype float32) without it",
+        without=("--window-hu=-9000,9000",),
+    ),
+    # another conversion's values
+    "another conversion's values for pictures": usage(
+        like(label_images()), "(--normalize-like) is for.*leave it out"
+    ),
+    "another conversion's values without a shape": usage(
+        like(volumes(*SMALL[2:])), "or say (--depth)", more=(4, *SMALL[2:]), without=("--height", "--width")
+    ),
+    "another conversion's values and a normalization": usage(
+        like(pairs(*PATTERNS), *SIZE, "--normalize", "scan"),
+        "leave .* and (--normalize) out",
+    ),
+    **{
+        f"another conversion's values and {option}": usage(
+            like(pairs(*PATTERNS), *SIZE, option, value),
+            f"leave .*({option})[, ].* out",
+        )
+        for option, value in {
+            "--window": "lung",
+            "--window-hu": "0,100",
+            "--window-percentiles": "1,99",
+        }.items()
+    },
+}
