@@ -204,6 +204,8 @@ class _Run:
         from halofeed.pipelines.series import SeriesSearch, find_series
         from halofeed.prep.formats.dicom.found import CLASSES
 
+        if self.scratch is None:
+            output.begin()
         search = SeriesSearch(
             source=for_workers(self.sources.images.root),
             policy=policy,

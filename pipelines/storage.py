@@ -321,9 +321,9 @@ class OutputFolder:
             sync(os.path.dirname(folder) or "." for folder in self._made[1:])
 
     def begin(self) -> None:
-        """Make the local folder of what is not finished, whose list says that it is halofeed's."""
+        """Make the folder of what is not finished, if it is local, with the list that says that it is halofeed's."""
         folder = self.path(TEMPORARY_FOLDER)
-        if ownership.has_list(folder) and not os.path.islink(folder):
+        if is_remote(folder) or (ownership.has_list(folder) and not os.path.islink(folder)):
             return
         is_shared = os.stat(self.root).st_mode & stat.S_IWGRP
         try:  # nobody else may read it: what a failed job leaves may name patients

@@ -17,6 +17,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import threading
 import weakref
 from collections import deque
@@ -25,7 +26,6 @@ from pathlib import Path
 
 from halofeed.loader.store.base import ShardSource, Store, Wrapped, checked_pieces
 from halofeed.loader.store.local import LocalStore
-from halofeed.schemas import ownership
 from halofeed.schemas.beside import create, open_own
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
@@ -34,6 +34,8 @@ from halofeed.schemas.shard_file import OpenFile, ShardFile, close_idle
 from halofeed.schemas.sizes import human_bytes
 
 PART, LOCK = ".part", ".lock"
+_FOLDER = re.compile(r".+-\d+\.\d+\.\d+-[0-9a-f]{16}")
+_SHARD = re.compile(r".+\.tfrecord-\d{5}-of-\d{5}(\.part)?")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _held: set[int] = set()
 _stores: weakref.WeakSet[DiskStore] = weakref.WeakSet()
@@ -73,8 +75,6 @@ class DiskStore(Wrapped):
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                ownership.begin(self.folder)  # nothing is deleted in folders without it
             with _locked(self._root / LOCK):
                 pass
         except OSError as error:
@@ -294,12 +294,12 @@ def _stage_all(reference: weakref.ref[DiskStore]) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The shards below the folder, whole or being written: files with a lock, in folders that halofeed made."""
+    """The shards below the folder, whole or being written: files that are called so and have a lock beside them."""
     for folder in root.iterdir():
-        if not folder.is_symlink() and ownership.has_list(folder):
+        if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
             names = set(os.listdir(folder))
             for name in names:
-                if f"{name.removesuffix(PART)}{LOCK}" in names and not name.endswith(LOCK):
+                if f"{name.removesuffix(PART)}{LOCK}" in names and _SHARD.fullmatch(name):
                     with contextlib.suppress(OSError):
                         yield folder / name, (folder / name).lstat()
 
