@@ -325,6 +325,7 @@ class OutputFolder:
         folder = self.path(TEMPORARY_FOLDER)
         if is_remote(folder) or (ownership.has_list(folder) and not os.path.islink(folder)):
             return
+        os.makedirs(self.root, exist_ok=True)
         is_shared = os.stat(self.root).st_mode & stat.S_IWGRP
         try:  # nobody else may read it: what a failed job leaves may name patients
             os.mkdir(folder, 0o770 if is_shared else 0o700)
