@@ -203,8 +203,9 @@ def tolerance_for(offset: float) -> str:
     >>> tolerance_for(0.2345), tolerance_for(0.5)
     ('; --mask-grid-tolerance 0.24 takes it as it lies', '')
     """
-    allowed = math.ceil(100 * offset) / 100
-    return f"; --mask-grid-tolerance {allowed:g} takes it as it lies" if allowed < LARGEST_TOLERANCE else ""
+    if offset > LARGEST_TOLERANCE - 0.01:
+        return ""
+    return f"; --mask-grid-tolerance {math.ceil(100 * offset) / 100:g} takes it as it lies"
 
 
 def offset_between(first: Grid, second: Grid) -> tuple[float, str]:

@@ -117,6 +117,11 @@ ADVICE: dict[str, Advice] = {
         "out of (--classes) or",
         more=("spleen",),
     ),
+    "a class that is left out and kept": usage(
+        medical("msd", MSD, "--classes", "liver", "--map-classes", "liver=background"),
+        "by (--map-classes); take it out",
+        more=("spleen=background",),
+    ),
     "a large value without a name": refused(
         labels(values=300, map='{"tumor": 300}'), "to 255; (--label-map) or", more=("{source}/map.json",)
     ),
