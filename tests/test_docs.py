@@ -12,27 +12,32 @@ from halofeed.cli import _parser
 from tests.support.scripts import run_script
 
 ROOT = Path(__file__).parents[1]
-AMBIGUITY = ROOT / "docs" / "ambiguity.md"
 
 
-def rows() -> list[list[str]]:
-    """The cells of every row of the page's tables, heads left out."""
+def rows(page: str, head: str) -> list[list[str]]:
+    """The cells of every row of a page's tables, heads left out."""
     found = []
-    for line in AMBIGUITY.read_text().splitlines():
+    for line in (ROOT / "docs" / page).read_text().splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if cells and cells[0] != "source" and not set(cells[0]) <= set("-: "):
+        if cells and cells[0] != head and not set(cells[0]) <= set("-: "):
             found.append(cells)
     return found
 
 
-@pytest.mark.parametrize("cells", rows(), ids=lambda cells: " / ".join(cells[:2])[:60])
-def test_a_row_of_what_input_can_mean_is_whole_and_held_by_tests_that_exist(cells: list[str]) -> None:
-    assert len(cells) == 5 and all(cells), cells
-    named = re.findall(r"(tests/[\w/]+\.py)::(\w+)", cells[4])
-    assert named, cells[4]
+@pytest.mark.parametrize(
+    "cells",
+    [*rows("ambiguity.md", "source"), *rows("guarantees.md", "promise")],
+    ids=lambda cells: " / ".join(cells[:2])[:60],
+)
+def test_a_row_of_meanings_or_guarantees_is_whole_and_held_by_tests_that_exist(cells: list[str]) -> None:
+    assert len(cells) in (2, 5) and all(cells), cells
+    named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", cells[-1])
+    assert named, cells[-1]
     for file, test in named:
         text = (ROOT / file).read_text()
-        assert re.search(rf"^def {test}\b", text, re.MULTILINE), f"{file} has no {test}"
+        assert re.search(rf"^def {test or 'test_'}" + (r"\b" if test else ""), text, re.MULTILINE), (
+            f"{file} has no {test}"
+        )
 
 
 def test_options_that_the_pages_name_exist() -> None:
