@@ -22,6 +22,7 @@ from halofeed.schemas import ownership
 from halofeed.schemas.durable import exchange, sync, sync_tree
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.stopping import Undone, Whole
+from halofeed.schemas.system_errors import during
 from halofeed.schemas.telling import tell
 
 _LONGEST_NAME = 60
@@ -194,14 +195,14 @@ def delete_left(path: Path) -> None:
 def write_whole(target: str | os.PathLike[str], data: bytes) -> None:
     """Write a file whole or not at all, whatever ends the process or the machine; OSError where it cannot be."""
     target = Path(os.path.abspath(target))
-    with beside(target) as made:
+    with during("cannot write", target), beside(target) as made:
         with open(create(made, 0o600 if os.path.lexists(target) else 0o666), "wb") as stream:
             keep_mode(stream.fileno(), target)  # before anything is in it
             stream.write(data)
         sync([str(made)])
         ownership.note(target.parent, target.name, data)
         made.replace(target)
-    sync([str(target.parent)])
+        sync([str(target.parent)])
 
 
 def _delete(path: Path) -> None:

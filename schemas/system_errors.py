@@ -89,7 +89,7 @@ def during(step: str, path: str | os.PathLike[str] = "") -> Iterator[None]:
     ...         raise OSError(errno.ENOSPC, "No space left on device")
     ... except OSError as error:
     ...     print(system_error(error))
-    cannot write the report: report.html: No space left on device. Free some space or choose a folder on another disk, \
+    cannot write the report report.html: No space left on device. Free some space or choose a folder on another disk, \
 then run the same command again
     """
     try:
@@ -116,8 +116,10 @@ def system_error(error: OSError) -> str | None:
     paths = " to ".join(
         os.fsdecode(one) for one in (error.filename, error.filename2) if isinstance(one, str | bytes)
     )
-    what = ": ".join([*steps, *([paths] if paths else []), error.strerror or os.strerror(error.errno)])
-    return f"{what}. {FIXES.get(error.errno, 'Run the command with --debug to see where it failed')}"
+    what = " ".join([*steps, *([paths] if paths else [])])
+    reason = error.strerror or os.strerror(error.errno)
+    fix = FIXES.get(error.errno, "Run the command with --debug to see where it failed")
+    return f"{what}: {reason}. {fix}" if what else f"{reason}. {fix}"
 
 
 def in_words(error: BaseException) -> str:

@@ -26,6 +26,7 @@ from halofeed.schemas import ownership
 from halofeed.schemas.beside import make_own_folder, open_own, write_whole
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.sealed import sealed, unsealed
+from halofeed.schemas.system_errors import during
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
 FLUSH_SECONDS = 10
@@ -48,9 +49,9 @@ class RunLog(AbstractContextManager["RunLog"]):
     def __init__(self, folder: Path, *, resume_step: int | None, writes: bool = True) -> None:
         self._files: dict[str, TextIO] = {}
         self._board: SummaryWriter | None = None
+        self._folder = folder = Path(folder)
         if not writes:
             return
-        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         board = folder / TENSORBOARD
         make_own_folder(board)
@@ -108,8 +109,9 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         if name in self._files:
-            self._files[name].write(_line(document))
-            self._files[name].flush()
+            with during("cannot write the log", self._folder / name):
+                self._files[name].write(_line(document))
+                self._files[name].flush()
 
     def _scalars(self, values: Mapping[str, Any], step: int) -> None:
         if self._board is not None:

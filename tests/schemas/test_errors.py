@@ -61,7 +61,7 @@ def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
 def test_a_system_error_names_path_reason_and_fix(number, fix, tmp_path):
     with pytest.raises(OSError) as caught, during("cannot write the report"):
         raise OSError(number, os.strerror(number), "a/b")
-    text = f"cannot write the report: a/b: {os.strerror(number)}. {fix}"
+    text = f"cannot write the report a/b: {os.strerror(number)}. {fix}"
     assert in_words(caught.value) == text and fix[0].isupper() and "same command again" in fix
     match = re.escape(f"shard train/0: {text}")
     with pytest.raises(JobError, match=match), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
