@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from halofeed.schemas import ownership
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.sealed import sealed, unsealed
 from halofeed.trainer.log import RunLog
@@ -134,6 +135,7 @@ def test_a_run_comes_back_whole_also_where_another_thread_still_writes(tmp_path:
     try:
         for _ in range(200):
             replaced.mkdir()
+            ownership.begin(replaced)
             (replaced / "run.json").write_text("earlier")
             assert bring_back(run) and not replaced.exists()
             assert (run / "run.json").read_text() == "earlier"
