@@ -1,7 +1,5 @@
 """Advice about tables, boxes and files that another layout reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Advice about classes, groups and splits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

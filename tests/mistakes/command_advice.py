@@ -1,7 +1,5 @@
 """Advice of what comes after a conversion: loading, training, planning, reports, and of the command line itself."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import html
@@ -320,9 +318,7 @@ ADVICE: dict[str, Advice] = {
         into=lambda source: train()(source)[:-2],
     ),
     "options of another task": usage(
-        own_config,
-        (r"name a (--config) for", "classifier_small", "--set", "model.features=[8]"),
-        **READY,
+        own_config, (r"name a (--config) for", "classifier_small", "--set", "model.features=[8]"), **READY
     ),
     "a damaged run": refused(damaged_run("evaluate", "{"), r"again with (--overwrite)", into=train_again),
     "a run without facts": refused(
@@ -381,10 +377,7 @@ ADVICE: dict[str, Advice] = {
         stays=True,
     ),
     "a TPU's plan without its compiler": usage(
-        plan(*SIZED, "--topology", "v3-8"),
-        r"take (--topology cpu:8)",
-        around=without_libtpu,
-        stays=True,
+        plan(*SIZED, "--topology", "v3-8"), r"take (--topology cpu:8)", around=without_libtpu, stays=True
     ),
     "savings": noted(
         plan(*SIZED, "--savings"),
@@ -442,11 +435,7 @@ ADVICE: dict[str, Advice] = {
         proves="all is ready",
     ),
     "more in JSON": noted(
-        plan(*SIZED),
-        (r"all in (--json)", "-"),
-        around=many_gathers,
-        stays=True,
-        proves=r"^\{",
+        plan(*SIZED), (r"all in (--json)", "-"), around=many_gathers, stays=True, proves=r"^\{"
     ),
     "more cores than devices": usage(
         train_in_vain,
@@ -489,9 +478,7 @@ ADVICE: dict[str, Advice] = {
         stays=True,
     ),
     "a mixture of other classes": usage(
-        mixture,
-        (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"),
-        into=pictures(),
+        mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()
     ),
     # the command line
     "no layout": usage(

@@ -1,7 +1,5 @@
 """Advice of conversions: of classes, of the job and its machine, and of what has come of it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -236,9 +234,7 @@ ADVICE: dict[str, Advice] = {
         proves="3 classes",
     ),
     "more classes than channels hold": refused(
-        organs(17, "--class-overlap", "channels"),
-        (r"choose with (--classes)", "c1,c2"),
-        proves="3 classes",
+        organs(17, "--class-overlap", "channels"), (r"choose with (--classes)", "c1,c2"), proves="3 classes"
     ),
     "a target that the label map lacks": refused(
         named(LIVER, SPLEEN, more=("--map-classes", "liver=organ", "--label-map", "{folder}/all.txt")),
@@ -255,9 +251,7 @@ ADVICE: dict[str, Advice] = {
         proves="2 classes",
     ),
     "255 is the only class": refused(
-        scans(np.uint8(255) * (mask() == 1)),
-        r"(--map-classes 255=foreground) makes",
-        proves="2 classes",
+        scans(np.uint8(255) * (mask() == 1)), r"(--map-classes 255=foreground) makes", proves="2 classes"
     ),
     "values that mean two classes": refused(
         named(LIVER, SPLEEN, None), (r"say (--label-map)", "{folder}/all.txt"), proves="3 classes"
@@ -267,11 +261,7 @@ ADVICE: dict[str, Advice] = {
         (r"(--map-classes) 1: .*write their names", "liver=organ"),
         proves="3 classes",
     ),
-    "0 and 255": noted(
-        label_images(0, 255),
-        (r"(--map-classes) 255=NAME", "255=car"),
-        proves="2 classes",
-    ),
+    "0 and 255": noted(label_images(0, 255), (r"(--map-classes) 255=NAME", "255=car"), proves="2 classes"),
     "the void of VOC": noted(
         label_images(0, 1, 255, masks="SegmentationClass"),
         r"(--map-classes 255=255) makes it",
@@ -279,8 +269,7 @@ ADVICE: dict[str, Advice] = {
     ),
     # what there is already
     "too much was rejected earlier": refused(
-        converted("--max-rejected", 0, broken=1),
-        (r"(--max-rejected) allows 0", "1"),
+        converted("--max-rejected", 0, broken=1), (r"(--max-rejected) allows 0", "1")
     ),
     "what was rejected earlier is mended": refused(
         converted("--max-rejected", 0, broken=1),
@@ -295,15 +284,10 @@ ADVICE: dict[str, Advice] = {
         proves=": converted",
     ),
     "other sources": usage(
-        converted(later=6),
-        (r"another (--version)", "1.0.1"),
-        r"add (--overwrite)",
-        proves="6 records",
+        converted(later=6), (r"another (--version)", "1.0.1"), r"add (--overwrite)", proves="6 records"
     ),
     "a folder in the place of the manifest": usage(
-        in_place_of_the_manifest(),
-        (r"another (--version)", "1.0.1"),
-        proves="4 records",
+        in_place_of_the_manifest(), (r"another (--version)", "1.0.1"), proves="4 records"
     ),
     "a folder that another command holds": refused(
         pictures(),
@@ -369,9 +353,7 @@ ADVICE: dict[str, Advice] = {
         proves="4 records",
     ),
     "more is rejected than a command allows": refused(
-        pictures("--max-rejected", 0, broken=2, count=6),
-        (r"(--max-rejected) 0", "2"),
-        proves="4 records",
+        pictures("--max-rejected", 0, broken=2, count=6), (r"(--max-rejected) 0", "2"), proves="4 records"
     ),
     # objects
     "boxes of width and height": refused(
@@ -404,9 +386,7 @@ ADVICE: dict[str, Advice] = {
         proves="2 classes",
     ),
     "channels of pictures in files": usage(
-        channels(),
-        (r"with (--depth)", "5", "--height", "8", "--width", "9"),
-        proves="1 record",
+        channels(), (r"with (--depth)", "5", "--height", "8", "--width", "9"), proves="1 record"
     ),
     "pictures in another folder": refused(
         elsewhere(), (r"(--images) names another", "{folder}/pictures"), proves="1 record"

@@ -1,7 +1,5 @@
 """Advice about DICOM: which files are one scan, which masks are its, and what is no scan."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Advice about folders, lists and documents of the layouts, those of DICOM left out."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,10 +192,7 @@ ADVICE: dict[str, Advice] = {
         "(--several-classes keep) keeps",
         proves=r"2 classes",
     ),
-    "absolute paths with --images /": usage(
-        absolute,
-        "leave (--images) out",
-    ),
+    "absolute paths with --images /": usage(absolute, "leave (--images) out"),
     # VOC
     "columns of VOC": usage(
         source("voc", voc, "--ignore-columns", "pose"), "(--ignore-columns) pose.*leave it out"

@@ -1,7 +1,5 @@
 """Advice about options that contradict each other or have no effect, given before a source is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

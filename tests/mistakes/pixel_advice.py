@@ -1,7 +1,5 @@
 """Advice about the pixels, label images and frames of pictures and clips."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Advice in messages: every option that a message names exists, and what each suggests works when it is typed."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import re

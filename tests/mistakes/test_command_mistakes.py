@@ -1,7 +1,5 @@
 """Everyday mistakes of options, folders and surroundings: each ends in what, where and the cure."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """Everyday mistakes with DICOM series: each ends in what, where and the cure, before a record is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Everyday mistakes with pictures: COCO, Pascal VOC, class folders, label maps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Do everyday mistakes with tables, paths and boxes end in what, where and the cure, before a record is written?"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Everyday mistakes with volumes in files and with their labels: each ends in what, where and the cure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +8,7 @@ import pytest
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation
 from tests.support.dicom_writer import write_volume
 from tests.support.mistakes import Prepare, check, preparing, refused, usage
-from tests.support.small_scans import (
-    AFFINE,
-    image,
-    mask,
-    msd_document,
-    reference_to,
-    write_json,
-)
+from tests.support.small_scans import AFFINE, image, mask, msd_document, reference_to, write_json
 from tests.support.volume_support import save_nifti, write_table
 
 SIZE = ("--depth", 5, "--height", 8, "--width", 9)

@@ -1,7 +1,5 @@
 """Advice about the grids, headers, values and memory of volumes in files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +136,7 @@ ADVICE: dict[str, Advice] = {
         one("--sform-qform", "refuse", ct=header(AFFINE * 0, AFFINE)), "(--sform-qform qform) takes the qform"
     ),
     "no orientation, to be refused": refused(
-        one("--unoriented", "refuse", **NOWHERE),
-        "(--unoriented radiological) or",
+        one("--unoriented", "refuse", **NOWHERE), "(--unoriented radiological) or"
     ),
     "more voxels than allowed": refused(one("--max-voxels", 100), r"(--max-voxels \d+) allows it"),
     "more memory than allowed": refused(
@@ -152,8 +149,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "a label with NaN": refused(one(label=NAN_LABEL), "(--non-finite-labels background) takes"),
     "fractions stored as integers": refused(
-        one("--dtype", "int16", scan=FLOATS / 1000),
-        "take (--dtype float32)",
+        one("--dtype", "int16", scan=FLOATS / 1000), "take (--dtype float32)"
     ),
     "fractions in a window of their own": refused(
         one("--dtype", "int16", scan=FLOATS / 1000),
@@ -200,13 +196,11 @@ ADVICE: dict[str, Advice] = {
         like(volumes(*SMALL[2:])), "or say (--depth)", more=(4, *SMALL[2:]), without=("--height", "--width")
     ),
     "another conversion's values and a normalization": usage(
-        like(pairs(*PATTERNS), *SIZE, "--normalize", "scan"),
-        "leave .* and (--normalize) out",
+        like(pairs(*PATTERNS), *SIZE, "--normalize", "scan"), "leave .* and (--normalize) out"
     ),
     **{
         f"another conversion's values and {option}": usage(
-            like(pairs(*PATTERNS), *SIZE, option, value),
-            f"leave .*({option})[, ].* out",
+            like(pairs(*PATTERNS), *SIZE, option, value), f"leave .*({option})[, ].* out"
         )
         for option, value in {
             "--window": "lung",

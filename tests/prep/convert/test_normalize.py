@@ -1,7 +1,5 @@
 """Values are normalized as asked, which can be undone, and windowed in Hounsfield units where they are such."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

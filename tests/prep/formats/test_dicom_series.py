@@ -1,7 +1,5 @@
 """Series of DICOM files: grouped, sorted by position, and put in the patient where other tools put them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

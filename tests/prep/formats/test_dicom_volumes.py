@@ -1,7 +1,5 @@
 """Series with several images at each place, mosaics and interleaved stacks: split, taken as channels or refused."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence

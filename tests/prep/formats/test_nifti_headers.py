@@ -1,7 +1,5 @@
 """Is everything that a NIfTI or Analyze header can have wrong handled as stated, or refused with a true reason?"""
 
-from __future__ import annotations
-
 import gzip
 from typing import Any
 

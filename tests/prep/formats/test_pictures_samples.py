@@ -1,7 +1,5 @@
 """Are the samples of every format read bit for bit, at the file's own depth and the depth asked for?"""
 
-from __future__ import annotations
-
 import io
 import re
 import struct

@@ -1,7 +1,5 @@
 """Do boxes lie on the stored image where they lie on the source, and does the policy do what it says?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Are sizes those of the TF Object Detection API, and do affines lead from each grid to the next and back?"""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

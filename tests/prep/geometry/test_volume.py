@@ -1,7 +1,5 @@
 """Do plans say where every voxel lies, before and after each step?"""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Scans with one mask file per class, and tables of scans and labels."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Does a column that people write reach the record, is one that does not named, and is no box ever lost?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders of DICOM series, their masks and their patients."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

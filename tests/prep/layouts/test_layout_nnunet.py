@@ -1,7 +1,5 @@
 """The raw data sets of nnU-Net, versions 1 and 2, and of the Medical Segmentation Decathlon."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

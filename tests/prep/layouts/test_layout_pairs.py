@@ -1,7 +1,5 @@
 """Images and labels by pattern, custom or the names of LiTS, and what the files of scans are called."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

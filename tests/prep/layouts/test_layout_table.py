@@ -1,7 +1,5 @@
 """CSV and JSONL tables, those that do not fit into memory too."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

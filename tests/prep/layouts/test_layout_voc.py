@@ -1,7 +1,5 @@
 """Pascal VOC XML."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from functools import partial

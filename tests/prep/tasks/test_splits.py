@@ -1,7 +1,5 @@
 """Splits from the source, from lists, and by hash."""
 
-from __future__ import annotations
-
 import math
 import re
 from posixpath import basename

@@ -1,7 +1,5 @@
 """What do plans promise of the arrays that they are applied to: ties, borders, channels, copies, memory?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

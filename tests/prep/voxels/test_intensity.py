@@ -1,7 +1,5 @@
 """Are values stored as they were promised, and do counts add up to what the voxels say?"""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from typing import Any

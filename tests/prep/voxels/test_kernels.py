@@ -1,7 +1,5 @@
 """Do kernels give TensorFlow's pixels, and does the default keep objects where their boxes are?"""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Do masks cover the pixels that pycocotools gives them, follow their pictures, and come out of PNG again?"""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

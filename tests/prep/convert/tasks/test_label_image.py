@@ -1,7 +1,5 @@
 """Does every stored pixel of a 2-D segmentation have the class that its place has in the label image?"""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib
