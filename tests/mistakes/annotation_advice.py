@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mistakes.test_dicom_mistakes import drawn, scan
-from tests.mistakes.test_picture_mistakes import write
-from tests.mistakes.test_table_mistakes import HEADER, ROW, draw, rows, table, voc
-from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, pair, pairs
+from tests.mistakes.dicom_sources import drawn, scan
+from tests.mistakes.picture_sources import write
+from tests.mistakes.test_table_mistakes import HEADER, ROW, coco, draw, rows, table, voc
+from tests.mistakes.volume_sources import PATTERNS, SIZE, pair, pairs
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, coco_document, write_annotations
 from tests.support.mistakes import preparing
@@ -66,7 +66,15 @@ WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
 
 ADVICE: dict[str, Advice] = {
     # columns
-    "a form of x, y, w, h": refused(table(XYWH), "say with (--box-form) how", more=("corner-size",)),
+    "a form of x, y, w, h": refused(
+        table(XYWH),
+        ("column x, y, w, h would not be read.*say with (--box-form) how", "corner-size"),
+        "(--ignore-columns x,y,w,h)",
+    ),
+    "two classes in one cell": refused(
+        table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
+        r"boxes\.csv:4: class 'hat\|coat' looks like 2 classes.*say (--class-separator) '(\|)', or none",
+    ),
     "two columns of classes": refused(
         table(["filename,label,category", "a.png,hat,cap"]), "or say (--ignore-columns category)"
     ),
@@ -99,6 +107,16 @@ ADVICE: dict[str, Advice] = {
     "boxes that leave their pictures": refused(
         table(CORNERS_IN_BBOX, "--box-form", "corner-size"), "(--box-units pixels) takes them"
     ),
+    "boxes of 0 and 1 alone": refused(
+        table(rows(1, "0,0,1,1")),
+        "every box runs from 0 to 1.*(--box-units pixels) or --box-units normalized",
+    ),
+    "corners under COCO's bbox": refused(
+        coco([31, 22, 55, 38], [3, 4, 20, 30]), "all fit as corners; say (--box-form corners)"
+    ),
+    "VOC that counts from 0": refused(
+        voc("0 3 9 9", "12 8 24 36"), "1 of 2 boxes begin below 1, the first in a.png.*(--box-origin 0)"
+    ),
     "VOC with a box from 0": noted(voc(*["1 3 9 9"] * 120, "0 3 9 9"), "(--box-origin 0) takes"),
     "VOC with fractions": noted(voc("1.5 3 9 9"), "(--box-origin 1) shifts them"),
     "VOC with one fraction": noted(voc(*["1 3 9 9"] * 120, "2.5 3 9 9"), "(--box-origin 0) takes"),
@@ -107,6 +125,10 @@ ADVICE: dict[str, Advice] = {
     ),
     "a box of shares among pixels": noted(
         table([*rows(8, "1,2,30,20"), "a.png,hat,0,0,0.5,0.5"]), "(--box-units) says", more=("pixels",)
+    ),
+    "turned boxes in COCO": refused(
+        coco(annotations=[{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "rotation": 30}]),
+        "annotations have rotation, which would not be read.*(--ignore-columns rotation)",
     ),
     "a turned box": noted(turned(), "(--ignore-columns rotation) takes"),
     # patterns and pairs

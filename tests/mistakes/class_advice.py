@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.mistakes.option_advice import label_images, plain
 from tests.mistakes.test_table_mistakes import table
-from tests.mistakes.test_volume_mistakes import MSD, PATTERNS, SIZE, medical
+from tests.mistakes.volume_sources import MSD, PATTERNS, SIZE, medical
 from tests.pipelines.test_names_in_labels import LIVER, SPLEEN, slicer, total_segmentator
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import draw

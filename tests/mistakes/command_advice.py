@@ -110,13 +110,6 @@ def own_config(source: Path) -> list[object]:
     return ["train", data(), "--config", "own.toml", "--steps", 1, "--batch-size", 8, "--out", "run"]
 
 
-@preparing
-def damaged_run(source: Path, command: str, text: str) -> list[object]:
-    words = of_run(command)(source)
-    (source.parent / "run/run.json").write_text(text)
-    return words
-
-
 def folder_of(source: Path) -> Path:
     return source.parent / "out/set/1.0.0"
 
@@ -211,7 +204,7 @@ def without_libtpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiled_and_ready() -> Iterator[None]:
-    with compiled(), READY["around"]():
+    with compiled(), READY["throughout"]():
         yield
 
 
@@ -223,7 +216,7 @@ def many_gathers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ready_with_weights() -> Iterator[None]:
-    with READY["around"](), patched("trainer.train.load_backbone")():
+    with READY["throughout"](), patched("trainer.train.load_backbone")():
         yield
 
 
@@ -242,8 +235,7 @@ def train_in_vain(source: Path) -> list[object]:
 
 
 READY: dict[str, Any] = {
-    "around": patched("trainer.train._Evaluation", side_effect=JobError("all is ready")),
-    "stays": True,
+    "throughout": patched("trainer.train._Evaluation", side_effect=JobError("all is ready")),
     "ends": 1,
     "proves": r"(?s)^(?!.*warning).*all is ready",
 }
@@ -289,8 +281,7 @@ ADVICE: dict[str, Advice] = {
     "a plan of a partition of more cores": usage(
         plan(*SIZED, "--set", "partition=image=1,2,1,1"),
         r"of plan (--set cores_per_replica=2)\)",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "a run with other settings": usage(
         lambda source: [*of_run("train")(source)[:1], *train("--set", "seed=3")(source)[1:]],
@@ -320,14 +311,10 @@ ADVICE: dict[str, Advice] = {
     "options of another task": usage(
         own_config, (r"name a (--config) for", "classifier_small", "--set", "model.features=[8]"), **READY
     ),
-    "a damaged run": refused(damaged_run("evaluate", "{"), r"again with (--overwrite)", into=train_again),
-    "a run without facts": refused(
-        damaged_run("report", '{"format": 1, "config": {}}'), r"again with (--overwrite)", into=train_again
-    ),
     "weights of another normalization": usage(
         lambda source: ["train", data(), *MOBILENET, "--out", "run"],
         r"pass (--set normalization=\w+)",
-        **{**READY, "around": ready_with_weights},
+        **{**READY, "throughout": ready_with_weights},
     ),
     "recipes and models": noted(
         lambda source: ["configs"],
@@ -367,17 +354,15 @@ ADVICE: dict[str, Advice] = {
     "a plan without a size": usage(
         plan("--config", "classifier_small"),
         r"such as (--set image_shape=\[128,128,3\])",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "a plan of volumes without a size": usage(
         plan("--config", "unet3d_small"),
         (r"such as (--set) image_shape=.*of volumes", "image_shape=[64,64,64,1]"),
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "a TPU's plan without its compiler": usage(
-        plan(*SIZED, "--topology", "v3-8"), r"take (--topology cpu:8)", around=without_libtpu, stays=True
+        plan(*SIZED, "--topology", "v3-8"), r"take (--topology cpu:8)", throughout=without_libtpu
     ),
     "savings": noted(
         plan(*SIZED, "--savings"),
@@ -386,36 +371,31 @@ ADVICE: dict[str, Advice] = {
         r"(--set optimizer=sgd --set momentum=0\.0):",
         r"(--set average_decay=0):",
         into=train_again,
-        around=compiled_and_ready,
-        stays=True,
+        throughout=compiled_and_ready,
         ends=1,
     ),
     "the depth of pictures": usage(
         plan(*SIZED, "--topology", "v3-8", "--search", "depth"),
         r"take (--search side)",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
         proves="The largest side that fits",
     ),
     "a plan of what does not fit": refused(
         plan(*SIZED, "--topology", "v3-8"),
         r"images, (--remat), or",
-        around=lambda: compiled(needs_remat=True),
-        stays=True,
+        throughout=lambda: compiled(needs_remat=True),
         proves="rematerialized",
     ),
     "a plan of a batch that does not divide": usage(
         plan(*SIZED, "--set", "batch_size=9", "--topology", "v3-8"),
         r"replicas: (--set batch_size=8) or",
         r"or (--set batch_size=12)",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "a plan of a batch larger than the split": usage(
         lambda source: ["plan", data(), "--topology", "cpu:8", "--cores-per-replica", 2],
         r"take (--set batch_size=8) or less",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "what to take": noted(
         lambda source: [
@@ -429,14 +409,11 @@ ADVICE: dict[str, Advice] = {
             2,
         ],
         (r"(halofeed train .*)", "--out", "run", "--set", "model.features=[8]"),
-        around=compiled_and_ready,
-        stays=True,
+        throughout=compiled_and_ready,
         ends=1,
         proves="all is ready",
     ),
-    "more in JSON": noted(
-        plan(*SIZED), (r"all in (--json)", "-"), around=many_gathers, stays=True, proves=r"^\{"
-    ),
+    "more in JSON": noted(plan(*SIZED), (r"all in (--json)", "-"), throughout=many_gathers, proves=r"^\{"),
     "more cores than devices": usage(
         train_in_vain,
         r"with (--virtual-devices 2) \((XLA_FLAGS=--xla_force_host_platform_device_count=2)\)",
@@ -474,8 +451,7 @@ ADVICE: dict[str, Advice] = {
     "an index that is too large": refused(
         pictures("--workers", 1),
         (r"more (--shards)", "4"),
-        around=patched("schemas.index.INDEX_BYTES", new=3000),
-        stays=True,
+        throughout=patched("schemas.index.INDEX_BYTES", new=3000),
     ),
     "a mixture of other classes": usage(
         mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()
@@ -487,8 +463,7 @@ ADVICE: dict[str, Advice] = {
     "an error that nobody expects": refused(
         pictures(),
         r"\((--debug) shows where",
-        around=patched("pipelines.convert.make_plan", side_effect=ValueError("odd")),
-        stays=True,
+        throughout=patched("pipelines.convert.make_plan", side_effect=ValueError("odd")),
         ends=1,
         proves="Traceback",
     ),

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -209,6 +210,8 @@ def patched(target: str, **how: Any) -> Any:
     return lambda: mock.patch(f"halofeed.{target}", **how)
 
 
+refused_4, usage_4, noted_4 = (partial(how, proves="4 records") for how in (refused, usage, noted))
+
 ADVICE: dict[str, Advice] = {
     "a name where labels hold values": refused(
         scans(mask(), more=("--classes", "liver")),
@@ -286,24 +289,21 @@ ADVICE: dict[str, Advice] = {
     "other sources": usage(
         converted(later=6), (r"another (--version)", "1.0.1"), r"add (--overwrite)", proves="6 records"
     ),
-    "a folder in the place of the manifest": usage(
-        in_place_of_the_manifest(), (r"another (--version)", "1.0.1"), proves="4 records"
+    "a folder in the place of the manifest": usage_4(
+        in_place_of_the_manifest(), (r"another (--version)", "1.0.1")
     ),
-    "a folder that another command holds": refused(
+    "a folder that another command holds": refused_4(
         pictures(),
         (r"another (--name)", "other"),
         (r"or (--version)", "1.0.1"),
-        around=patched("pipelines.lock.try_lock", side_effect=BlockingIOError),
-        proves="4 records",
+        around=patched("schemas.lock.try_lock", side_effect=BlockingIOError),
     ),
     "a folder of a store that another command holds": refused(
         pictures(), (r"another (--name)", "other"), (r"or (--version)", "1.0.1"), around=leased_by_another
     ),
     # the job
-    "output in the source": usage(
-        lambda source: [*pictures()(source), "--out", source / "out"],
-        (r"(--out) .* outside", "{folder}/out"),
-        proves="4 records",
+    "output in the source": usage_4(
+        lambda source: [*pictures()(source), "--out", source / "out"], (r"(--out) .* outside", "{folder}/out")
     ),
     "a listing for another runner": usage(pictures("--listing", "job"), r"(--listing) job: .* leave it out"),
     "a share in percent": usage(scans(mask(), more=("--warn-cut", 5)), (r"(--warn-cut) .*a share", "0.05")),
@@ -313,47 +313,40 @@ ADVICE: dict[str, Advice] = {
     "silence here": usage(
         pictures("--max-silence-minutes", 1), r"(--max-silence-minutes) has no effect.* leave it out"
     ),
-    "workers of Beam's": usage(
+    "workers of Beam's": usage_4(
         pictures("--", "--direct_num_workers", 1),
         (r"say (--workers), before", "1"),
         without=("--direct_num_workers",),
-        proves="4 records",
     ),
-    "no room": usage(
+    "no room": usage_4(
         pictures(),
         (r"(--height), --width", "8"),
         (r"(--width)", "8"),
         r"(--encoding jpeg)",
         r"(--encoding) jpeg or (png)",
         r"insist with (--disk-check ignore)",
-        around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=3000)),
-        stays=True,
-        proves="4 records",
+        throughout=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=3000)),
     ),
     "no room for scans": usage(
         scans(mask()),
         (r"(--height), --width", "4"),
         (r"(--width)", "4"),
         (r"(--depth)", "2"),
-        around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=600)),
-        stays=True,
+        throughout=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=600)),
         proves="1 record",
     ),
-    "no room with the aspect kept": usage(
+    "no room with the aspect kept": usage_4(
         pictures("--resize", "keep-aspect", "--pad", "--max-dimension", 64, "--min-dimension", 16, size=()),
         (r"or (--max-dimension)", "32"),
-        around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=20_000)),
-        stays=True,
-        proves="4 records",
+        throughout=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=20_000)),
     ),
-    "no room on this disk": usage(
+    "no room on this disk": usage_4(
         pictures(),
         (r"another (--out)", "{folder}/elsewhere"),
         around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=0)),
-        proves="4 records",
     ),
-    "more is rejected than a command allows": refused(
-        pictures("--max-rejected", 0, broken=2, count=6), (r"(--max-rejected) 0", "2"), proves="4 records"
+    "more is rejected than a command allows": refused_4(
+        pictures("--max-rejected", 0, broken=2, count=6), (r"(--max-rejected) 0", "2")
     ),
     # objects
     "boxes of width and height": refused(
@@ -397,29 +390,25 @@ ADVICE: dict[str, Advice] = {
         (r"fewer (--workers) and", "1", "--threads", "1"),
         around=patched("pipelines.convert.make_plan", side_effect=MemoryError),
     ),
-    "a worker that does not begin": refused(
+    "a worker that does not begin": refused_4(
         pictures("--workers", 2, "--shards", 2),
         r"(--workers 1) works in this process",
         around=patched("pipelines.workers._Worker._ask", side_effect=EOFError),
-        proves="4 records",
     ),
-    "a worker that is killed": refused(
+    "a worker that is killed": refused_4(
         pictures("--workers", 2, "--shards", 2),
         (r"fewer (--threads) or", "1", "--workers", "1"),
         around=patched("pipelines.workers._Worker._ask", new=dying),
-        proves="4 records",
     ),
-    "a full disk": refused(
+    "a full disk": refused_4(
         pictures(),
         (r"make room .* another (--out)", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.ENOSPC, "full")),
-        proves="4 records",
     ),
-    "a disk that fails": refused(
+    "a disk that fails": refused_4(
         pictures(),
         (r"see to the disk .* another (--out)", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.EIO, "fails")),
-        proves="4 records",
     ),
     # what has come of it
     "more is rejected than all workers may": refused(
@@ -448,16 +437,14 @@ ADVICE: dict[str, Advice] = {
         (r"smaller (--depth)", "5", "--height", "8", "--width", "9"),
     ),
     # other runners
-    "a listing in a job": usage(pictures("--listing", "job"), (r"\((-- --runner)=", FAR), proves="4 records"),
-    "a listing of images elsewhere": usage(
+    "a listing in a job": usage_4(pictures("--listing", "job"), (r"\((-- --runner)=", FAR)),
+    "a listing of images elsewhere": usage_4(
         lambda source: [*pictures("--listing", "job", "--images", source)(source), "--", "--runner", FAR],
         r"without (--images); leave",
-        proves="4 records",
     ),
-    "a listing of groups": usage(
+    "a listing of groups": usage_4(
         pictures("--listing", "job", "--group-pattern", "(.)", "--", "--runner", FAR),
         (r"(--split-shares) divides", "train=1"),
-        proves="4 records",
     ),
     "a listing of COCO": usage(
         lambda source: [*objects(1, 2, 30, 20, a=1)(source), "--listing", "job", "--", "--runner", FAR],
@@ -467,28 +454,21 @@ ADVICE: dict[str, Advice] = {
     "a job that fails": refused(
         pictures("--", "--runner", FAR),
         r"(--debug) shows all",
-        around=lambda: far(FAR_TIMES="0", FAR_ERROR="1"),
-        stays=True,
+        throughout=lambda: far(FAR_TIMES="0", FAR_ERROR="1"),
         ends=1,
         proves="(?s)Traceback.*KeyError: 'colour'",
     ),
-    "a job that is lost": noted(
-        lost(),
-        (r"(--job-restarts) leaves 0", "2"),
-        around=lambda: far(FAR_LOST="lost"),
-        stays=True,
-        proves="4 records",
+    "a job that is lost": noted_4(
+        lost(), (r"(--job-restarts) leaves 0", "2"), throughout=lambda: far(FAR_LOST="lost")
     ),
-    "a job's template": noted(
+    "a job's template": noted_4(
         lambda source: [*pictures()(source), "--out", source.parent / "out", *DESCRIBED],
         r"leave (--template_location) out",
-        proves="4 records",
     ),
     "a job of which nothing is heard": noted(
         pictures("--", "--runner", FAR),
         (r"(--max-silence-minutes) sets a limit", "5"),
-        around=far,
-        stays=True,
+        throughout=far,
         proves="given up after 5 min",
     ),
 }

@@ -12,8 +12,14 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 
-from tests.mistakes.test_dicom_mistakes import drawn, own_series_each, scan
-from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, seg_of
+from tests.mistakes.dicom_sources import (
+    drawn,
+    half_of_it_in_train,
+    own_series_each,
+    scan,
+    segmentation_of_another_series,
+)
+from tests.mistakes.volume_sources import PATTERNS, SIZE, dicom, label_map, seg_of
 from tests.support.advice import Advice, noted, refused
 from tests.support.conversions import draw_folders
 from tests.support.dicom_mask_writer import saved, structure_set
@@ -46,11 +52,6 @@ def echoes(folder: Path, apart: float = 0, **options: Any) -> None:
         places = [(apart * echo, 0, 2.0 * at) for at in range(4)]
         more = {"EchoTime": 2.0 + echo}
         write_series(folder / f"echo{echo}", VOLUME, places, series="1.2.3", more=more, **options)
-
-
-def two_series(folder: Path) -> None:
-    scan(folder, names=list("abcd"))
-    scan(folder, names=list("efgh"), series="1.2.4")
 
 
 def into_folders(source: Path) -> None:
@@ -159,6 +160,7 @@ def largest(folder: Path) -> None:
 
 def below(folder: Path) -> None:
     (folder / "empty").mkdir()
+    (folder / "empty/notes.txt").write_text("see the other disk")
     scan(folder / "ct")
 
 
@@ -171,6 +173,16 @@ ADVICE: dict[str, Advice] = {
     # which files are one scan
     "a series UID for each slice": refused(
         drawn(own_series_each), "if each is a scan, (--min-slices 1)", proves=r"train +5 records"
+    ),
+    "a series UID for each slice of one scan": refused(
+        drawn(own_series_each), "1 of at least 3; 5 series of its folder .* say (--series-identity folder)"
+    ),
+    "more slices at least than any series has": refused(
+        drawn(scan, "--min-slices", 100),
+        "series has too few slices.* 4 of at least 100; (--min-slices 4) takes it",
+    ),
+    "a split for some patients alone": refused(
+        drawn(half_of_it_in_train), "train/p1 names a split and p2.*say (--split-folders no)"
     ),
     "echoes to be refused": refused(
         drawn(echoes, "--series-split", "refuse"),
@@ -217,6 +229,15 @@ ADVICE: dict[str, Advice] = {
         proves=r"train +2 records",
     ),
     # masks
+    "a mask of another series": refused(
+        drawn(segmentation_of_another_series),
+        r"(?s)label has no image.*alone\.dcm: the series that it was drawn on is not below the folder"
+        ".*(--missing-masks prediction)",
+    ),
+    "a label map without a class of the SEG": refused(
+        label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "background\nliver\n"),
+        r"(?s)unknown labels.*(--map-classes) '(spleen=background)'",
+    ),
     "a mask of another scan in a table": refused(
         table(seg=seg_of("1.2.99", "liver")),
         "say (--mask-references ignore)",
@@ -280,7 +301,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "mosaics": refused(
         drawn(partial(scan, more=MOSAIC, modality="MR")),
-        "then (--layout pairs)",
+        "found 4 x mosaic.*then (--layout pairs)",
         first=as_nifti,
         more=PATTERNS,
     ),
@@ -311,10 +332,14 @@ ADVICE: dict[str, Advice] = {
     ),
     "volumes as DICOM": refused(drawn(as_nifti), "take (--layout pairs)", more=PATTERNS, proves=r"3 classes"),
     "pictures as DICOM": refused(
-        drawn(partial(draw_folders, images=2)), "take (--layout folders), ", without=("--depth",)
+        drawn(partial(draw_folders, images=2)),
+        r"found 2 x \.jpg; pictures: take (--layout folders), ",
+        without=("--depth",),
     ),
     "an empty folder of DICOM": refused(
-        drawn(below, "--source", "{source}/empty"), "name with (--source)", more=("{source}/ct",)
+        drawn(below, "--source", "{source}/empty"),
+        "found no file; name with (--source) the folder",
+        more=("{source}/ct",),
     ),
     "a parametric map": refused(
         drawn(parametric), "then (--layout pairs)", first=as_nifti, more=PATTERNS, proves=r"3 classes"

@@ -8,9 +8,9 @@ import numpy as np
 
 from tests.mistakes.annotation_advice import as_coco
 from tests.mistakes.option_advice import label_images, regions, write_label
-from tests.mistakes.test_picture_mistakes import coco, source, voc, voc_lists, write
+from tests.mistakes.picture_sources import coco, folders, source, voc, voc_lists, write
 from tests.mistakes.test_table_mistakes import HEADER, table
-from tests.mistakes.test_volume_mistakes import MSD, SIZE, medical, pair
+from tests.mistakes.volume_sources import MSD, SIZE, medical, pair
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, coco_document, draw, voc_object, voc_text
 from tests.support.clip_writer import moving_square, write_video
@@ -112,7 +112,20 @@ def cameras(root: Path) -> None:
 SPLIT = ("train=0.5,test=0.5",)
 PAIRS = r"take (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)';"
 
+TAKEN = [
+    ("VOC", voc, "folders", r"Annotations/a\.xml is a Pascal VOC annotation.*take (--layout voc)"),
+    ("COCO", coco, "folders", r"instances\.json is COCO's.*take (--layout coco)"),
+    ("VOC", voc, "coco", r"no \.json file.*a\.xml is a Pascal VOC annotation.*take (--layout voc)"),
+    ("COCO", coco, "voc", r"no \.xml file.*instances\.json is COCO's.*take (--layout coco)"),
+    ("class folders", folders, "voc", r"no \.xml file.*take (--layout folders)"),
+    ("class folders", folders, "coco", r"no \.json file.*take (--layout folders)"),
+]
+
 ADVICE: dict[str, Advice] = {
+    **{
+        f"{what} as {layout}": refused(source(layout, prepare), words)
+        for what, prepare, layout, words in TAKEN
+    },
     # class folders
     "masks as a class": refused(masks_beside(), PAIRS, f"say {CLASSES_ARE_FOLDERS} if"),
     "annotations in the only class": refused(
@@ -122,6 +135,13 @@ ADVICE: dict[str, Advice] = {
     ),
     "annotations beside the only class": refused(
         drawn("hat/a.png", files=("hat/a.mat",)), f"say {CLASSES_ARE_FOLDERS} if", proves=r"1 classes"
+    ),
+    "the folder above class folders": refused(
+        drawn("photos/images/a.png"), f"would be the only class.*say {CLASSES_ARE_FOLDERS}"
+    ),
+    "splits beside classes": refused(
+        drawn("train/hat/a.png", "coat/b.png"),
+        "split and class folders stand side by side.*say with (--split-folders) yes or (no)",
     ),
     "splits below a folder": refused(
         drawn("photos/train/a.png", "photos/test/b.png"),
@@ -158,6 +178,7 @@ ADVICE: dict[str, Advice] = {
     "nnU-Net as the Decathlon": refused(
         medical("msd", nnunet_document(), channel="_0000"), "say (--layout nnunet)", proves=r"3 classes"
     ),
+    "the Decathlon as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json.*say (--layout msd)"),
     "regions": refused(regions(), "(--regions combine)", "(--class-overlap channels)"),
     "a table of pairs": refused(scan_table(), "or (--layout csv)"),
     "label maps that differ": refused(
@@ -194,6 +215,16 @@ ADVICE: dict[str, Advice] = {
     ),
     "absolute paths with --images /": usage(absolute, "leave (--images) out"),
     # VOC
+    "masks of VOC": usage(
+        source("voc", voc, "--masks"), "(--masks).*layout voc holds no masks.*leave it out"
+    ),
+    "image sets where there are none": refused(
+        source("voc", voc, "--image-sets", "train"), "image sets train asked for.*leave (--image-sets) out"
+    ),
+    "an option of another layout": usage(
+        source("coco", coco, "--image-sets", "train"),
+        "(--image-sets) has no effect without --layout voc.*leave it out",
+    ),
     "columns of VOC": usage(
         source("voc", voc, "--ignore-columns", "pose"), "(--ignore-columns) pose.*leave it out"
     ),

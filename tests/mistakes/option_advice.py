@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from tests.mistakes.picture_sources import coco, folders, source
 from tests.mistakes.test_command_mistakes import SIZE, pictures, volumes
-from tests.mistakes.test_picture_mistakes import coco, folders, source
-from tests.mistakes.test_volume_mistakes import SIZE as WHOLE
-from tests.mistakes.test_volume_mistakes import pair
-from tests.support.advice import Advice, usage
+from tests.mistakes.volume_sources import SIZE as WHOLE
+from tests.mistakes.volume_sources import pair
+from tests.support.advice import Advice, refused, usage
 from tests.support.annotation_writer import draw
 from tests.support.clip_mask_writer import draw_masked, write_masks
 from tests.support.clip_writer import write_class_folders, write_folder
@@ -154,6 +154,11 @@ ADVICE: dict[str, Advice] = {
         volumes(*SIZE[2:]), "say its static shape with (--depth)", more=FULL, without=STRETCHED
     ),
     # volumes
+    "a depth of class folders": usage(pictures("--depth", 4), "(--depth).*pictures.*leave"),
+    "too many channels": refused(
+        volumes(*SIZE, "--channels", 3),
+        r"(?s)number of channels.*such as images/0.nii.gz.*expected 3.*(--channels 1)",
+    ),
     "a depth of boxes": usage(source("coco", coco, "--depth", 4), "(--depth) is for volumes.*leave it out"),
     "two windows": usage(
         volumes(*SIZE, "--window", "lung", "--window-hu", "0,100"),

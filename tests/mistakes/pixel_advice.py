@@ -120,8 +120,7 @@ ADVICE: dict[str, Advice] = {
         beside_a_large_one("--workers", 2, "--shards", 2, "--resize", "none", "--encoding", "png"),
         "take fewer (--workers)",
         more=(1,),
-        stays=True,
-        around=lambda: patch.object(options, "machine_memory", lambda: 50 * MEBIBYTE),
+        throughout=lambda: patch.object(options, "machine_memory", lambda: 50 * MEBIBYTE),
     ),
     "a picture that lies upside down": noted(turned(), "say (--annotation-grid stored)"),
     "a box without an area": noted(

@@ -5,16 +5,20 @@ import io
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pydicom.uid import SegmentationStorage
 
 from halofeed.cli import main
 from halofeed.loader import Loader
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import MissingExtraError, UsageError
 from halofeed.schemas.memory import machine_memory
+from tests.mistakes.dicom_sources import alone, drawn, scan
+from tests.mistakes.volume_sources import MSD, PATTERNS, medical, pairs
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.mistakes import check, preparing, refused, usage
 from tests.support.volume_support import save_nifti
@@ -39,48 +43,37 @@ def volumes(source: Path, *more: object, images: str = "images/{id}.nii.gz") -> 
 SIZE = ("--depth", 4, "--height", 6, "--width", 8)
 
 MISTAKES = {
-    "no layout": usage(lambda source: ["--source", source], "--layout: say how"),
     "a layout that is not known": usage(
         lambda source: ["--layout", "yolo", "--source", source], "'yolo'", "folders", "coco"
-    ),
-    "a source that is not there": usage(
-        lambda source: ["--layout", "folders", "--source", source / "no"],
-        "no such folder or file",
-        "source/no",
     ),
     "an empty source": refused(
         lambda source: ["--layout", "folders", "--source", source],
         "source: no image file lies below it; expected class/image.jpg",
     ),
-    "--depth on pictures": usage(pictures("--depth", 4), "--depth", "pictures", "leave"),
-    "--depth on a layout that holds boxes alone": usage(
-        lambda source: ["--layout", "coco", "--source", source, "--depth", 4], "--depth", "coco", "volumes"
-    ),
-    "no --depth on volumes": usage(volumes(), "is a volume", "--depth"),
-    "too many channels": refused(
-        volumes(*SIZE, "--channels", 3), "number of channels", "such as images/0.nii.gz", "expected 3"
-    ),
-    "a pattern without {id}": usage(volumes(*SIZE, images="images/*.nii.gz"), "--image-pattern", r"\{id\}"),
-    "a pattern that fits nothing": refused(volumes(*SIZE, images="imagesTr/{id}.nii.gz"), "imagesTr"),
-    "a height of 0": usage(pictures("--height", 0), "--height 0: expected 1 or more"),
-    "a raw encoding without one size": usage(
-        pictures("--resize", "none"), "--encoding raw needs one size", "jpeg"
-    ),
-    "keep-aspect with swapped limits": usage(
-        pictures("--resize", "keep-aspect", "--min-dimension", 100, "--max-dimension", 50, "--pad"),
-        "--min-dimension 100 is more than --max-dimension 50",
-        "swap",
-    ),
-    "shares in percent": usage(
-        pictures("--split-shares", "train=80,test=20"), "expected a sum of 1, got 100"
-    ),
-    "a version of two numbers": usage(pictures("--version", "1.0"), "three numbers"),
     "a label map that is not there": usage(
         pictures("--label-map", "/no/labels.txt"), "/no/labels.txt: no such file"
     ),
-    "an option that has no effect": usage(
-        pictures("--image-sets", "train"), "--image-sets has no effect without --layout voc"
+    "a series of no such modality": refused(
+        drawn(scan, "--series-modality", "MR"),
+        "nothing was converted",
+        "series is not chosen",
+        "CT; --series-modality MR",
     ),
+    "a mask without its series": refused(
+        drawn(partial(alone, modality="SEG", sop_class=SegmentationStorage)),
+        "found 1 x segmentation",
+        "masks need the series",
+    ),
+    "a pattern that matches nothing": refused(
+        pairs("--image-pattern", "{id}/CT.nii", "--label-pattern", PATTERNS[-1]),
+        "matches the image pattern",
+        r"\{id\}/CT\.nii",
+        r"p1/ct\.nii\.gz",
+    ),
+    "a spacing in meters": refused(
+        pairs(*PATTERNS, "--spacing-mm", "0.000002,0.0000015,0.0000015"), "voxels", "spacing"
+    ),
+    "a typo in a class": refused(medical("msd", MSD, "--classes", "livr"), "--classes: livr", "found liver"),
     "an option of Beam before the --": usage(pictures("--runner", "DirectRunner"), "unrecognized|--runner"),
     "an object store that is not known": usage(
         lambda source: ["--layout", "folders", "--source", "abc://bucket/x"],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tests.mistakes.option_advice import label_images
 from tests.mistakes.test_command_mistakes import SIZE as SMALL
 from tests.mistakes.test_command_mistakes import volumes
-from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, medical, pairs
+from tests.mistakes.volume_sources import PATTERNS, SIZE, dicom, medical, pairs
 from tests.support.advice import Advice, noted, refused, run, usage
 from tests.support.mistakes import Prepare, preparing
 from tests.support.small_scans import AFFINE, FLIPPED, image, mask, msd_document
@@ -208,4 +208,12 @@ ADVICE: dict[str, Advice] = {
             "--window-percentiles": "1,99",
         }.items()
     },
+    "a label pattern that matches nothing": refused(
+        pairs("--image-pattern", PATTERNS[1], "--label-pattern", "{id}/label.nii.gz"),
+        "image has no label.*(--missing-masks prediction)",
+    ),
+    "DICOM as pairs": refused(
+        lambda source: [*dicom()(source)[:1], "pairs", *dicom()(source)[2:]],
+        "no volume, picture or clip.*take (--layout dicom)",
+    ),
 }

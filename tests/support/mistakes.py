@@ -51,6 +51,11 @@ def check(mistake: Mistake, folder: Path) -> None:
     for pattern in mistake.says:
         assert re.search(pattern, message), f"no {pattern!r} in:\n{message}"
     assert "Traceback" not in message
-    shards = [path for path in out.rglob("*.tfrecord-*") if path.suffix != ".index"]
-    written = [path for path in shards if path.stat().st_size]
-    assert not written, f"records were written: {written}"
+    assert not written_shards(out), "records were written"
+
+
+def written_shards(out: Path) -> list[Path]:
+    """The shards below a folder that hold a record."""
+    return sorted(
+        path for path in out.rglob("*.tfrecord-*") if path.suffix != ".index" and path.stat().st_size
+    )
