@@ -245,60 +245,47 @@ READY: dict[str, Any] = {
 ADVICE: dict[str, Advice] = {
     # settings of training
     "cores without a partition": usage(
-        train("--cores-per-replica", 2), r"pass (--partition image=1,2,1,1) \(of volumes", proves="step 1/1"
+        train("--cores-per-replica 2"), r"pass (--partition image=1,2,1,1) \(of volumes", proves="step 1/1"
     ),
     "cores without a partition, of scans": usage(
-        train_scans("--cores-per-replica", 2),
-        r"pass (--partition) .*\(of volumes (image=1,2,1,1,1)\)",
-        **READY,
+        train_scans("--cores-per-replica 2"), r"(--partition) .*\(of volumes (image=1,2,1,1,1)\)", **READY
     ),
     "cores that all do the same": refused(
-        train("--cores-per-replica", 2, "--partition", "image=1,1,1,1"),
+        train("--cores-per-replica 2 --partition image=1,1,1,1"),
         r"pass (--partition image=1,2,1,1), or",
         r"or (--cores-per-replica 1)",
         **READY,
     ),
     "cores that all do the same, of scans": refused(
-        train_scans("--cores-per-replica", 2, "--partition", "image=1,1,1,1,1"),
+        train_scans("--cores-per-replica 2 --partition image=1,1,1,1,1"),
         r"pass (--partition image=1,2,1,1,1), or",
         **READY,
     ),
-    "a batch larger than the split": usage(
-        train("--batch-size", 100), r"take (--set batch_size=8) or less", **READY
-    ),
-    "a config of another size": usage(
-        train("--set", "image_shape=[32,32,3]"), r"say (--set image_shape=\[16,24,3\])", **READY
-    ),
+    "too large a batch": usage(train("--batch-size 100"), r"take (--set batch_size=8) or less", **READY),
+    "another size": usage(train("--set image_shape=[32,32,3]"), r"(--set image_shape=\[16,24,3\])", **READY),
     "a normalization by labels that are none": usage(
-        train("--set", "normalization=foreground"), r"take (--set normalization=dataset)", **READY
+        train("--set normalization=foreground"), r"take (--set normalization=dataset)", **READY
     ),
     "a normalization of three channels": usage(
-        train_scans("--set", "normalization=caffe"), r"take (--set normalization=dataset)", **READY
+        train_scans("--set normalization=caffe"), r"take (--set normalization=dataset)", **READY
     ),
-    "a partition of more cores": usage(
-        train("--partition", "image=1,2,1,1"), r"\((--cores-per-replica 2); of", **READY
-    ),
+    "too many cores": usage(train("--partition image=1,2,1,1"), r"\((--cores-per-replica 2); of", **READY),
     "a plan of a partition of more cores": usage(
-        plan(*SIZED, "--set", "partition=image=1,2,1,1"),
-        r"of plan (--set cores_per_replica=2)\)",
-        throughout=compiled,
+        plan(*SIZED, "--set partition=image=1,2,1,1"), r"(--set cores_per_replica=2)\)", throughout=compiled
     ),
     "a run with other settings": usage(
-        lambda source: [*of_run("train")(source)[:1], *train("--set", "seed=3")(source)[1:]],
+        lambda source: [*of_run("train")(source)[:1], *train("--set seed=3")(source)[1:]],
         r"pass (--overwrite) to start",
         **READY,
     ),
     # what a run is asked for
     "predictions that are there": usage(
-        lambda source: [
-            *of_run("predict", data(), "--split", "train", "--out", "found")(source),
-            *predicted(source),
-        ],
+        lambda source: [*of_run("predict", data(), "--split train --out found")(source), *predicted(source)],
         r"pass (--overwrite) to replace",
         proves="8 records",
     ),
     "new files and a split": usage(
-        of_run("predict", "--source", Path(_KEPT.name) / "source", "--split", "train", "--out", "found"),
+        of_run("predict", "--source", Path(_KEPT.name) / "source", "--split train --out found"),
         r"leave out FOLDER and (--split)",
         r"leave out .* or (--source)",
         proves="8 records",
@@ -309,17 +296,17 @@ ADVICE: dict[str, Advice] = {
         into=lambda source: train()(source)[:-2],
     ),
     "options of another task": usage(
-        own_config, (r"name a (--config) for", "classifier_small", "--set", "model.features=[8]"), **READY
+        own_config, (r"name a (--config) for", "classifier_small", "--set model.features=[8]"), **READY
     ),
     "weights of another normalization": usage(
-        lambda source: ["train", data(), *MOBILENET, "--out", "run"],
+        lambda source: ["train", data(), *MOBILENET, "--out run"],
         r"pass (--set normalization=\w+)",
         **{**READY, "throughout": ready_with_weights},
     ),
     "recipes and models": noted(
         lambda source: ["configs"],
         (r"recipes \((--config)\)", "classifier_small"),
-        (r"models \((--model)\)", "classifier", "--set", "model.features=[8]"),
+        (r"models \((--model)\)", "classifier", "--set model.features=[8]"),
         into=train_again,
         **READY,
     ),
@@ -331,10 +318,10 @@ ADVICE: dict[str, Advice] = {
     ),
     # data sets that training refuses
     "classes that overlap": usage(
-        converted_before(organs(3, "--class-overlap", "channels"), check_training),
+        converted_before(organs(3, "--class-overlap channels"), check_training),
         (r"with (--class-overlap last) or", "--overwrite"),
         (r"with (--class-overlap) last or (first)", "--overwrite"),
-        into=organs(3, "--class-overlap", "channels"),
+        into=organs(3, "--class-overlap channels"),
         proves="1 record",
     ),
     "pictures in sizes of their own": usage(
@@ -346,23 +333,21 @@ ADVICE: dict[str, Advice] = {
     ),
     "a table of sizes": noted(
         converted_before(kept_aspect, report_page),
-        (r"square \((--pad)\)", "--resize", "keep-aspect", "--overwrite"),
+        (r"square \((--pad)\)", "--resize keep-aspect --overwrite"),
         into=kept_aspect,
         proves="4 records",
     ),
     # plans
     "a plan without a size": usage(
-        plan("--config", "classifier_small"),
-        r"such as (--set image_shape=\[128,128,3\])",
-        throughout=compiled,
+        plan("--config classifier_small"), r"such as (--set image_shape=\[128,128,3\])", throughout=compiled
     ),
     "a plan of volumes without a size": usage(
-        plan("--config", "unet3d_small"),
+        plan("--config unet3d_small"),
         (r"such as (--set) image_shape=.*of volumes", "image_shape=[64,64,64,1]"),
         throughout=compiled,
     ),
     "a TPU's plan without its compiler": usage(
-        plan(*SIZED, "--topology", "v3-8"), r"take (--topology cpu:8)", throughout=without_libtpu
+        plan(*SIZED, "--topology v3-8"), r"take (--topology cpu:8)", throughout=without_libtpu
     ),
     "savings": noted(
         plan(*SIZED, "--savings"),
@@ -375,40 +360,31 @@ ADVICE: dict[str, Advice] = {
         ends=1,
     ),
     "the depth of pictures": usage(
-        plan(*SIZED, "--topology", "v3-8", "--search", "depth"),
+        plan(*SIZED, "--topology v3-8 --search depth"),
         r"take (--search side)",
         throughout=compiled,
         proves="The largest side that fits",
     ),
     "a plan of what does not fit": refused(
-        plan(*SIZED, "--topology", "v3-8"),
+        plan(*SIZED, "--topology v3-8"),
         r"images, (--remat), or",
         throughout=lambda: compiled(needs_remat=True),
         proves="rematerialized",
     ),
     "a plan of a batch that does not divide": usage(
-        plan(*SIZED, "--set", "batch_size=9", "--topology", "v3-8"),
+        plan(*SIZED, "--set batch_size=9 --topology v3-8"),
         r"replicas: (--set batch_size=8) or",
         r"or (--set batch_size=12)",
         throughout=compiled,
     ),
     "a plan of a batch larger than the split": usage(
-        lambda source: ["plan", data(), "--topology", "cpu:8", "--cores-per-replica", 2],
+        lambda source: ["plan", data(), "--topology cpu:8 --cores-per-replica 2"],
         r"take (--set batch_size=8) or less",
         throughout=compiled,
     ),
     "what to take": noted(
-        lambda source: [
-            "plan",
-            data(),
-            "--set",
-            "batch_size=8",
-            "--topology",
-            "cpu:8",
-            "--cores-per-replica",
-            2,
-        ],
-        (r"(halofeed train .*)", "--out", "run", "--set", "model.features=[8]"),
+        lambda source: ["plan", data(), "--set batch_size=8 --topology cpu:8 --cores-per-replica 2"],
+        (r"(halofeed train .*)", "--out run --set model.features=[8]"),
         throughout=compiled_and_ready,
         ends=1,
         proves="all is ready",
@@ -423,7 +399,7 @@ ADVICE: dict[str, Advice] = {
     # pages
     "a page of a data set": noted(
         lambda source: [report_page, data()],
-        (r"(halofeed train \S+ --split [^<]*--partition [\w=,;]+)", "--out", "run"),
+        (r"(halofeed train \S+ --split [^<]*--partition [\w=,;]+)", "--out run"),
         **READY,
     ),
     "a page of a run": noted(
@@ -446,10 +422,10 @@ ADVICE: dict[str, Advice] = {
         show_jpeg,
         r"convert` with (--overwrite)",
         around=patched("loader.decode._decode_jpeg", side_effect=ValueError("no JPEG")),
-        into=pictures("--encoding", "jpeg"),
+        into=pictures("--encoding jpeg"),
     ),
     "an index that is too large": refused(
-        pictures("--workers", 1),
+        pictures("--workers 1"),
         (r"more (--shards)", "4"),
         throughout=patched("schemas.index.INDEX_BYTES", new=3000),
     ),

@@ -90,7 +90,7 @@ MISTAKES = {
     ),
     "an archive for a folder": usage(images_is_an_archive(), r"images\.zip: no such folder; name the folder"),
     "a folder of tables with --images /": usage(
-        lambda root: [*table([HEADER, ROW])(root)[:3], root, "--images", "/"],
+        lambda root: [*table([HEADER, ROW])(root)[:3], root, "--images /"],
         "/: every file of this machine would be listed; name the folder",
     ),
     "paths of a folder that is not there": refused(

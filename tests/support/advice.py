@@ -18,7 +18,7 @@ from typing import Any
 
 from halofeed.cli import main
 from halofeed.schemas.errors import HalofeedError
-from tests.support.mistakes import Prepare, written_shards
+from tests.support.mistakes import Prepare, split_words, written_shards
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("prep", "pipelines", "loader", "inspection", "trainer", "schemas", "halofeed")
@@ -231,7 +231,7 @@ def try_advice(advice: Advice, folder: Path, known: dict[str, Template]) -> set[
         beside = [*advice.without, *map(str, advice.more), *more]
         source, out = folder / str(number) / "source", folder / str(number) / "out"
         source.mkdir(parents=True)
-        given = [one if callable(one) else str(one) for one in advice.prepare(source)]
+        given = [one if callable(one) else str(one) for one in split_words(advice.prepare(source))]
         before = written_shards(out)
         with contextlib.chdir(source.parent):
             with advice.around(), advice.throughout():
@@ -248,7 +248,7 @@ def try_advice(advice: Advice, folder: Path, known: dict[str, Template]) -> set[
                 word
                 if callable(word)
                 else word.replace("{source}", f"{source}").replace("{folder}", f"{source.parent}")
-                for word in cured(words, found, advice, more)
+                for word in split_words(cured(words, found, advice, more))
             ]
             with advice.throughout():
                 code, after = run(words, out)
