@@ -428,6 +428,7 @@ ADVICE: dict[str, Advice] = {
         pictures("--workers 1"),
         (r"more (--shards)", "4"),
         throughout=patched("schemas.index.INDEX_BYTES", new=3000),
+        writes=True,
     ),
     "a mixture of other classes": usage(
         mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()
