@@ -236,6 +236,7 @@ ADVICE: dict[str, Advice] = {
     # COCO
     "no occlusion": refused(source("coco", coco, "--keep occluded"), "(--keep) occluded.*leave it out"),
     "what COCO does not say": usage(source("coco", coco, "--keep view"), "(--keep) view.*leave it out"),
+    "no keypoints": refused(source("coco", coco, "--keep keypoints"), "(--keep) keypoints.*leave it out"),
     "nameless points": refused(source("coco", keypoints, "--keep keypoints"), "leave (--keep) keypoints out"),
     "boxes of a mode": refused(
         source(
