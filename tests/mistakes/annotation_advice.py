@@ -1,14 +1,12 @@
 """Advice about tables, boxes and files that another layout reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mistakes.test_dicom_mistakes import drawn, scan
-from tests.mistakes.test_picture_mistakes import write
-from tests.mistakes.test_table_mistakes import HEADER, ROW, draw, rows, table, voc
-from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, pair, pairs
+from tests.mistakes.dicom_sources import drawn, scan
+from tests.mistakes.picture_sources import write
+from tests.mistakes.test_table_mistakes import HEADER, ROW, coco, draw, rows, table, voc
+from tests.mistakes.volume_sources import PATTERNS, SIZE, pair, pairs
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, coco_document, write_annotations
 from tests.support.mistakes import preparing
@@ -68,13 +66,19 @@ WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
 
 ADVICE: dict[str, Advice] = {
     # columns
-    "a form of x, y, w, h": refused(table(XYWH), "say with (--box-form) how", more=("corner-size",)),
+    "a form of x, y, w, h": refused(
+        table(XYWH),
+        ("column x, y, w, h would not be read.*say with (--box-form) how", "corner-size"),
+        "(--ignore-columns x,y,w,h)",
+    ),
+    "two classes in one cell": refused(
+        table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
+        r"boxes\.csv:4: class 'hat\|coat' looks like 2 classes.*say (--class-separator) '(\|)', or none",
+    ),
     "two columns of classes": refused(
         table(["filename,label,category", "a.png,hat,cap"]), "or say (--ignore-columns category)"
     ),
-    "a form that no column has": refused(
-        table([HEADER, ROW], "--box-form", "center-size"), "leave (--box-form) out"
-    ),
+    "a form of no column": refused(table([HEADER, ROW], "--box-form center-size"), "leave (--box-form) out"),
     "a group that is not read": refused(
         table(
             ["filename,class,patient", "a.png,hat,1", "b.png,hat,2"], "--split-shares", "train=0.5,test=0.5"
@@ -87,19 +91,26 @@ ADVICE: dict[str, Advice] = {
         more=("{source}/boxes.csv",),
     ),
     # sizes and units
-    "sizes of other pictures": refused(
-        beside(SIDES, (60, 40)), "were annotated with (--images)", more=("{source}/other",)
-    ),
+    "other sizes": refused(beside(SIDES, (60, 40)), "annotated with (--images)", more=("{source}/other",)),
     "boxes of larger pictures": refused(
         beside([HEADER, *["a.png,hat,70,50,90,70"] * 3], (80, 120)),
         "or name with (--images)",
         more=("{source}/other",),
     ),
     "corners as sizes": refused(
-        table(CORNERS_IN_BBOX, "--box-form", "corner-size"), "say with (--box-form) how", more=("corners",)
+        table(CORNERS_IN_BBOX, "--box-form corner-size"), "say with (--box-form) how", more=("corners",)
     ),
     "boxes that leave their pictures": refused(
-        table(CORNERS_IN_BBOX, "--box-form", "corner-size"), "(--box-units pixels) takes them"
+        table(CORNERS_IN_BBOX, "--box-form corner-size"), "(--box-units pixels) takes them"
+    ),
+    "boxes of 0 and 1 alone": refused(
+        table(rows(1, "0,0,1,1")), "every box runs from 0 to 1.*(--box-units pixels) or"
+    ),
+    "corners under COCO's bbox": refused(
+        coco([31, 22, 55, 38], [3, 4, 20, 30]), "all fit as corners; say (--box-form corners)"
+    ),
+    "VOC that counts from 0": refused(
+        voc("0 3 9 9", "12 8 24 36"), "1 of 2 boxes begin below 1, the first in a.png.*(--box-origin 0)"
     ),
     "VOC with a box from 0": noted(voc(*["1 3 9 9"] * 120, "0 3 9 9"), "(--box-origin 0) takes"),
     "VOC with fractions": noted(voc("1.5 3 9 9"), "(--box-origin 1) shifts them"),
@@ -110,28 +121,24 @@ ADVICE: dict[str, Advice] = {
     "a box of shares among pixels": noted(
         table([*rows(8, "1,2,30,20"), "a.png,hat,0,0,0.5,0.5"]), "(--box-units) says", more=("pixels",)
     ),
+    "turned boxes in COCO": refused(
+        coco(annotations=[{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "rotation": 30}]),
+        "annotations have rotation, which would not be read.*(--ignore-columns rotation)",
+    ),
     "a turned box": noted(turned(), "(--ignore-columns rotation) takes"),
     # patterns and pairs
-    "the label pattern alone": usage(
-        pairs(*PATTERNS[2:]), "(--image-pattern) and .* give both", more=(PATTERNS[1],)
-    ),
-    "the image pattern alone": usage(
-        pairs(*PATTERNS[:2]), "and (--label-pattern) go .* give both", more=(PATTERNS[3],)
-    ),
+    "labels alone": usage(pairs(*PATTERNS[2:]), "(--image-pattern) and .* give both", more=(PATTERNS[1],)),
+    "images alone": usage(pairs(*PATTERNS[:2]), "and (--label-pattern) go .* give both", more=(PATTERNS[3],)),
     "splits of labels alone": usage(
-        pairs("--image-pattern", "p1/ct.nii.gz", "--label-pattern", "{split}/seg.nii.gz"),
+        pairs("--image-pattern p1/ct.nii.gz --label-pattern {split}/seg.nii.gz"),
         "stands in (--image-pattern)",
         more=("{split}/ct.nii.gz",),
     ),
     "one pattern for both": usage(
-        pairs(*PATTERNS[:2], "--label-pattern", PATTERNS[1]),
-        "and (--label-pattern) are both",
-        more=(PATTERNS[3],),
+        pairs(*PATTERNS[:2], "--label-pattern", PATTERNS[1]), "(--label-pattern) are", more=(PATTERNS[3],)
     ),
     "one pattern for both of labels": usage(
-        pairs("--image-pattern", PATTERNS[3], *PATTERNS[2:]),
-        "(--image-pattern) and .* both",
-        more=(PATTERNS[1],),
+        pairs("--image-pattern", PATTERNS[3], *PATTERNS[2:]), "(--image-pattern) and", more=(PATTERNS[1],)
     ),
     "two masks of one image": refused(two_masks(), "(--several-masks merge) takes them", proves=r"3 classes"),
     # other layouts
@@ -140,7 +147,7 @@ ADVICE: dict[str, Advice] = {
         "take (--layout csv)",
         first=as_table,
         without=("--source",),
-        more=("--source", "{source}/boxes.csv"),
+        more=("--source {source}/boxes.csv",),
         proves=r"detection, 1 classes",
     ),
     "CVAT's XML": refused(holding("voc", annotations_xml=CVAT), "take (--layout coco)", first=as_coco),
@@ -148,18 +155,16 @@ ADVICE: dict[str, Advice] = {
         holding("coco", train_csv=WHEAT), "take (--layout csv) and (--box-form corner-size)", first=with_class
     ),
     "DICOM as VOC": refused(
-        drawn(scan, "--layout", "voc"),
-        "take (--layout dicom) and (--depth)",
-        more=(4, "--height", 4, "--width", 5),
+        drawn(scan, "--layout voc"), "take (--layout dicom) and (--depth)", more=(4, "--height 4 --width 5")
     ),
     "volumes as class folders": refused(
-        lambda source: ["--layout", "folders", *pairs()(source)[2:4]],
+        lambda source: ["--layout folders", *pairs()(source)[2:4]],
         "take (--layout pairs), .* and (--depth)",
         more=(*SIZE[1:], *PATTERNS),
         proves=r"3 classes",
     ),
     "pictures outside of --images": refused(
-        beside([HEADER, "other/a.png,hat,1,2,30,20"], (40, 60), "--images", "ROOT/z"),
+        beside([HEADER, "other/a.png,hat,1,2,30,20"], (40, 60), "--images ROOT/z"),
         "say (--images)",
         more=("{source}",),
     ),

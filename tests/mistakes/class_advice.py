@@ -1,7 +1,5 @@
 """Advice about classes, groups and splits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 
 from tests.mistakes.option_advice import label_images, plain
 from tests.mistakes.test_table_mistakes import table
-from tests.mistakes.test_volume_mistakes import MSD, PATTERNS, SIZE, medical
+from tests.mistakes.volume_sources import MSD, PATTERNS, SIZE, medical
 from tests.pipelines.test_names_in_labels import LIVER, SPLEEN, slicer, total_segmentator
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import draw
@@ -88,37 +86,31 @@ def decathlon(root: Path) -> list[object]:
 ADVICE: dict[str, Advice] = {
     # splits
     "shares and lists": usage(
-        listed(*SHARES), "(--split-shares) and .*give one", "and (--split-lists) both .*give one"
+        listed(*SHARES), "(--split-shares) and .*give one", "(--split-lists) both .*give one"
     ),
     "shares and nnU-Net's splits": usage(folds(*SHARES), "(--nnunet-splits) and .*give one"),
     "several folds": usage(folds(count=2), "say (--nnunet-fold 0) to", proves=r"train +1 record "),
-    "groups of some rows": refused(
-        table(["filename,class,group", "a.png,hat,p1", "b.png,cap,"], *SHARES), SAID, EACH
-    ),
+    "few groups": refused(table(["filename,class,group", "a.png,hat,p1", "b.png,cap,"], *SHARES), SAID, EACH),
     "series without patients": refused(nameless(), SAID),
-    "one group for all": refused(
-        table(["filename,class,group", "a.png,hat,p1", "b.png,cap,p1"], *SHARES), SAID
-    ),
+    "one group": refused(table(["filename,class,group", "a.png,hat,p1", "b.png,cap,p1"], *SHARES), SAID),
     "files named after one patient": refused(
         pictures("hat/patient1_a.png", "cap/patient1_b.png", "cap/patient2.png"),
         r"say (--group-pattern) '(\S+)' to keep",
     ),
     # classes
-    "the background as a class": usage(
-        label_images("--classes", "background"), "(--classes): background.*leave it out"
-    ),
+    "the background": usage(label_images("--classes background"), "(--classes): background.*leave it out"),
     "a class in other capitals": noted(
-        slicers(LIVER, {1: "liver", 2: "Spleen"}, options=("--classes", "liver,spleen")),
+        slicers(LIVER, {1: "liver", 2: "Spleen"}, options=("--classes liver,spleen",)),
         r"(--map-classes) '(\S+)' takes it",
         r"(--map-classes) '.*, '(\S+)' leaves it out",
     ),
     "a class that is kept and left out": usage(
-        medical("msd", MSD, "--classes", "liver,spleen", "--map-classes", "liver=background"),
+        medical("msd", MSD, "--classes liver,spleen --map-classes liver=background"),
         "out of (--classes) or",
         more=("spleen",),
     ),
     "a class that is left out and kept": usage(
-        medical("msd", MSD, "--classes", "liver", "--map-classes", "liver=background"),
+        medical("msd", MSD, "--classes liver --map-classes liver=background"),
         "by (--map-classes); take it out",
         more=("spleen=background",),
     ),
@@ -129,7 +121,7 @@ ADVICE: dict[str, Advice] = {
         labels(values=300), "or (--classes) takes larger", more=(300,), proves=r"2 classes"
     ),
     "a value of no class": refused(
-        labels("--label-map", "{source}/map.json", values=3, map='{"liver": 1}'),
+        labels("--label-map {source}/map.json", values=3, map='{"liver": 1}'),
         "(--map-classes 3=background) leaves it out",
         proves=r"2 classes",
     ),
@@ -155,7 +147,6 @@ ADVICE: dict[str, Advice] = {
         slicers(LIVER, classes=4), r"with (--map-classes 3=background)", proves=r"3 classes"
     ),
     "a label of none of the classes": noted(
-        slicers(LIVER, {1: "kidney"}, options=("--classes", "liver"), classes=2),
-        "(--missing-classes empty) takes",
+        slicers(LIVER, {1: "kidney"}, options=("--classes liver",), classes=2), "(--missing-classes empty)"
     ),
 }

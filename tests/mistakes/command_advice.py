@@ -1,7 +1,5 @@
 """Advice of what comes after a conversion: loading, training, planning, reports, and of the command line itself."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import html
@@ -112,13 +110,6 @@ def own_config(source: Path) -> list[object]:
     return ["train", data(), "--config", "own.toml", "--steps", 1, "--batch-size", 8, "--out", "run"]
 
 
-@preparing
-def damaged_run(source: Path, command: str, text: str) -> list[object]:
-    words = of_run(command)(source)
-    (source.parent / "run/run.json").write_text(text)
-    return words
-
-
 def folder_of(source: Path) -> Path:
     return source.parent / "out/set/1.0.0"
 
@@ -213,7 +204,7 @@ def without_libtpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiled_and_ready() -> Iterator[None]:
-    with compiled(), READY["around"]():
+    with compiled(), READY["throughout"]():
         yield
 
 
@@ -225,7 +216,7 @@ def many_gathers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ready_with_weights() -> Iterator[None]:
-    with READY["around"](), patched("trainer.train.load_backbone")():
+    with READY["throughout"](), patched("trainer.train.load_backbone")():
         yield
 
 
@@ -244,8 +235,7 @@ def train_in_vain(source: Path) -> list[object]:
 
 
 READY: dict[str, Any] = {
-    "around": patched("trainer.train._Evaluation", side_effect=JobError("all is ready")),
-    "stays": True,
+    "throughout": patched("trainer.train._Evaluation", side_effect=JobError("all is ready")),
     "ends": 1,
     "proves": r"(?s)^(?!.*warning).*all is ready",
 }
@@ -255,61 +245,47 @@ READY: dict[str, Any] = {
 ADVICE: dict[str, Advice] = {
     # settings of training
     "cores without a partition": usage(
-        train("--cores-per-replica", 2), r"pass (--partition image=1,2,1,1) \(of volumes", proves="step 1/1"
+        train("--cores-per-replica 2"), r"pass (--partition image=1,2,1,1) \(of volumes", proves="step 1/1"
     ),
     "cores without a partition, of scans": usage(
-        train_scans("--cores-per-replica", 2),
-        r"pass (--partition) .*\(of volumes (image=1,2,1,1,1)\)",
-        **READY,
+        train_scans("--cores-per-replica 2"), r"(--partition) .*\(of volumes (image=1,2,1,1,1)\)", **READY
     ),
     "cores that all do the same": refused(
-        train("--cores-per-replica", 2, "--partition", "image=1,1,1,1"),
+        train("--cores-per-replica 2 --partition image=1,1,1,1"),
         r"pass (--partition image=1,2,1,1), or",
         r"or (--cores-per-replica 1)",
         **READY,
     ),
     "cores that all do the same, of scans": refused(
-        train_scans("--cores-per-replica", 2, "--partition", "image=1,1,1,1,1"),
+        train_scans("--cores-per-replica 2 --partition image=1,1,1,1,1"),
         r"pass (--partition image=1,2,1,1,1), or",
         **READY,
     ),
-    "a batch larger than the split": usage(
-        train("--batch-size", 100), r"take (--set batch_size=8) or less", **READY
-    ),
-    "a config of another size": usage(
-        train("--set", "image_shape=[32,32,3]"), r"say (--set image_shape=\[16,24,3\])", **READY
-    ),
+    "too large a batch": usage(train("--batch-size 100"), r"take (--set batch_size=8) or less", **READY),
+    "another size": usage(train("--set image_shape=[32,32,3]"), r"(--set image_shape=\[16,24,3\])", **READY),
     "a normalization by labels that are none": usage(
-        train("--set", "normalization=foreground"), r"take (--set normalization=dataset)", **READY
+        train("--set normalization=foreground"), r"take (--set normalization=dataset)", **READY
     ),
     "a normalization of three channels": usage(
-        train_scans("--set", "normalization=caffe"), r"take (--set normalization=dataset)", **READY
+        train_scans("--set normalization=caffe"), r"take (--set normalization=dataset)", **READY
     ),
-    "a partition of more cores": usage(
-        train("--partition", "image=1,2,1,1"), r"\((--cores-per-replica 2); of", **READY
-    ),
+    "too many cores": usage(train("--partition image=1,2,1,1"), r"\((--cores-per-replica 2); of", **READY),
     "a plan of a partition of more cores": usage(
-        plan(*SIZED, "--set", "partition=image=1,2,1,1"),
-        r"of plan (--set cores_per_replica=2)\)",
-        around=compiled,
-        stays=True,
+        plan(*SIZED, "--set partition=image=1,2,1,1"), r"(--set cores_per_replica=2)\)", throughout=compiled
     ),
     "a run with other settings": usage(
-        lambda source: [*of_run("train")(source)[:1], *train("--set", "seed=3")(source)[1:]],
+        lambda source: [*of_run("train")(source)[:1], *train("--set seed=3")(source)[1:]],
         r"pass (--overwrite) to start",
         **READY,
     ),
     # what a run is asked for
     "predictions that are there": usage(
-        lambda source: [
-            *of_run("predict", data(), "--split", "train", "--out", "found")(source),
-            *predicted(source),
-        ],
+        lambda source: [*of_run("predict", data(), "--split train --out found")(source), *predicted(source)],
         r"pass (--overwrite) to replace",
         proves="8 records",
     ),
     "new files and a split": usage(
-        of_run("predict", "--source", Path(_KEPT.name) / "source", "--split", "train", "--out", "found"),
+        of_run("predict", "--source", Path(_KEPT.name) / "source", "--split train --out found"),
         r"leave out FOLDER and (--split)",
         r"leave out .* or (--source)",
         proves="8 records",
@@ -320,23 +296,17 @@ ADVICE: dict[str, Advice] = {
         into=lambda source: train()(source)[:-2],
     ),
     "options of another task": usage(
-        own_config,
-        (r"name a (--config) for", "classifier_small", "--set", "model.features=[8]"),
-        **READY,
-    ),
-    "a damaged run": refused(damaged_run("evaluate", "{"), r"again with (--overwrite)", into=train_again),
-    "a run without facts": refused(
-        damaged_run("report", '{"format": 1, "config": {}}'), r"again with (--overwrite)", into=train_again
+        own_config, (r"name a (--config) for", "classifier_small", "--set model.features=[8]"), **READY
     ),
     "weights of another normalization": usage(
-        lambda source: ["train", data(), *MOBILENET, "--out", "run"],
+        lambda source: ["train", data(), *MOBILENET, "--out run"],
         r"pass (--set normalization=\w+)",
-        **{**READY, "around": ready_with_weights},
+        **{**READY, "throughout": ready_with_weights},
     ),
     "recipes and models": noted(
         lambda source: ["configs"],
         (r"recipes \((--config)\)", "classifier_small"),
-        (r"models \((--model)\)", "classifier", "--set", "model.features=[8]"),
+        (r"models \((--model)\)", "classifier", "--set model.features=[8]"),
         into=train_again,
         **READY,
     ),
@@ -348,10 +318,10 @@ ADVICE: dict[str, Advice] = {
     ),
     # data sets that training refuses
     "classes that overlap": usage(
-        converted_before(organs(3, "--class-overlap", "channels"), check_training),
+        converted_before(organs(3, "--class-overlap channels"), check_training),
         (r"with (--class-overlap last) or", "--overwrite"),
         (r"with (--class-overlap) last or (first)", "--overwrite"),
-        into=organs(3, "--class-overlap", "channels"),
+        into=organs(3, "--class-overlap channels"),
         proves="1 record",
     ),
     "pictures in sizes of their own": usage(
@@ -363,28 +333,21 @@ ADVICE: dict[str, Advice] = {
     ),
     "a table of sizes": noted(
         converted_before(kept_aspect, report_page),
-        (r"square \((--pad)\)", "--resize", "keep-aspect", "--overwrite"),
+        (r"square \((--pad)\)", "--resize keep-aspect --overwrite"),
         into=kept_aspect,
         proves="4 records",
     ),
     # plans
     "a plan without a size": usage(
-        plan("--config", "classifier_small"),
-        r"such as (--set image_shape=\[128,128,3\])",
-        around=compiled,
-        stays=True,
+        plan("--config classifier_small"), r"such as (--set image_shape=\[128,128,3\])", throughout=compiled
     ),
     "a plan of volumes without a size": usage(
-        plan("--config", "unet3d_small"),
+        plan("--config unet3d_small"),
         (r"such as (--set) image_shape=.*of volumes", "image_shape=[64,64,64,1]"),
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "a TPU's plan without its compiler": usage(
-        plan(*SIZED, "--topology", "v3-8"),
-        r"take (--topology cpu:8)",
-        around=without_libtpu,
-        stays=True,
+        plan(*SIZED, "--topology v3-8"), r"take (--topology cpu:8)", throughout=without_libtpu
     ),
     "savings": noted(
         plan(*SIZED, "--savings"),
@@ -393,61 +356,40 @@ ADVICE: dict[str, Advice] = {
         r"(--set optimizer=sgd --set momentum=0\.0):",
         r"(--set average_decay=0):",
         into=train_again,
-        around=compiled_and_ready,
-        stays=True,
+        throughout=compiled_and_ready,
         ends=1,
     ),
     "the depth of pictures": usage(
-        plan(*SIZED, "--topology", "v3-8", "--search", "depth"),
+        plan(*SIZED, "--topology v3-8 --search depth"),
         r"take (--search side)",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
         proves="The largest side that fits",
     ),
     "a plan of what does not fit": refused(
-        plan(*SIZED, "--topology", "v3-8"),
+        plan(*SIZED, "--topology v3-8"),
         r"images, (--remat), or",
-        around=lambda: compiled(needs_remat=True),
-        stays=True,
+        throughout=lambda: compiled(needs_remat=True),
         proves="rematerialized",
     ),
     "a plan of a batch that does not divide": usage(
-        plan(*SIZED, "--set", "batch_size=9", "--topology", "v3-8"),
+        plan(*SIZED, "--set batch_size=9 --topology v3-8"),
         r"replicas: (--set batch_size=8) or",
         r"or (--set batch_size=12)",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "a plan of a batch larger than the split": usage(
-        lambda source: ["plan", data(), "--topology", "cpu:8", "--cores-per-replica", 2],
+        lambda source: ["plan", data(), "--topology cpu:8 --cores-per-replica 2"],
         r"take (--set batch_size=8) or less",
-        around=compiled,
-        stays=True,
+        throughout=compiled,
     ),
     "what to take": noted(
-        lambda source: [
-            "plan",
-            data(),
-            "--set",
-            "batch_size=8",
-            "--topology",
-            "cpu:8",
-            "--cores-per-replica",
-            2,
-        ],
-        (r"(halofeed train .*)", "--out", "run", "--set", "model.features=[8]"),
-        around=compiled_and_ready,
-        stays=True,
+        lambda source: ["plan", data(), "--set batch_size=8 --topology cpu:8 --cores-per-replica 2"],
+        (r"(halofeed train .*)", "--out run --set model.features=[8]"),
+        throughout=compiled_and_ready,
         ends=1,
         proves="all is ready",
     ),
-    "more in JSON": noted(
-        plan(*SIZED),
-        (r"all in (--json)", "-"),
-        around=many_gathers,
-        stays=True,
-        proves=r"^\{",
-    ),
+    "more in JSON": noted(plan(*SIZED), (r"all in (--json)", "-"), throughout=many_gathers, proves=r"^\{"),
     "more cores than devices": usage(
         train_in_vain,
         r"with (--virtual-devices 2) \((XLA_FLAGS=--xla_force_host_platform_device_count=2)\)",
@@ -457,7 +399,7 @@ ADVICE: dict[str, Advice] = {
     # pages
     "a page of a data set": noted(
         lambda source: [report_page, data()],
-        (r"(halofeed train \S+ --split [^<]*--partition [\w=,;]+)", "--out", "run"),
+        (r"(halofeed train \S+ --split [^<]*--partition [\w=,;]+)", "--out run"),
         **READY,
     ),
     "a page of a run": noted(
@@ -480,18 +422,16 @@ ADVICE: dict[str, Advice] = {
         show_jpeg,
         r"convert` with (--overwrite)",
         around=patched("loader.decode._decode_jpeg", side_effect=ValueError("no JPEG")),
-        into=pictures("--encoding", "jpeg"),
+        into=pictures("--encoding jpeg"),
     ),
     "an index that is too large": refused(
-        pictures("--workers", 1),
+        pictures("--workers 1"),
         (r"more (--shards)", "4"),
-        around=patched("schemas.index.INDEX_BYTES", new=3000),
-        stays=True,
+        throughout=patched("schemas.index.INDEX_BYTES", new=3000),
+        writes=True,
     ),
     "a mixture of other classes": usage(
-        mixture,
-        (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"),
-        into=pictures(),
+        mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()
     ),
     # the command line
     "no layout": usage(
@@ -500,8 +440,7 @@ ADVICE: dict[str, Advice] = {
     "an error that nobody expects": refused(
         pictures(),
         r"\((--debug) shows where",
-        around=patched("pipelines.convert.make_plan", side_effect=ValueError("odd")),
-        stays=True,
+        throughout=patched("pipelines.convert.make_plan", side_effect=ValueError("odd")),
         ends=1,
         proves="Traceback",
     ),

@@ -1,13 +1,12 @@
 """Advice of conversions: of classes, of the job and its machine, and of what has come of it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -211,174 +210,134 @@ def patched(target: str, **how: Any) -> Any:
     return lambda: mock.patch(f"halofeed.{target}", **how)
 
 
+refused_4, usage_4, noted_4 = (partial(how, proves="4 records") for how in (refused, usage, noted))
+
 ADVICE: dict[str, Advice] = {
     "a name where labels hold values": refused(
-        scans(mask(), more=("--classes", "liver")),
+        scans(mask(), more=("--classes liver",)),
         (r"such as (--classes) 3,5", "1"),
         (r"or (--map-classes) 3=liver", "1=liver"),
         proves="2 classes",
     ),
     "every class left out": refused(
         nnunet(
-            "--class-overlap",
-            "channels",
-            "--map-classes",
-            "whole=background",
+            "--class-overlap channels --map-classes whole=background",
             labels={"background": 0, "whole": [1, 2]},
         ),
         (r"(--map-classes) leaves out every class", "whole=organ"),
         proves="2 classes",
     ),
     "channels without names": refused(
-        named(None, more=("--class-overlap", "channels")),
+        named(None, more=("--class-overlap channels",)),
         r"such as (--classes 1,2)",
         (r"file with (--label-map)", "{folder}/all.txt"),
         proves="3 classes",
     ),
     "more classes than channels hold": refused(
-        organs(17, "--class-overlap", "channels"),
-        (r"choose with (--classes)", "c1,c2"),
-        proves="3 classes",
+        organs(17, "--class-overlap channels"), (r"choose with (--classes)", "c1,c2"), proves="3 classes"
     ),
     "a target that the label map lacks": refused(
-        named(LIVER, SPLEEN, more=("--map-classes", "liver=organ", "--label-map", "{folder}/all.txt")),
+        named(LIVER, SPLEEN, more=("--map-classes liver=organ --label-map {folder}/all.txt",)),
         (r"of --classes or (--map-classes)", "liver=spleen"),
     ),
     "a class to keep that the label map lacks": refused(
-        named(LIVER, SPLEEN, more=("--classes", "1", "--label-map", "{folder}/all.txt")),
+        named(LIVER, SPLEEN, more=("--classes 1 --label-map {folder}/all.txt",)),
         (r"of (--classes) or", "liver"),
         proves="2 classes",
     ),
     "classes that the label map lacks": refused(
-        named(LIVER, more=("--map-classes", "liver=organ", "--label-map", "{folder}/organ.txt")),
-        (r"out with (--map-classes) '(spleen=background)'", "--map-classes", "liver=organ"),
+        named(LIVER, more=("--map-classes liver=organ --label-map {folder}/organ.txt",)),
+        (r"out with (--map-classes) '(spleen=background)'", "--map-classes liver=organ"),
         proves="2 classes",
     ),
     "255 is the only class": refused(
         scans(np.uint8(255) * (mask() == 1)),
         r"(--map-classes 255=foreground) makes",
         proves="2 classes",
+        writes=True,
     ),
     "values that mean two classes": refused(
         named(LIVER, SPLEEN, None), (r"say (--label-map)", "{folder}/all.txt"), proves="3 classes"
     ),
     "a value of two meanings is mapped": refused(
-        named(LIVER, SPLEEN, more=("--map-classes", "1=organ")),
+        named(LIVER, SPLEEN, more=("--map-classes 1=organ",)),
         (r"(--map-classes) 1: .*write their names", "liver=organ"),
         proves="3 classes",
     ),
-    "0 and 255": noted(
-        label_images(0, 255),
-        (r"(--map-classes) 255=NAME", "255=car"),
-        proves="2 classes",
-    ),
+    "0 and 255": noted(label_images(0, 255), (r"(--map-classes) 255=NAME", "255=car"), proves="2 classes"),
     "the void of VOC": noted(
-        label_images(0, 1, 255, masks="SegmentationClass"),
-        r"(--map-classes 255=255) makes it",
-        proves="3 classes",
+        label_images(0, 1, 255, masks="SegmentationClass"), r"(--map-classes 255=255)", proves="3 classes"
     ),
     # what there is already
-    "too much was rejected earlier": refused(
-        converted("--max-rejected", 0, broken=1),
-        (r"(--max-rejected) allows 0", "1"),
-    ),
+    "too many rejects": refused(converted("--max-rejected 0", broken=1), (r"(--max-rejected) allows 0", "1")),
     "what was rejected earlier is mended": refused(
-        converted("--max-rejected", 0, broken=1),
+        converted("--max-rejected 0", broken=1),
         r"add (--overwrite)",
         first=lambda source: (source / "hat/0000.jpg").unlink(),
         proves="3 records",
     ),
     "another recipe": usage(
-        converted("--encoding", "jpeg"),
-        (r"another (--version)", "1.0.1"),
-        r"add (--overwrite)",
-        proves=": converted",
+        converted("--encoding jpeg"), (r"another (--version)", "1.0.1"), r"(--overwrite)", proves="converted"
     ),
     "other sources": usage(
-        converted(later=6),
-        (r"another (--version)", "1.0.1"),
-        r"add (--overwrite)",
-        proves="6 records",
+        converted(later=6), (r"another (--version)", "1.0.1"), r"add (--overwrite)", proves="6 records"
     ),
-    "a folder in the place of the manifest": usage(
-        in_place_of_the_manifest(),
-        (r"another (--version)", "1.0.1"),
-        proves="4 records",
-    ),
-    "a folder that another command holds": refused(
+    "a folder as the manifest": usage_4(in_place_of_the_manifest(), (r"another (--version)", "1.0.1")),
+    "a folder that another command holds": refused_4(
         pictures(),
         (r"another (--name)", "other"),
         (r"or (--version)", "1.0.1"),
-        around=patched("pipelines.lock.try_lock", side_effect=BlockingIOError),
-        proves="4 records",
+        around=patched("schemas.lock.try_lock", side_effect=BlockingIOError),
     ),
     "a folder of a store that another command holds": refused(
         pictures(), (r"another (--name)", "other"), (r"or (--version)", "1.0.1"), around=leased_by_another
     ),
     # the job
-    "output in the source": usage(
-        lambda source: [*pictures()(source), "--out", source / "out"],
-        (r"(--out) .* outside", "{folder}/out"),
-        proves="4 records",
+    "output in the source": usage_4(
+        lambda source: [*pictures()(source), "--out", source / "out"], (r"(--out) .* outside", "{folder}/out")
     ),
-    "a listing for another runner": usage(pictures("--listing", "job"), r"(--listing) job: .* leave it out"),
-    "a share in percent": usage(scans(mask(), more=("--warn-cut", 5)), (r"(--warn-cut) .*a share", "0.05")),
-    "a name in capitals": usage(pictures("--name", "Set"), (r"(--name) 'Set': expected lower case", "set")),
-    "a version of two numbers": usage(pictures("--version", "1.0"), r"(--version) .* such as (1\.0\.0)"),
-    "restarts here": usage(pictures("--job-restarts", 1), r"(--job-restarts) has no effect.* leave it out"),
-    "silence here": usage(
-        pictures("--max-silence-minutes", 1), r"(--max-silence-minutes) has no effect.* leave it out"
+    "a listing for another runner": usage(pictures("--listing job"), r"(--listing) job: .* leave it out"),
+    "a share in percent": usage(scans(mask(), more=("--warn-cut 5",)), (r"(--warn-cut) .*a share", "0.05")),
+    "a name in capitals": usage(pictures("--name Set"), (r"(--name) 'Set': expected lower case", "set")),
+    "a version of two numbers": usage(pictures("--version 1.0"), r"(--version) .* such as (1\.0\.0)"),
+    "restarts here": usage(pictures("--job-restarts 1"), r"(--job-restarts) has no effect.* leave it out"),
+    "silence here": usage(pictures("--max-silence-minutes 1"), r"(--max-silence-minutes) has .*leave it out"),
+    "workers of Beam's": usage_4(
+        pictures("--", "--direct_num_workers 1"), (r"say (--workers)", "1"), without=("--direct_num_workers",)
     ),
-    "workers of Beam's": usage(
-        pictures("--", "--direct_num_workers", 1),
-        (r"say (--workers), before", "1"),
-        without=("--direct_num_workers",),
-        proves="4 records",
-    ),
-    "no room": usage(
+    "no room": usage_4(
         pictures(),
         (r"(--height), --width", "8"),
         (r"(--width)", "8"),
         r"(--encoding jpeg)",
         r"(--encoding) jpeg or (png)",
         r"insist with (--disk-check ignore)",
-        around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=3000)),
-        stays=True,
-        proves="4 records",
+        throughout=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=3000)),
     ),
     "no room for scans": usage(
         scans(mask()),
         (r"(--height), --width", "4"),
         (r"(--width)", "4"),
         (r"(--depth)", "2"),
-        around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=600)),
-        stays=True,
+        throughout=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=600)),
         proves="1 record",
     ),
-    "no room with the aspect kept": usage(
-        pictures("--resize", "keep-aspect", "--pad", "--max-dimension", 64, "--min-dimension", 16, size=()),
+    "no room with the aspect kept": usage_4(
+        pictures("--resize keep-aspect --pad --max-dimension 64 --min-dimension 16", size=()),
         (r"or (--max-dimension)", "32"),
-        around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=20_000)),
-        stays=True,
-        proves="4 records",
+        throughout=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=20_000)),
     ),
-    "no room on this disk": usage(
+    "no room on this disk": usage_4(
         pictures(),
         (r"another (--out)", "{folder}/elsewhere"),
         around=patched("pipelines.room.shutil.disk_usage", return_value=mock.Mock(free=0)),
-        proves="4 records",
     ),
-    "more is rejected than a command allows": refused(
-        pictures("--max-rejected", 0, broken=2, count=6),
-        (r"(--max-rejected) 0", "2"),
-        proves="4 records",
+    "more is rejected than a command allows": refused_4(
+        pictures("--max-rejected 0", broken=2, count=6), (r"(--max-rejected) 0", "2")
     ),
     # objects
     "boxes of width and height": refused(
-        objects(30, 20, 12, 10),
-        r"say (--box-form corner-size)",
-        r"with (--on-bad-object reject)",
-        proves=r"\d record",
+        objects(30, 20, 12, 10), r"(--box-form corner-size)", r"(--on-bad-object reject)", proves=r"\d record"
     ),
     "masks that are no masks": refused(
         objects(1, 2, 30, 20, more=("--masks",), segmentation=[]),
@@ -389,126 +348,106 @@ ADVICE: dict[str, Advice] = {
         objects(1, 2, 30, 20, more=("--masks",), segmentation={"size": [5, 5], "counts": [0, 25]}),
         r"leave (--masks) out",
         r"with (--on-bad-object reject)",
+        writes=True,
     ),
     # planning
     "a fold without splits": usage(
-        nnunet("--nnunet-fold", 0),
+        nnunet("--nnunet-fold 0"),
         (r"(--nnunet-splits); add that", "{folder}/folds.json"),
         r"(--nnunet-fold) has .*leave it out",
     ),
-    "channels that the data set has not": usage(nnunet("--channels", 2), r"say (--channels 1)"),
+    "channels that the data set has not": usage(nnunet("--channels 2"), r"say (--channels 1)"),
     "labels under names of their own": noted(
         unlabeled(*SIZE),
-        (r"with (--layout csv) and", "--source", "{folder}/full.csv"),
+        (r"with (--layout csv) and", "--source {folder}/full.csv"),
         (r"or (--layout pairs) with", *PATTERNS),
         proves="2 classes",
     ),
-    "channels of pictures in files": usage(
-        channels(),
-        (r"with (--depth)", "5", "--height", "8", "--width", "9"),
-        proves="1 record",
-    ),
-    "pictures in another folder": refused(
-        elsewhere(), (r"(--images) names another", "{folder}/pictures"), proves="1 record"
-    ),
+    "channel files": usage(channels(), (r"with (--depth)", "5", "--height 8 --width 9"), proves="1 record"),
+    "elsewhere": refused(elsewhere(), (r"(--images) names another", "{folder}/pictures"), proves="1 record"),
     # what the machine lacks
     "too little memory": refused(
         pictures(),
-        (r"fewer (--workers) and", "1", "--threads", "1"),
+        (r"fewer (--workers) and", "1", "--threads 1"),
         around=patched("pipelines.convert.make_plan", side_effect=MemoryError),
     ),
-    "a worker that does not begin": refused(
-        pictures("--workers", 2, "--shards", 2),
+    "a worker that does not begin": refused_4(
+        pictures("--workers 2 --shards 2"),
         r"(--workers 1) works in this process",
         around=patched("pipelines.workers._Worker._ask", side_effect=EOFError),
-        proves="4 records",
     ),
-    "a worker that is killed": refused(
-        pictures("--workers", 2, "--shards", 2),
-        (r"fewer (--threads) or", "1", "--workers", "1"),
+    "a worker that is killed": refused_4(
+        pictures("--workers 2 --shards 2"),
+        (r"fewer (--threads) or", "1", "--workers 1"),
         around=patched("pipelines.workers._Worker._ask", new=dying),
-        proves="4 records",
     ),
-    "a full disk": refused(
+    "a full disk": refused_4(
         pictures(),
         (r"make room .* another (--out)", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.ENOSPC, "full")),
-        proves="4 records",
     ),
-    "a disk that fails": refused(
+    "a disk that fails": refused_4(
         pictures(),
         (r"see to the disk .* another (--out)", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.EIO, "fails")),
-        proves="4 records",
     ),
     # what has come of it
     "more is rejected than all workers may": refused(
-        pictures("--max-rejected", 0, broken=1),
+        pictures("--max-rejected 0", broken=1),
         (r"and (--max-rejected) allows 0", "1"),
         around=patched("pipelines.shard_writer.is_failure", return_value=False),
         proves="3 records",
+        writes=True,
     ),
     "more boxes than a batch has": noted(
-        objects(1, 2, 30, 20, more=("--max-boxes", 5)), (r"more than (--max-boxes)", "20"), proves="2 records"
+        objects(1, 2, 30, 20, more=("--max-boxes 5",)), (r"more than (--max-boxes)", "20"), proves="2 records"
     ),
     "a label outside of the records": noted(
-        scans(corner(), size=("--depth", 5, "--height", 4, "--width", 5)),
+        scans(corner(), size=("--depth 5 --height 4 --width 5",)),
         (r"or (--spacing-mm)", "6,6,6"),
         r"(--fit tiles), or",
         r"or (--center label)",
     ),
     "bodies outside of the records": noted(
-        unlabeled("--depth", 5, "--height", 3, "--width", 4),
+        unlabeled("--depth 5 --height 3 --width 4"),
         (r"or (--spacing-mm)", "9,9,9"),
         r"(--fit tiles) or",
         r"(--fit) tiles or (stretch)",
     ),
     "more padding than scan": noted(
-        scans(mask(), size=("--depth", 9, "--height", 16, "--width", 18)),
-        (r"smaller (--depth)", "5", "--height", "8", "--width", "9"),
+        scans(mask(), size=("--depth 9 --height 16 --width 18",)),
+        (r"smaller (--depth)", "5", "--height 8 --width 9"),
     ),
     # other runners
-    "a listing in a job": usage(pictures("--listing", "job"), (r"\((-- --runner)=", FAR), proves="4 records"),
-    "a listing of images elsewhere": usage(
-        lambda source: [*pictures("--listing", "job", "--images", source)(source), "--", "--runner", FAR],
+    "a listing in a job": usage_4(pictures("--listing job"), (r"\((-- --runner)=", FAR)),
+    "a listing of images elsewhere": usage_4(
+        lambda source: [*pictures("--listing job --images", source)(source), "--", "--runner", FAR],
         r"without (--images); leave",
-        proves="4 records",
     ),
-    "a listing of groups": usage(
-        pictures("--listing", "job", "--group-pattern", "(.)", "--", "--runner", FAR),
-        (r"(--split-shares) divides", "train=1"),
-        proves="4 records",
+    "a listing of groups": usage_4(
+        pictures("--listing job --group-pattern (.) -- --runner", FAR), (r"(--split-shares)", "train=1")
     ),
     "a listing of COCO": usage(
-        lambda source: [*objects(1, 2, 30, 20, a=1)(source), "--listing", "job", "--", "--runner", FAR],
+        lambda source: [*objects(1, 2, 30, 20, a=1)(source), "--listing job -- --runner", FAR],
         r"(--listing) job: layout coco .* leave it out",
         proves="2 records",
     ),
     "a job that fails": refused(
         pictures("--", "--runner", FAR),
         r"(--debug) shows all",
-        around=lambda: far(FAR_TIMES="0", FAR_ERROR="1"),
-        stays=True,
+        throughout=lambda: far(FAR_TIMES="0", FAR_ERROR="1"),
         ends=1,
         proves="(?s)Traceback.*KeyError: 'colour'",
     ),
-    "a job that is lost": noted(
-        lost(),
-        (r"(--job-restarts) leaves 0", "2"),
-        around=lambda: far(FAR_LOST="lost"),
-        stays=True,
-        proves="4 records",
-    ),
-    "a job's template": noted(
+    "a lost job": noted_4(lost(), (r"(--job-restarts) leaves", "2"), throughout=lambda: far(FAR_LOST="lost")),
+    "a job's template": noted_4(
         lambda source: [*pictures()(source), "--out", source.parent / "out", *DESCRIBED],
         r"leave (--template_location) out",
-        proves="4 records",
     ),
     "a job of which nothing is heard": noted(
         pictures("--", "--runner", FAR),
         (r"(--max-silence-minutes) sets a limit", "5"),
-        around=far,
-        stays=True,
+        throughout=far,
         proves="given up after 5 min",
     ),
 }

@@ -1,7 +1,5 @@
 """Advice about DICOM: which files are one scan, which masks are its, and what is no scan."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,14 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 
-from tests.mistakes.test_dicom_mistakes import drawn, own_series_each, scan
-from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, seg_of
+from tests.mistakes.dicom_sources import (
+    drawn,
+    half_of_it_in_train,
+    own_series_each,
+    scan,
+    segmentation_of_another_series,
+)
+from tests.mistakes.volume_sources import PATTERNS, SIZE, dicom, label_map, seg_of
 from tests.support.advice import Advice, noted, refused
 from tests.support.conversions import draw_folders
 from tests.support.dicom_mask_writer import saved, structure_set
@@ -48,11 +52,6 @@ def echoes(folder: Path, apart: float = 0, **options: Any) -> None:
         places = [(apart * echo, 0, 2.0 * at) for at in range(4)]
         more = {"EchoTime": 2.0 + echo}
         write_series(folder / f"echo{echo}", VOLUME, places, series="1.2.3", more=more, **options)
-
-
-def two_series(folder: Path) -> None:
-    scan(folder, names=list("abcd"))
-    scan(folder, names=list("efgh"), series="1.2.4")
 
 
 def into_folders(source: Path) -> None:
@@ -161,12 +160,8 @@ def largest(folder: Path) -> None:
 
 def below(folder: Path) -> None:
     (folder / "empty").mkdir()
+    (folder / "empty/notes.txt").write_text("see the other disk")
     scan(folder / "ct")
-
-
-def tabled(folder: Path) -> None:
-    as_nifti(folder)
-    write_table(folder, [("a", "p1/ct.nii.gz", "p1/seg.nii.gz")])
 
 
 ADVICE: dict[str, Advice] = {
@@ -174,22 +169,27 @@ ADVICE: dict[str, Advice] = {
     "a series UID for each slice": refused(
         drawn(own_series_each), "if each is a scan, (--min-slices 1)", proves=r"train +5 records"
     ),
+    "a series UID for each slice of one scan": refused(
+        drawn(own_series_each), "1 of at least 3; 5 series of its folder .* say (--series-identity folder)"
+    ),
+    "more slices at least than any series has": refused(
+        drawn(scan, "--min-slices 100"), "series has too few slices.* 4 of at least 100; (--min-slices 4)"
+    ),
+    "a split for some patients alone": refused(
+        drawn(half_of_it_in_train), "train/p1 names a split and p2.*say (--split-folders no)"
+    ),
     "echoes to be refused": refused(
-        drawn(echoes, "--series-split", "refuse"),
-        "(--series-split volumes) takes",
-        proves=r"train +2 records",
+        drawn(echoes, "--series-split refuse"), "(--series-split volumes) takes", proves=r"train +2 records"
     ),
     "files that contradict each other": refused(
         drawn(partial(two, beside="a", patient="P2", count=2)),
         "and say (--series-identity folder);",
         first=into_folders,
-        more=("--min-slices", 2),
+        more=("--min-slices 2",),
         proves=r"train +2 records",
     ),
     "files that contradict each other and are one scan": refused(
-        drawn(partial(two, at=8, patient="P2", count=2)),
-        "say (--series-identity uid)",
-        proves=r"train +1 record ",
+        drawn(partial(two, at=8, patient="P2", count=2)), "(--series-identity uid)", proves=r"train +1 record"
     ),
     "folders that hold a scan each": refused(
         drawn(partial(two, at=8)), "(--series-identity folder) takes each", "(--series-identity uid) all"
@@ -214,44 +214,47 @@ ADVICE: dict[str, Advice] = {
     ),
     "slices of two scans": refused(drawn(alternating), "say (--alternating-slices keep)"),
     "channels on two grids": refused(
-        drawn(partial(echoes, apart=1), "--series-split", "channels"),
+        drawn(partial(echoes, apart=1), "--series-split channels"),
         "(--series-split volumes) takes",
         proves=r"train +2 records",
     ),
     # masks
+    "a mask of another series": refused(
+        drawn(segmentation_of_another_series),
+        r"(?s)label has no image.*alone\.dcm: the series that it was drawn on is not below the folder"
+        ".*(--missing-masks prediction)",
+    ),
+    "a label map without a class of the SEG": refused(
+        label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "background\nliver\n"),
+        r"(?s)unknown labels.*(--map-classes) '(spleen=background)'",
+    ),
     "a mask of another scan in a table": refused(
-        table(seg=seg_of("1.2.99", "liver")),
-        "say (--mask-references ignore)",
-        proves=r"segmentation, 2 classes",
+        table(seg=seg_of("1.2.99", "liver")), "say (--mask-references ignore)", proves=r"2 classes"
     ),
     "a mask of another scan, of the layout that knows": refused(
         table(seg=seg_of("1.2.99", "liver"), right=seg_of("1.2.3", "liver")),
         "which (--layout dicom) finds",
         without=("--source", "--task"),
-        more=("--source", "{source}"),
+        more=("--source {source}",),
         first=lambda source: (source / "seg.dcm").unlink(),
     ),
     "contours between the slices": refused(
-        drawn(structures, *SIZE, "--label-map", "{source}/map.json"), r"(--map-classes) '(\S+)' leaves"
+        drawn(structures, *SIZE, "--label-map {source}/map.json"), r"(--map-classes) '(\S+)' leaves"
     ),
-    "a label of several series": refused(
-        drawn(labelled, *SIZE), "choose one by (--series-description)", more=("^A$",)
-    ),
+    "a vague label": refused(drawn(labelled, *SIZE), "choose one by (--series-description)", more=("^A$",)),
     "a label of several series in a table": refused(
         drawn(labelled, *SIZE),
         r"in a table \((--layout csv)\)",
         first=lambda source: write_table(source, [("a", "A", "seg.nii.gz")]),
-        more=("--task", "segmentation"),
+        more=("--task segmentation",),
         proves=r"segmentation, 3 classes",
     ),
     "a label in no series' folder": refused(
         drawn(partial(labelled, label="masks/A_mask.nii.gz"), *SIZE),
         "(--label-pattern) says",
-        more=("masks/{id}_mask.nii.gz", "--missing-masks", "prediction"),
+        more=("masks/{id}_mask.nii.gz", "--missing-masks prediction"),
     ),
-    "a mask whose classes nothing numbers": noted(
-        drawn(half_named, *SIZE), "them with (--classes),", more=("liver,spleen",)
-    ),
+    "unnumbered classes": noted(drawn(half_named, *SIZE), "them with (--classes),", more=("liver,spleen",)),
     "a mask whose classes a label map numbers": noted(
         drawn(half_named, *SIZE),
         "with (--label-map)",
@@ -262,10 +265,7 @@ ADVICE: dict[str, Advice] = {
         drawn(
             partial(labelled, label="A.nii.gz", under="CT"),
             *SIZE,
-            "--label-pattern",
-            "{id}.nii.gz",
-            "--missing-masks",
-            "prediction",
+            "--label-pattern {id}.nii.gz --missing-masks prediction",
         ),
         r"(--image-pattern) '(\S+)' says",
     ),
@@ -276,13 +276,11 @@ ADVICE: dict[str, Advice] = {
         proves=r"train +1 record ",
     ),
     "a survey": refused(
-        drawn(partial(scan, more={"SeriesDescription": "Survey"})),
-        "(--series-description) takes",
-        more=("Survey",),
+        drawn(partial(scan, more={"SeriesDescription": "Survey"})), "(--series-description)", more=("Survey",)
     ),
     "mosaics": refused(
         drawn(partial(scan, more=MOSAIC, modality="MR")),
-        "then (--layout pairs)",
+        "found 4 x mosaic.*then (--layout pairs)",
         first=as_nifti,
         more=PATTERNS,
     ),
@@ -292,31 +290,31 @@ ADVICE: dict[str, Advice] = {
         r"further channel \((--layout csv)\)",
         first=as_table,
         without=("--source",),
-        more=("--source", "{source}/table.csv"),
+        more=("--source {source}/table.csv",),
     ),
     "a file of a series": refused(
-        drawn(partial(scan, names=list("abcd")), "--source", "{source}/a"),
-        "say (--source) FOLDER",
-        more=("{source}",),
+        drawn(partial(scan, names=list("abcd")), "--source {source}/a"), "say (--source)", more=("{source}",)
     ),
-    "a table as DICOM": refused(drawn(tabled, "--source", "{source}/table.csv"), "table (--layout csv)"),
+    "a table as DICOM": refused(drawn(as_table, "--source {source}/table.csv"), "table (--layout csv)"),
     "several largest series of a study": refused(
-        drawn(largest, "--series-choice", "largest"), "choose by (--series-modality)", more=("CT",)
+        drawn(largest, "--series-choice largest"), "choose by (--series-modality)", more=("CT",)
     ),
     "largest series by description": refused(
-        drawn(largest, "--series-choice", "largest"), "or (--series-description)", more=("A",)
+        drawn(largest, "--series-choice largest"), "or (--series-description)", more=("A",)
     ),
     "an image pattern alone": refused(
-        drawn(partial(labelled, label="A.nii.gz"), "--image-pattern", "{id}"),
+        drawn(partial(labelled, label="A.nii.gz"), "--image-pattern {id}"),
         "with (--label-pattern) it",
         more=("{id}.nii.gz",),
     ),
     "volumes as DICOM": refused(drawn(as_nifti), "take (--layout pairs)", more=PATTERNS, proves=r"3 classes"),
     "pictures as DICOM": refused(
-        drawn(partial(draw_folders, images=2)), "take (--layout folders), ", without=("--depth",)
+        drawn(partial(draw_folders, images=2)),
+        r"found 2 x \.jpg; pictures: take (--layout folders), ",
+        without=("--depth",),
     ),
     "an empty folder of DICOM": refused(
-        drawn(below, "--source", "{source}/empty"), "name with (--source)", more=("{source}/ct",)
+        drawn(below, "--source {source}/empty"), "found no file; name with (--source)", more=("{source}/ct",)
     ),
     "a parametric map": refused(
         drawn(parametric), "then (--layout pairs)", first=as_nifti, more=PATTERNS, proves=r"3 classes"

@@ -1,7 +1,5 @@
 """Advice about folders, lists and documents of the layouts, those of DICOM left out."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +8,9 @@ import numpy as np
 
 from tests.mistakes.annotation_advice import as_coco
 from tests.mistakes.option_advice import label_images, regions, write_label
-from tests.mistakes.test_picture_mistakes import coco, source, voc, voc_lists, write
+from tests.mistakes.picture_sources import coco, folders, source, voc, voc_lists, write
 from tests.mistakes.test_table_mistakes import HEADER, table
-from tests.mistakes.test_volume_mistakes import MSD, SIZE, medical, pair
+from tests.mistakes.volume_sources import MSD, SIZE, medical, pair
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, coco_document, draw, voc_object, voc_text
 from tests.support.clip_writer import moving_square, write_video
@@ -114,7 +112,20 @@ def cameras(root: Path) -> None:
 SPLIT = ("train=0.5,test=0.5",)
 PAIRS = r"take (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)';"
 
+TAKEN = [
+    ("VOC", voc, "folders", r"Annotations/a\.xml is a Pascal VOC annotation.*take (--layout voc)"),
+    ("COCO", coco, "folders", r"instances\.json is COCO's.*take (--layout coco)"),
+    ("VOC", voc, "coco", r"no \.json file.*a\.xml is a Pascal VOC annotation.*take (--layout voc)"),
+    ("COCO", coco, "voc", r"no \.xml file.*instances\.json is COCO's.*take (--layout coco)"),
+    ("class folders", folders, "voc", r"no \.xml file.*take (--layout folders)"),
+    ("class folders", folders, "coco", r"no \.json file.*take (--layout folders)"),
+]
+
 ADVICE: dict[str, Advice] = {
+    **{
+        f"{what} as {layout}": refused(source(layout, prepare), words)
+        for what, prepare, layout, words in TAKEN
+    },
     # class folders
     "masks as a class": refused(masks_beside(), PAIRS, f"say {CLASSES_ARE_FOLDERS} if"),
     "annotations in the only class": refused(
@@ -125,10 +136,15 @@ ADVICE: dict[str, Advice] = {
     "annotations beside the only class": refused(
         drawn("hat/a.png", files=("hat/a.mat",)), f"say {CLASSES_ARE_FOLDERS} if", proves=r"1 classes"
     ),
+    "the folder above class folders": refused(
+        drawn("photos/images/a.png"), f"would be the only class.*say {CLASSES_ARE_FOLDERS}"
+    ),
+    "splits beside classes": refused(
+        drawn("train/hat/a.png", "coat/b.png"),
+        "split and class folders stand side by side.*say with (--split-folders) yes or (no)",
+    ),
     "splits below a folder": refused(
-        drawn("photos/train/a.png", "photos/test/b.png"),
-        f"say {CLASSES_ARE_FOLDERS} to take",
-        proves=r"1 classes",
+        drawn("photos/train/a.png", "photos/test/b.png"), f"say {CLASSES_ARE_FOLDERS}", proves=r"1 classes"
     ),
     "a folder above the classes": refused(
         drawn("data/cat/1.png", "data/dog/1.png", "samples/1.png"),
@@ -141,9 +157,7 @@ ADVICE: dict[str, Advice] = {
         f"or say {CLASSES_ARE_FOLDERS}",
         proves=r"2 classes",
     ),
-    "annotations beside class folders": refused(
-        source("folders", coco), f"or say {CLASSES_ARE_FOLDERS} to take each"
-    ),
+    "class folders and COCO": refused(source("folders", coco), f"or say {CLASSES_ARE_FOLDERS} to take each"),
     "videos as pictures": refused(videos(), "(--frames) takes", more=(2,), proves=r"train +4 records"),
     "splits without classes": refused(
         drawn("train/a.png", "test/b.png"),
@@ -160,6 +174,7 @@ ADVICE: dict[str, Advice] = {
     "nnU-Net as the Decathlon": refused(
         medical("msd", nnunet_document(), channel="_0000"), "say (--layout nnunet)", proves=r"3 classes"
     ),
+    "the Decathlon as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json.*say (--layout msd)"),
     "regions": refused(regions(), "(--regions combine)", "(--class-overlap channels)"),
     "a table of pairs": refused(scan_table(), "or (--layout csv)"),
     "label maps that differ": refused(
@@ -168,21 +183,21 @@ ADVICE: dict[str, Advice] = {
     "pairs of other names": refused(
         scans("pairs", "p1/ct.nii.gz", "p1/liver.nii.gz"),
         r"say (--image-pattern) and --label-pattern, such as '(\S+)'",
-        more=("--label-pattern", "{id}/liver.nii.gz"),
+        more=("--label-pattern {id}/liver.nii.gz",),
         proves=r"segmentation, 2 classes",
     ),
     "masks of classes of other names": refused(
         scans("class-masks", "images/a.nii.gz", "liver/a.nii.gz"),
         r"say it with (--image-pattern) and --label-pattern, such as '(\S+)'",
-        more=("--label-pattern", "{class}/{id}.nii.gz"),
+        more=("--label-pattern {class}/{id}.nii.gz",),
     ),
     # tables
     "a table of label images": refused(table(["image,mask", "a.png,b.png"]), "need (--task segmentation)"),
     "a column to keep that is not there": refused(
-        table([HEADER, "a.png,hat,1,2,9,9"], "--keep", "occluded"), "(--keep) occluded.*leave it out"
+        table([HEADER, "a.png,hat,1,2,9,9"], "--keep occluded"), "(--keep) occluded.*leave it out"
     ),
     "several classes of boxes": usage(
-        table([HEADER, "a.png,hat,1,2,9,9", "a.png,cap,1,2,9,9"], "--several-classes", "keep"),
+        table([HEADER, "a.png,hat,1,2,9,9", "a.png,cap,1,2,9,9"], "--several-classes keep"),
         "add (--task classification)",
         "(--several-classes) keep.*leave it out",
     ),
@@ -190,22 +205,20 @@ ADVICE: dict[str, Advice] = {
         table([f"{HEADER},occluded", "a.png,hat,1,2,9,9,1"]), "(--keep) would keep: (occluded)"
     ),
     "two classes of a picture": refused(
-        table(["filename,class", "a.png,hat", "a.png,cap"]),
-        "(--several-classes keep) keeps",
-        proves=r"2 classes",
+        table(["filename,class", "a.png,hat", "a.png,cap"]), "(--several-classes keep)", proves=r"2 classes"
     ),
-    "absolute paths with --images /": usage(
-        absolute,
-        "leave (--images) out",
-    ),
+    "absolute paths with --images /": usage(absolute, "leave (--images) out"),
     # VOC
-    "columns of VOC": usage(
-        source("voc", voc, "--ignore-columns", "pose"), "(--ignore-columns) pose.*leave it out"
+    "VOC masks": usage(source("voc", voc, "--masks"), "(--masks).*layout voc holds no masks.*leave it out"),
+    "image sets where there are none": refused(
+        source("voc", voc, "--image-sets train"), "image sets train asked for.*leave (--image-sets) out"
     ),
+    "an option of another layout": usage(
+        source("coco", coco, "--image-sets train"), "(--image-sets) has .*without --layout voc.*leave it out"
+    ),
+    "VOC pose": usage(source("voc", voc, "--ignore-columns pose"), "(--ignore-columns) pose.*leave it out"),
     "lists that share names": refused(
-        source("voc", partial(voc_lists, train="a b", extra="b c")),
-        "choose lists with (--image-sets)",
-        more=("train",),
+        source("voc", partial(voc_lists, train="a b", extra="b c")), "with (--image-sets)", more=("train",)
     ),
     "lists that share names and give no splits": refused(
         source("voc", partial(voc_lists, train="a b", extra="b c")), "let (--split-shares) make", more=SPLIT
@@ -218,18 +231,13 @@ ADVICE: dict[str, Advice] = {
         names_conflict((1, "2.png", 0), (9, "3.png", 0), sizes=(24, 24, 24)), "(--voc-images xml-name) takes"
     ),
     "an XML file of either picture": refused(
-        names_conflict((1, "2.png", 0), sizes=(24, 24)),
-        "(--voc-images filename) or",
-        "or (--voc-images xml-name) says",
+        names_conflict((1, "2.png", 0), sizes=(24, 24)), "(--voc-images filename)", "(--voc-images xml-name)"
     ),
     # COCO
-    "occlusion that no annotation says": refused(
-        source("coco", coco, "--keep", "occluded"), "(--keep) occluded.*leave it out"
-    ),
-    "what COCO does not say": usage(source("coco", coco, "--keep", "view"), "(--keep) view.*leave it out"),
-    "keypoints without names": refused(
-        source("coco", keypoints, "--keep", "keypoints"), "leave (--keep) keypoints out"
-    ),
+    "no occlusion": refused(source("coco", coco, "--keep occluded"), "(--keep) occluded.*leave it out"),
+    "what COCO does not say": usage(source("coco", coco, "--keep view"), "(--keep) view.*leave it out"),
+    "no keypoints": refused(source("coco", coco, "--keep keypoints"), "(--keep) keypoints.*leave it out"),
+    "nameless points": refused(source("coco", keypoints, "--keep keypoints"), "leave (--keep) keypoints out"),
     "boxes of a mode": refused(
         source(
             "coco",

@@ -1,17 +1,15 @@
 """Advice about options that contradict each other or have no effect, given before a source is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from tests.mistakes.picture_sources import coco, folders, source
 from tests.mistakes.test_command_mistakes import SIZE, pictures, volumes
-from tests.mistakes.test_picture_mistakes import coco, folders, source
-from tests.mistakes.test_volume_mistakes import SIZE as WHOLE
-from tests.mistakes.test_volume_mistakes import pair
-from tests.support.advice import Advice, usage
+from tests.mistakes.volume_sources import SIZE as WHOLE
+from tests.mistakes.volume_sources import pair
+from tests.support.advice import Advice, refused, usage
 from tests.support.annotation_writer import draw
 from tests.support.clip_mask_writer import draw_masked, write_masks
 from tests.support.clip_writer import write_class_folders, write_folder
@@ -111,175 +109,127 @@ FULL = (4, *SIZE[2:])
 
 ADVICE: dict[str, Advice] = {
     # clips
-    "a depth of clips": usage(clips("--depth", 2), "(--depth) for volumes; leave one"),
-    "frames of volumes": usage(volumes(*SIZE, "--frames", 2), "(--frames) is for clips.*leave one"),
-    "frames of boxes": usage(source("coco", coco, "--frames", 2), "(--frames) is for clips.*leave it out"),
-    "clips for detection": usage(clips("--task", "detection"), "goes with (--task classification)"),
-    "frames for detection": usage(table("--task", "detection", "--frames", 2), "leave (--frames) out"),
-    "sets of classes of clips": usage(
-        clips("--class-overlap", "channels"), "(--class-overlap) channels is for.*leave it out"
-    ),
-    "clips as JPEG": usage(clips("--encoding", "jpeg"), "(--encoding) jpeg: clips.*leave it out"),
-    "clips of 16 bits": usage(clips("--dtype", "uint16"), "(--dtype) uint16: clips.*leave it out"),
-    "gray clips": usage(clips("--channels", 1), "(--channels) 1: clips.*leave it out"),
-    "clips of their own sizes": usage(
-        clips("--resize", "none"), "take (--resize keep-aspect --pad)", without=STRETCHED
-    ),
-    "clips of any size": usage(clips("--resize", "none"), "or (--resize fixed-shape)"),
-    "sets of classes of masks": usage(
-        masked_clips("--class-overlap", "channels"), "of masks take (--class-overlap last)"
-    ),
+    "a depth of clips": usage(clips("--depth 2"), "(--depth) for volumes; leave one"),
+    "frames of volumes": usage(volumes(*SIZE, "--frames 2"), "(--frames) is for clips.*leave one"),
+    "frames of boxes": usage(source("coco", coco, "--frames 2"), "(--frames) is for clips.*leave it out"),
+    "clips for detection": usage(clips("--task detection"), "goes with (--task classification)"),
+    "frames for detection": usage(table("--task detection --frames 2"), "leave (--frames) out"),
+    "clip sets": usage(clips("--class-overlap channels"), "(--class-overlap) channels is for.*leave it out"),
+    "clips as JPEG": usage(clips("--encoding jpeg"), "(--encoding) jpeg: clips.*leave it out"),
+    "clips of 16 bits": usage(clips("--dtype uint16"), "(--dtype) uint16: clips.*leave it out"),
+    "gray clips": usage(clips("--channels 1"), "(--channels) 1: clips.*leave it out"),
+    "unsized clips": usage(clips("--resize none"), "take (--resize keep-aspect --pad)", without=STRETCHED),
+    "clips of any size": usage(clips("--resize none"), "or (--resize fixed-shape)"),
+    "mask sets": usage(masked_clips("--class-overlap channels"), "of masks take (--class-overlap last)"),
     # pictures
-    "pictures of floats": usage(
-        volumes("--dtype", "float32", *SIZE[2:]), "say (--depth)", more=FULL, without=STRETCHED
-    ),
+    "floats": usage(volumes("--dtype float32", *SIZE[2:]), "say (--depth)", more=FULL, without=STRETCHED),
     "limits of sides exchanged": usage(
-        plain("--resize", "keep-aspect", "--min-dimension", 32, "--max-dimension", 16, "--pad"),
+        plain("--resize keep-aspect --min-dimension 32 --max-dimension 16 --pad"),
         "swap them: (--min-dimension 16 --max-dimension 32)",
     ),
     "sets of classes of pictures": usage(
-        label_images("--class-overlap", "channels"),
+        label_images("--class-overlap channels"),
         "take (--class-overlap last)",
         "(--class-overlap) channels is for.*leave it out",
     ),
-    "padding of stretched pictures": usage(
-        pictures("--pad"), "take (--resize keep-aspect --pad)", without=STRETCHED
-    ),
+    "stretched and padded": usage(pictures("--pad"), "take (--resize keep-aspect --pad)", without=STRETCHED),
     "padding of stretched pictures left out": usage(pictures("--pad"), "leave (--pad) out"),
-    "raw pictures padded": usage(
-        pictures("--resize", "none"), "take (--resize keep-aspect --pad)", without=STRETCHED
-    ),
-    "raw pictures of their own sizes": usage(pictures("--resize", "none"), ", (--resize fixed-shape)"),
-    "raw pictures as they are": usage(plain("--resize", "none"), "or (--encoding jpeg)"),
-    "JPEG of 16 bits": usage(pictures("--encoding", "jpeg", "--dtype", "uint16"), "take (--encoding png)"),
-    "volumes as pictures": usage(
-        volumes(*SIZE[2:]), "say its static shape with (--depth)", more=FULL, without=STRETCHED
-    ),
+    "raw padding": usage(pictures("--resize none"), "take (--resize keep-aspect --pad)", without=STRETCHED),
+    "raw pictures of their own sizes": usage(pictures("--resize none"), ", (--resize fixed-shape)"),
+    "raw pictures as they are": usage(plain("--resize none"), "or (--encoding jpeg)"),
+    "JPEG of 16 bits": usage(pictures("--encoding jpeg --dtype uint16"), "take (--encoding png)"),
+    "volumes": usage(volumes(*SIZE[2:]), "say its static shape with (--depth)", more=FULL, without=STRETCHED),
     # volumes
-    "a depth of boxes": usage(source("coco", coco, "--depth", 4), "(--depth) is for volumes.*leave it out"),
+    "a depth of class folders": usage(pictures("--depth 4"), "(--depth).*pictures.*leave"),
+    "too many channels": refused(
+        volumes(*SIZE, "--channels 3"), r"(?s)such as images/0.nii.gz.*expected 3.*(--channels 1)"
+    ),
+    "a depth of boxes": usage(source("coco", coco, "--depth 4"), "(--depth) is for volumes.*leave it out"),
     "two windows": usage(
-        volumes(*SIZE, "--window", "lung", "--window-hu", "0,100"),
+        volumes(*SIZE, "--window lung --window-hu 0,100"),
         "(--window), --window-hu.*give one",
         "(--window-hu) and.*give one",
     ),
     "a third window": usage(
-        volumes(*SIZE, "--window-percentiles", "1,99", "--window-hu", "0,100"),
-        "(--window-percentiles): give one",
+        volumes(*SIZE, "--window-percentiles 1,99 --window-hu 0,100"), "(--window-percentiles): give one"
     ),
     "a mask far off its scan": usage(
-        volumes(*SIZE, "--mask-grid-tolerance", "0.9"),
+        volumes(*SIZE, "--mask-grid-tolerance 0.9"),
         "(--mask-grid resample)",
         without=("--mask-grid-tolerance",),
     ),
     "a window of scans normalized each": usage(
-        volumes(*SIZE, "--normalize", "scan", "--window", "lung", "--dtype", "float32"),
+        volumes(*SIZE, "--normalize scan --window lung --dtype float32"),
         "leave the window out, or (--normalize)",
     ),
     "one standard for windows of their own": usage(
-        volumes(*SIZE, "--normalize", "3/4", "--window-percentiles", "1,99"),
+        volumes(*SIZE, "--normalize 3/4 --window-percentiles 1,99"),
         "(--window-percentiles); leave that out",
         "take (--normalize scan) in place of both",
         without=("--window-percentiles",),
     ),
     "an ignore label in sets of classes": usage(
-        volumes(*SIZE, "--classes", "1", "--ignore-label", "9", "--class-overlap", "channels"),
+        volumes(*SIZE, "--classes 1 --ignore-label 9 --class-overlap channels"),
         "(--ignore-label) and.*leave one out",
         "(--class-overlap) channels.*leave one out",
     ),
-    "volumes for detection": usage(volumes(*SIZE, "--task", "detection"), "goes with (--task segmentation)"),
-    "boxes with a depth": usage(table("--task", "detection", "--depth", 4), "leave (--depth) out"),
-    "volumes as PNG": usage(volumes(*SIZE, "--encoding", "png"), "(--encoding) png: volumes.*leave it out"),
+    "volumes for detection": usage(volumes(*SIZE, "--task detection"), "goes with (--task segmentation)"),
+    "boxes with a depth": usage(table("--task detection --depth 4"), "leave (--depth) out"),
+    "volumes as PNG": usage(volumes(*SIZE, "--encoding png"), "(--encoding) png: volumes.*leave it out"),
     "integers normalized": usage(
-        volumes(*SIZE, "--normalize", "scan", "--dtype", "int16"),
-        "take (--dtype float32)",
-        "leave (--normalize) out",
+        volumes(*SIZE, "--normalize scan --dtype int16"), "take (--dtype float32)", "leave (--normalize) out"
     ),
-    "bytes without a window": usage(volumes(*SIZE, "--dtype", "uint8"), "give (--window),", more=("lung",)),
+    "bytes without a window": usage(volumes(*SIZE, "--dtype uint8"), "give (--window),", more=("lung",)),
     "bytes without a window of HU": usage(
-        volumes(*SIZE, "--dtype", "uint8"),
-        "give --window, (--window-hu)",
-        "or (--window-percentiles)",
-        more=("1,99",),
+        volumes(*SIZE, "--dtype uint8"), "--window, (--window-hu)", "(--window-percentiles)", more=("1,99",)
     ),
-    "pictures with a depth": usage(label_images("--depth", 4), "leave (--depth) out"),
+    "pictures with a depth": usage(label_images("--depth 4"), "leave (--depth) out"),
     "regions as classes and as channels": usage(
-        regions("--regions", "combine", "--class-overlap", "channels"),
+        regions("--regions combine --class-overlap channels"),
         "(--regions) combine.*leave one",
         "(--class-overlap) channels.*leave one",
     ),
     # without effect
-    "a height of pictures as they are": usage(
-        pictures("--resize", "none", "--encoding", "png"), "without (--resize fixed-shape)"
-    ),
+    "an idle height": usage(pictures("--resize none --encoding png"), "without (--resize fixed-shape)"),
     "a height of volumes in no shape": usage(
-        volumes(*SIZE[2:], "--resize", "none", "--encoding", "png"),
+        volumes(*SIZE[2:], "--resize none --encoding png"),
         "fixed-shape or (--depth)",
         more=FULL,
         without=(*STRETCHED, "--resize", "--encoding"),
     ),
     "limits of sides of stretched pictures": usage(
-        plain("--min-dimension", 32),
+        plain("--min-dimension 32"),
         r"without (--resize keep-aspect) \(with (--pad)",
         r"without (--resize keep-aspect) .* or (--encoding jpeg)",
     ),
     "interpolation of pictures as they are": usage(
-        plain("--resize", "none", "--encoding", "png", "--interpolation", "tf1-area"),
-        "without (--resize fixed-shape)",
+        plain("--resize none --encoding png --interpolation tf1-area"), "without (--resize fixed-shape)"
     ),
     "what pads stretched pictures": usage(
-        pictures("--pad-value", 9), "without (--resize keep-aspect --pad)", without=STRETCHED
+        pictures("--pad-value 9"), "without (--resize keep-aspect --pad)", without=STRETCHED
     ),
-    "what pads volumes": usage(volumes("--pad-value", 9), "or (--depth)", more=FULL),
-    "transparency of volumes": usage(
-        volumes(*SIZE, "--alpha", "blend"), "(--alpha) has no effect.*leave one"
-    ),
-    "transparency of label images": usage(
-        label_images("--depth", 4, "--alpha", "blend"), "with (--depth); leave one"
-    ),
-    "options of clips": usage(unframed_clips("--frame-stride", 2), "without (--frames);", more=(2,)),
-    "options of volumes": usage(volumes("--mask-grid", "voxels"), "without (--depth);", more=FULL),
-    "a unit of no window": usage(
-        volumes(*SIZE, "--window-unit", "any"), "without (--window) or", more=("lung",)
-    ),
-    "a unit of no window of HU": usage(
-        volumes(*SIZE, "--window-unit", "any"), "or (--window-hu);", more=("0,100",)
-    ),
-    "a center of stretched scans": usage(
-        volumes(*SIZE, "--fit", "stretch", "--center", "label"), "without (--fit crop-or-pad)"
-    ),
-    "tiles that overlap without any": usage(
-        volumes(*SIZE, "--tile-overlap", "1,1,1"), "without (--fit tiles)"
-    ),
-    "classes of label images without a task": usage(
-        label_table("--classes", "1"), "or (--task segmentation);"
-    ),
-    "classes of labels without a depth": usage(
-        scan_table("--classes", "1"), "segmentation: (--depth), or", more=(4, *SIZE[2:])
-    ),
+    "what pads volumes": usage(volumes("--pad-value 9"), "or (--depth)", more=FULL),
+    "transparency of volumes": usage(volumes(*SIZE, "--alpha blend"), "(--alpha) has no effect.*leave one"),
+    "transparency of labels": usage(label_images("--depth 4 --alpha blend"), "with (--depth); leave one"),
+    "options of clips": usage(unframed_clips("--frame-stride 2"), "without (--frames);", more=(2,)),
+    "options of volumes": usage(volumes("--mask-grid voxels"), "without (--depth);", more=FULL),
+    "a unit alone": usage(volumes(*SIZE, "--window-unit any"), "without (--window) or", more=("lung",)),
+    "a unit alone of HU": usage(volumes(*SIZE, "--window-unit any"), "or (--window-hu);", more=("0,100",)),
+    "an idle center": usage(volumes(*SIZE, "--fit stretch --center label"), "without (--fit crop-or-pad)"),
+    "tiles that overlap without any": usage(volumes(*SIZE, "--tile-overlap 1,1,1"), "without (--fit tiles)"),
+    "classes of label images without a task": usage(label_table("--classes 1"), "or (--task segmentation);"),
+    "classes, no depth": usage(scan_table("--classes 1"), "segmentation: (--depth), or", more=(4, *SIZE[2:])),
     "the order of no channels": usage(
-        channels("images/{id}_0.nii.gz", "--channel-order", "1,0"),
+        channels("images/{id}_0.nii.gz", "--channel-order 1,0"),
         "without {channel} in (--image-pattern);",
         more=("images/{id}_{channel}.nii.gz",),
     ),
-    "transparency kept and blended": usage(
-        pictures("--channels", 4, "--alpha", "blend"), "without (--channels 1)"
-    ),
-    "a background that nothing is put on": usage(
-        pictures("--background", "9,9,9"), "without (--alpha blend)"
-    ),
-    "the quality of PNG": usage(
-        pictures("--encoding", "png", "--jpeg-quality", 50), "without (--encoding jpeg)"
-    ),
-    "boxes of a table of classes": usage(
-        table("--task", "classification", "--max-boxes", 5), "and (--task detection);"
-    ),
-    "classes of boxes that are kept": usage(
-        table("--task", "detection", "--class-separator", "|"), "and (--task classification);"
-    ),
+    "transparency kept and blended": usage(pictures("--channels 4 --alpha blend"), "without (--channels 1)"),
+    "a background that nothing is put on": usage(pictures("--background 9,9,9"), "without (--alpha blend)"),
+    "the quality of PNG": usage(pictures("--encoding png --jpeg-quality 50"), "without (--encoding jpeg)"),
+    "boxes of a class table": usage(table("--task classification --max-boxes 5"), "and (--task detection);"),
+    "kept classes": usage(table("--task detection --class-separator |"), "and (--task classification);"),
     "several classes of class folders": usage(
-        plain("--class-separator", "|"),
-        "without (--layout csv) or",
-        first=as_table,
-        more=("--task", "classification"),
+        plain("--class-separator |"), "(--layout csv) or", first=as_table, more=("--task classification",)
     ),
 }

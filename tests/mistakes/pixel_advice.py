@@ -1,7 +1,5 @@
 """Advice about the pixels, label images and frames of pictures and clips."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -104,26 +102,20 @@ ADVICE: dict[str, Advice] = {
     ),
     "12 bits of 16, bright": noted(classes(gray(10_000)), "(--sample-bits) says", more=(14,)),
     "12 bits of 16": refused(classes(gray(4000)), r"say (--sample-bits \d+) if", "with (--dtype uint16)"),
-    "more bits than said": refused(classes(gray(4000), "--sample-bits", 10), r"say (--sample-bits \d+), or"),
+    "more bits than said": refused(classes(gray(4000), "--sample-bits 10"), r"say (--sample-bits \d+), or"),
     "16 bits in place of fewer": refused(
-        classes(gray(4000), "--sample-bits", 10), "it (--dtype uint16) in place", without=("--sample-bits",)
+        classes(gray(4000), "--sample-bits 10"), "it (--dtype uint16) in place", without=("--sample-bits",)
     ),
-    "a transparent video": refused(
-        classes(transparent, "--frames", 2, "--alpha", "blend"), "(--alpha drop) leaves"
-    ),
-    "a picture too long for JPEG": refused(
-        classes(long(65_600), "--resize", "none", "--encoding", "jpeg"), "take (--encoding png)"
-    ),
+    "a transparent video": refused(classes(transparent, "--frames 2 --alpha blend"), "(--alpha drop) leaves"),
+    "too long": refused(classes(long(65_600), "--resize none --encoding jpeg"), "take (--encoding png)"),
     "a picture too long for PNG": refused(
-        classes(long(1_000_100), "--resize", "none", "--encoding", "png"),
-        "take (--encoding raw --resize fixed-shape)",
+        classes(long(1_000_100), "--resize none --encoding png"), "take (--encoding raw --resize fixed-shape)"
     ),
     "a picture that takes the memory of two workers": noted(
-        beside_a_large_one("--workers", 2, "--shards", 2, "--resize", "none", "--encoding", "png"),
+        beside_a_large_one("--workers 2 --shards 2 --resize none --encoding png"),
         "take fewer (--workers)",
         more=(1,),
-        stays=True,
-        around=lambda: patch.object(options, "machine_memory", lambda: 50 * MEBIBYTE),
+        throughout=lambda: patch.object(options, "machine_memory", lambda: 50 * MEBIBYTE),
     ),
     "a picture that lies upside down": noted(turned(), "say (--annotation-grid stored)"),
     "a box without an area": noted(
@@ -134,5 +126,5 @@ ADVICE: dict[str, Advice] = {
         label_images(values=(0, 1, 2, 255)), "; (--ignore-label 255) ignores", "(--map-classes 255=255) makes"
     ),
     "frames that lie upside down": refused(turned_frames(), "say (--annotation-grid displayed)"),
-    "a video that was cut off": refused(classes(cut_video, "--frames", 2), "(--incomplete-clips keep) takes"),
+    "a video that was cut off": refused(classes(cut_video, "--frames 2"), "(--incomplete-clips keep) takes"),
 }

@@ -1,7 +1,5 @@
 """Advice in messages: every option that a message names exists, and what each suggests works when it is typed."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import re
@@ -24,22 +22,7 @@ from tests.mistakes import (
     pixel_advice,
     volume_advice,
 )
-from tests.mistakes import test_command_mistakes as commands
-from tests.mistakes import test_dicom_mistakes as scans
-from tests.mistakes import test_picture_mistakes as pictures
-from tests.mistakes import test_table_mistakes as tables
-from tests.mistakes import test_volume_mistakes as volumes
-from tests.support.advice import (
-    OPTION,
-    Advice,
-    modules,
-    of_mistake,
-    refused,
-    run,
-    templates,
-    texts,
-    try_advice,
-)
+from tests.support.advice import OPTION, modules, refused, run, templates, texts, try_advice
 
 OF_BEAM = {
     *(
@@ -85,55 +68,6 @@ def test_every_option_that_a_message_names_is_one_of_its_command() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-OF_MISTAKES: dict[str, Advice] = {
-    name: of_mistake(module.MISTAKES[name], pattern)
-    for module, patterns in {
-        pictures: {
-            "VOC as class folders": "take (--layout voc)",
-            "COCO as class folders": "take (--layout coco)",
-            "VOC as COCO": "take (--layout voc)",
-            "COCO as VOC": "take (--layout coco)",
-            "class folders as VOC": "take (--layout folders)",
-            "class folders as COCO": "take (--layout folders)",
-            "the folder above class folders": "say (--folders-are-classes)",
-            "splits beside classes": "say with (--split-folders) yes or (no)",
-            "masks of VOC": "(--masks).*leave it out",
-            "masks asked for of boxes": "leave (--masks) out",
-            "an option of another layout": "(--image-sets) has no effect.*leave it out",
-            "image sets where there are none": "leave (--image-sets) out",
-            "keeping keypoints of annotations without": "(--keep) keypoints.*leave it out",
-        },
-        tables: {
-            "two classes in one cell": r"say (--class-separator) '(\|)'",
-            "boxes of 0 and 1 alone": "(--box-units pixels)",
-            "corners under COCO's bbox": "(--box-form corners)",
-            "x, y, w, h": "(--ignore-columns x,y,w,h)",
-            "turned boxes in COCO": "(--ignore-columns rotation)",
-            "VOC that counts from 0": "(--box-origin 0)",
-            "an option of tables for VOC": "(--split-folders) has no effect.*leave it out",
-        },
-        commands: {
-            "--depth on pictures": "(--depth).*leave",
-            "too many channels": "(--channels 1)",
-            "an option that has no effect": "(--image-sets) has no effect.*leave it out",
-        },
-        scans: {
-            "more slices at least than any series has": "(--min-slices 4)",
-            "a series UID for each file, as some anonymizers write": "(--series-identity folder)",
-            "a mask of another series": "(--missing-masks prediction)",
-            "a split for some patients alone": "say (--split-folders no)",
-        },
-        volumes: {
-            "MSD's folder as nnU-Net": "say (--layout msd)",
-            "DICOM as pairs": "take (--layout dicom)",
-            "a label pattern that matches nothing": "(--missing-masks prediction)",
-            "a label map without a class of the SEG": r"(--map-classes) '(spleen=background)'",
-        },
-    }.items()
-    for name, pattern in patterns.items()
-}
-"""Of a mistake the words of its message that are to be typed; an option alone, with "leave", is taken away."""
-
 MODULES = (
     annotation_advice,
     class_advice,
@@ -145,10 +79,8 @@ MODULES = (
     pixel_advice,
     volume_advice,
 )
-CASES = OF_MISTAKES | {name: advice for module in MODULES for name, advice in module.ADVICE.items()}
-assert len(CASES) == len(OF_MISTAKES) + sum(len(module.ADVICE) for module in MODULES), (
-    "two cases have one name"
-)
+CASES = {name: advice for module in MODULES for name, advice in module.ADVICE.items()}
+assert len(CASES) == sum(len(module.ADVICE) for module in MODULES), "two cases have one name"
 
 FACT = "it says what an option that was given did, or which files a reject is about; its detail says what to type"
 EXCEPTIONS: dict[str, str] = {
@@ -215,5 +147,5 @@ def test_classes_that_can_be_read_are_named_where_a_folder_may_hold_others(
         source.parent.chmod(0o777)
         return words
 
-    advice = refused(prepare, "or name with (--classes)", more=("liver",), around=ordinary_user, stays=True)
+    advice = refused(prepare, "or name with (--classes)", more=("liver",), throughout=ordinary_user)
     assert {option for _, option in try_advice(advice, ordinary_folder, templates())} == {"--classes"}

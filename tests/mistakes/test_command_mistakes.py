@@ -1,22 +1,23 @@
 """Everyday mistakes of options, folders and surroundings: each ends in what, where and the cure."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pydicom.uid import SegmentationStorage
 
 from halofeed.cli import main
 from halofeed.loader import Loader
-from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import MissingExtraError, UsageError
 from halofeed.schemas.memory import machine_memory
+from tests.mistakes.dicom_sources import alone, drawn, scan
+from tests.mistakes.volume_sources import MSD, PATTERNS, medical, pairs
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.mistakes import check, preparing, refused, usage
 from tests.support.volume_support import save_nifti
@@ -29,65 +30,42 @@ def pictures(source: Path, *more: object) -> list[object]:
 
 
 @preparing
-def volumes(source: Path, *more: object, images: str = "images/{id}.nii.gz") -> list[object]:
+def volumes(source: Path, *more: object) -> list[object]:
     array = np.random.default_rng(0).integers(-900, 900, (4, 6, 8)).astype(np.int16)
     for number in range(2):
         save_nifti(source / f"images/{number}.nii.gz", array)
         save_nifti(source / f"labels/{number}.nii.gz", (array > 0).astype(np.uint8))
-    patterns = ["--image-pattern", images, "--label-pattern", "labels/{id}.nii.gz"]
+    patterns = ["--image-pattern", "images/{id}.nii.gz", "--label-pattern", "labels/{id}.nii.gz"]
     return ["--layout", "pairs", "--source", source, *patterns, *more]
 
 
 SIZE = ("--depth", 4, "--height", 6, "--width", 8)
 
 MISTAKES = {
-    "no layout": usage(lambda source: ["--source", source], "--layout: say how"),
-    "a layout that is not known": usage(
-        lambda source: ["--layout", "yolo", "--source", source], "'yolo'", "folders", "coco"
-    ),
-    "a source that is not there": usage(
-        lambda source: ["--layout", "folders", "--source", source / "no"],
-        "no such folder or file",
-        "source/no",
-    ),
     "an empty source": refused(
-        lambda source: ["--layout", "folders", "--source", source],
+        lambda source: ["--layout folders --source", source],
         "source: no image file lies below it; expected class/image.jpg",
     ),
-    "--depth on pictures": usage(pictures("--depth", 4), "--depth", "pictures", "leave"),
-    "--depth on a layout that holds boxes alone": usage(
-        lambda source: ["--layout", "coco", "--source", source, "--depth", 4], "--depth", "coco", "volumes"
+    "a missing label map": usage(pictures("--label-map /no/labels.txt"), "/no/labels.txt: no such file"),
+    "a series of no such modality": refused(
+        drawn(scan, "--series-modality MR"), "series is not chosen", "CT; --series-modality MR"
     ),
-    "no --depth on volumes": usage(volumes(), "is a volume", "--depth"),
-    "too many channels": refused(
-        volumes(*SIZE, "--channels", 3), "number of channels", "such as images/0.nii.gz", "expected 3"
+    "a mask without its series": refused(
+        drawn(partial(alone, modality="SEG", sop_class=SegmentationStorage)),
+        "found 1 x segmentation",
+        "masks need the series",
     ),
-    "a pattern without {id}": usage(volumes(*SIZE, images="images/*.nii.gz"), "--image-pattern", r"\{id\}"),
-    "a pattern that fits nothing": refused(volumes(*SIZE, images="imagesTr/{id}.nii.gz"), "imagesTr"),
-    "a height of 0": usage(pictures("--height", 0), "--height 0: expected 1 or more"),
-    "a raw encoding without one size": usage(
-        pictures("--resize", "none"), "--encoding raw needs one size", "jpeg"
+    "a pattern that matches nothing": refused(
+        pairs("--image-pattern {id}/CT.nii --label-pattern", PATTERNS[-1]),
+        "matches the image pattern",
+        r"\{id\}/CT\.nii",
+        r"p1/ct\.nii\.gz",
     ),
-    "keep-aspect with swapped limits": usage(
-        pictures("--resize", "keep-aspect", "--min-dimension", 100, "--max-dimension", 50, "--pad"),
-        "--min-dimension 100 is more than --max-dimension 50",
-        "swap",
-    ),
-    "shares in percent": usage(
-        pictures("--split-shares", "train=80,test=20"), "expected a sum of 1, got 100"
-    ),
-    "a version of two numbers": usage(pictures("--version", "1.0"), "three numbers"),
-    "a label map that is not there": usage(
-        pictures("--label-map", "/no/labels.txt"), "/no/labels.txt: no such file"
-    ),
-    "an option that has no effect": usage(
-        pictures("--image-sets", "train"), "--image-sets has no effect without --layout voc"
-    ),
-    "an option of Beam before the --": usage(pictures("--runner", "DirectRunner"), "unrecognized|--runner"),
+    "meters": refused(pairs(*PATTERNS, "--spacing-mm 0.000002,0.0000015,0.0000015"), "voxels", "spacing"),
+    "a typo in a class": refused(medical("msd", MSD, "--classes livr"), "--classes: livr", "found liver"),
+    "an option of Beam before the --": usage(pictures("--runner DirectRunner"), "unrecognized|--runner"),
     "an object store that is not known": usage(
-        lambda source: ["--layout", "folders", "--source", "abc://bucket/x"],
-        "--source abc://bucket/x",
-        "gs://, s3://",
+        lambda source: ["--layout folders --source abc://bucket/x"], "--source abc://bucket/x", "gs://, s3://"
     ),
 }
 
@@ -147,12 +125,6 @@ def test_a_wrong_partition_is_refused_by_what_is_wrong_with_it(converted, tmp_pa
     assert len(said.strip().splitlines()) == 1
 
 
-def test_a_batch_larger_than_the_split_is_refused_before_anything_is_compiled(converted, tmp_path):
-    given = ("train", converted, "--config", "classifier_small", "--out", tmp_path / "run")
-    code, said = command(*given, "--batch-size", 100_000, "--steps", 1)
-    assert code == 2 and "batch_size 100000: split 'train' has 8 records" in said and "compiled" not in said
-
-
 def test_batches_larger_than_the_machine_are_refused_by_the_loader(converted):
     rows = machine_memory() // (16 * 24 * 3) + 1
     with pytest.raises(UsageError, match=r"GB a batch, and this machine has .* GB; take .* or less"):
@@ -197,8 +169,3 @@ def test_an_object_store_without_its_library_is_answered_with_its_extra(tmp_path
     assert len(said) == len(cases), said
     for line, (flag, path, extra) in zip(said, cases, strict=True):
         assert f"{flag} {path}" in line and f"pip install 'halofeed[{extra}]'" in line
-
-
-def test_a_recipe_of_a_program_says_the_same():
-    with pytest.raises(UsageError, match="--depth is for volumes and layout coco holds pictures"):
-        Recipe(layout="coco", depth=4)

@@ -1,7 +1,5 @@
 """Advice about the grids, headers, values and memory of volumes in files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from tests.mistakes.option_advice import label_images
 from tests.mistakes.test_command_mistakes import SIZE as SMALL
 from tests.mistakes.test_command_mistakes import volumes
-from tests.mistakes.test_volume_mistakes import PATTERNS, SIZE, medical, pairs
+from tests.mistakes.volume_sources import PATTERNS, SIZE, dicom, medical, pairs
 from tests.support.advice import Advice, noted, refused, run, usage
 from tests.support.mistakes import Prepare, preparing
 from tests.support.small_scans import AFFINE, FLIPPED, image, mask, msd_document
@@ -108,79 +106,55 @@ ADVICE: dict[str, Advice] = {
     "a mask a voxel off": refused(
         one(grid=AFFINE + SHIFT), "(--mask-grid voxels) takes", "(--mask-grid resample) brings"
     ),
-    "a mask a tenth of a voxel off": refused(
-        one(grid=AFFINE + SHIFT / 10), r"(--mask-grid-tolerance \S+) takes it"
-    ),
+    "a mask slightly off": refused(one(grid=AFFINE + SHIFT / 10), r"(--mask-grid-tolerance \S+) takes it"),
     "a mask whose axes are turned": refused(one(grid=FLIPPED + SHIFT), "(--mask-grid resample) takes"),
-    "channels a tenth of a voxel apart": refused(
-        channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) takes it"
-    ),
+    "channels slightly apart": refused(channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) takes it"),
     "a channel of some scans": noted(
-        some_channels(), "(--channel-order) takes", more=("0", "--channels", 1), proves=r"train +2 records"
+        some_channels(), "(--channel-order) takes", more=("0", "--channels 1"), proves=r"train +2 records"
     ),
     "a spacing in meters": refused(
-        pairs(*PATTERNS, "--spacing-mm", "0.000002,0.0000015,0.0000015"),
-        "(--spacing-mm) is in",
-        more=("3,2,1.5",),
+        pairs(*PATTERNS, "--spacing-mm 0.000002,0.0000015,0.0000015"), "(--spacing-mm) is", more=("3,2,1.5",)
     ),
     "masks that overlap": refused(overlapping(), "(--class-overlap last) or", proves=r"3 classes"),
     # headers
     "a qform that differs": noted(
-        one("--mask-grid", "voxels", ct=header(AFFINE, AFFINE + SHIFT)),
-        "with (--sform-qform qform) where",
-        read=report,
+        one("--mask-grid voxels", ct=header(AFFINE, AFFINE + SHIFT)), "(--sform-qform qform)", read=report
     ),
     "no orientation": noted(one(**NOWHERE), "with (--unoriented neurological) where", read=report),
     "a qform that differs, to be refused": refused(
-        one("--sform-qform", "refuse", ct=header(AFFINE, AFFINE + SHIFT)), "(--sform-qform sform) or"
+        one("--sform-qform refuse", ct=header(AFFINE, AFFINE + SHIFT)), "(--sform-qform sform) or"
     ),
     "an sform of nothing, to be refused": refused(
-        one("--sform-qform", "refuse", ct=header(AFFINE * 0, AFFINE)), "(--sform-qform qform) takes the qform"
+        one("--sform-qform refuse", ct=header(AFFINE * 0, AFFINE)), "(--sform-qform qform) takes the qform"
     ),
-    "no orientation, to be refused": refused(
-        one("--unoriented", "refuse", **NOWHERE),
-        "(--unoriented radiological) or",
-    ),
-    "more voxels than allowed": refused(one("--max-voxels", 100), r"(--max-voxels \d+) allows it"),
+    "unoriented": refused(one("--unoriented refuse", **NOWHERE), "(--unoriented radiological) or"),
+    "more voxels than allowed": refused(one("--max-voxels 100"), r"(--max-voxels \d+) allows it"),
     "more memory than allowed": refused(
-        one("--max-memory", 1, scan=np.zeros((60, 80, 90), np.int16), label=np.zeros((60, 80, 90), np.uint8)),
+        one("--max-memory 1", scan=np.zeros((60, 80, 90), np.int16), label=np.zeros((60, 80, 90), np.uint8)),
         r"such as (--max-memory \d+)",
     ),
     # values
-    "a scan with NaN": refused(
-        one(scan=NAN), "(--non-finite-value), such as (-1024)", proves=r"train +1 record "
-    ),
+    "NaN": refused(one(scan=NAN), "(--non-finite-value), such as (-1024)", proves=r"train +1 record "),
     "a label with NaN": refused(one(label=NAN_LABEL), "(--non-finite-labels background) takes"),
-    "fractions stored as integers": refused(
-        one("--dtype", "int16", scan=FLOATS / 1000),
-        "take (--dtype float32)",
-    ),
+    "fractions as integers": refused(one("--dtype int16", scan=FLOATS / 1000), "take (--dtype float32)"),
     "fractions in a window of their own": refused(
-        one("--dtype", "int16", scan=FLOATS / 1000),
-        "or (--window-percentiles 0.5,99.5)",
-        without=("--dtype",),
+        one("--dtype int16", scan=FLOATS / 1000), "or (--window-percentiles 0.5,99.5)", without=("--dtype",)
     ),
     "fractions in a narrow window": refused(
-        one("--dtype", "int16", "--window-hu", "0,1", "--window-unit", "any", scan=FLOATS / 1000),
-        "take (--dtype float32)",
+        one("--dtype int16 --window-hu 0,1 --window-unit any", scan=FLOATS / 1000), "take (--dtype float32)"
     ),
-    "values that are no Hounsfield units": refused(
-        one("--window", "lung", scan=abs(image())), "or say (--window-unit any)"
-    ),
+    "values of no unit": refused(one("--window lung", scan=abs(image())), "or say (--window-unit any)"),
     "a window for values that are no Hounsfield units": refused(
-        one("--window", "lung", scan=abs(image())),
-        "take (--window-percentiles 0.5,99.5) in place",
-        without=("--window",),
+        one("--window lung", scan=abs(image())), "(--window-percentiles 0.5,99.5)", without=("--window",)
     ),
     "a flat scan": refused(
-        one("--window-percentiles", "1,99", scan=np.zeros_like(image())), "leave (--window-percentiles)"
+        one("--window-percentiles 1,99", scan=np.zeros_like(image())), "leave (--window-percentiles)"
     ),
     "a flat scan normalized": refused(
-        one("--normalize", "scan", scan=np.zeros_like(image())), "leave .* and (--normalize) scan out"
+        one("--normalize scan", scan=np.zeros_like(image())), "leave .* and (--normalize) scan out"
     ),
     "channels called MR": usage(
-        medical("msd", msd_document("a.nii.gz", channels=("T1",)), "--window", "lung"),
-        "or say (--window-unit any)",
+        medical("msd", msd_document("a.nii.gz", channels=("T1",)), "--window lung"), "(--window-unit any)"
     ),
     "one window for two channels": refused(
         channels(image() / np.float32(10), "--window-hu=-9000,9000"),
@@ -193,20 +167,16 @@ ADVICE: dict[str, Advice] = {
         without=("--window-hu=-9000,9000",),
     ),
     # another conversion's values
-    "another conversion's values for pictures": usage(
-        like(label_images()), "(--normalize-like) is for.*leave it out"
-    ),
+    "another set's values": usage(like(label_images()), "(--normalize-like) is for.*leave it out"),
     "another conversion's values without a shape": usage(
         like(volumes(*SMALL[2:])), "or say (--depth)", more=(4, *SMALL[2:]), without=("--height", "--width")
     ),
     "another conversion's values and a normalization": usage(
-        like(pairs(*PATTERNS), *SIZE, "--normalize", "scan"),
-        "leave .* and (--normalize) out",
+        like(pairs(*PATTERNS), *SIZE, "--normalize scan"), "leave .* and (--normalize) out"
     ),
     **{
         f"another conversion's values and {option}": usage(
-            like(pairs(*PATTERNS), *SIZE, option, value),
-            f"leave .*({option})[, ].* out",
+            like(pairs(*PATTERNS), *SIZE, option, value), f"leave .*({option})[, ].* out"
         )
         for option, value in {
             "--window": "lung",
@@ -214,4 +184,12 @@ ADVICE: dict[str, Advice] = {
             "--window-percentiles": "1,99",
         }.items()
     },
+    "a label pattern that matches nothing": refused(
+        pairs("--image-pattern", PATTERNS[1], "--label-pattern {id}/label.nii.gz"),
+        "image has no label.*(--missing-masks prediction)",
+    ),
+    "DICOM as pairs": refused(
+        lambda source: [*dicom()(source)[:1], "pairs", *dicom()(source)[2:]],
+        "no volume, picture or clip.*take (--layout dicom)",
+    ),
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 from halofeed.cli import main
 from halofeed.schemas.errors import HalofeedError
-from tests.support.mistakes import Mistake, Prepare
+from tests.support.mistakes import Prepare, split_words, written_shards
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("prep", "pipelines", "loader", "inspection", "trainer", "schemas", "halofeed")
@@ -154,17 +154,14 @@ class Advice:
     """Checks, from the output folder and what was printed, that it did what the message says; or a pattern of that."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     """What holds while the command gets the message."""
-    stays: bool = False
-    """Whether that holds when the advice is typed, too."""
+    throughout: Callable[[], AbstractContextManager[object]] = nullcontext
+    """What holds while the advice is typed, too."""
     into: Prepare | None = None
     """The command that the advice is for, where it is another; after it the first one has to succeed."""
+    writes: bool = False
+    """Whether the command fails only when records are written."""
     ends: int = 0
     """With what the command ends then; where it fails as before, it may give the same advice."""
-
-
-def of_mistake(mistake: Mistake, *types: str | tuple[str, ...]) -> Advice:
-    """The advice that a mistake gets."""
-    return Advice(prepare=mistake.prepare, exit_code=mistake.exit_code, types=types)
 
 
 def refused(prepare: Prepare, *types: str | tuple[str, ...], exit_code: int = 1, **more: Any) -> Advice:
@@ -234,10 +231,12 @@ def try_advice(advice: Advice, folder: Path, known: dict[str, Template]) -> set[
         beside = [*advice.without, *map(str, advice.more), *more]
         source, out = folder / str(number) / "source", folder / str(number) / "out"
         source.mkdir(parents=True)
-        given = [one if callable(one) else str(one) for one in advice.prepare(source)]
+        given = [one if callable(one) else str(one) for one in split_words(advice.prepare(source))]
+        before = written_shards(out)
         with contextlib.chdir(source.parent):
-            with advice.around():
+            with advice.around(), advice.throughout():
                 code, message = run(given, out)
+            assert advice.writes or not code or written_shards(out) == before, "records were written"
             message += advice.read(out) if advice.read else ""
             found = re.search(pattern, message)
             assert code == advice.exit_code and found, f"exit {code}, {pattern!r}:\n{message}"
@@ -249,9 +248,9 @@ def try_advice(advice: Advice, folder: Path, known: dict[str, Template]) -> set[
                 word
                 if callable(word)
                 else word.replace("{source}", f"{source}").replace("{folder}", f"{source.parent}")
-                for word in cured(words, found, advice, more)
+                for word in split_words(cured(words, found, advice, more))
             ]
-            with advice.around() if advice.stays else nullcontext():
+            with advice.throughout():
                 code, after = run(words, out)
             assert code == advice.ends, f"{' '.join(map(str, words))}:\n{after}"
             if advice.into is not None and advice.exit_code:

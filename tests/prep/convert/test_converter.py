@@ -1,7 +1,5 @@
 """Records of scans: values in every type and window, channels, padding and findings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

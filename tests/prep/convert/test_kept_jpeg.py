@@ -1,7 +1,5 @@
 """A JPEG that needs no change keeps its bytes, and one decoded at a smaller scale its places."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from pathlib import Path

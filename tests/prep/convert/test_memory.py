@@ -1,7 +1,5 @@
 """Converting a picture or a scan takes at most the memory that its headers announce, and not much less."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Do animations and folders of frames give the frames that were drawn, at their times, or a true reason why not?"""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hostile and broken clips take no memory, open no other file, write nothing to the terminal and end no process."""
 
-from __future__ import annotations
-
 import os
 import random
 import struct

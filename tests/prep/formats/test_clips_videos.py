@@ -1,7 +1,5 @@
 """Do video files give the frames that were drawn, upright and at their times, or a true reason why not?"""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

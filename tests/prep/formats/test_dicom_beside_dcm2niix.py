@@ -1,7 +1,5 @@
 """Our DICOM reader beside dcm2niix on real series and on pydicom's own files: equal, or the difference explained."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which DICOM files are slices, and of which scan; which series are taken; and that all others are listed."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Masks of other software come back voxel for voxel, and those that name another scan are refused."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

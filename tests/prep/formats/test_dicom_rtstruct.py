@@ -1,7 +1,5 @@
 """Do the contours of structure sets cover the voxels whose centers they enclose?"""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Do the frames of DICOM segmentations land on exactly the voxels that they were made of?"""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from functools import partial

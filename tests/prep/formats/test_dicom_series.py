@@ -1,7 +1,5 @@
 """Series of DICOM files: grouped, sorted by position, and put in the patient where other tools put them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from halofeed.prep.formats.dicom.series import group_series, open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import UsageError
 from tests.support.dicom_folders import details, open_folder, refusal
 from tests.support.dicom_writer import (
     image_dataset,
@@ -208,9 +205,3 @@ def test_one_uid_makes_several_series_by_size_and_none_goes_by_folder(tmp_path):
     write_series(tmp_path / "b" / "one", STORED[::2], EVEN[::2], names=list("ace"))
     write_series(tmp_path / "b" / "one", STORED[1::2], EVEN[1::2], names=list("bd"), more=other)
     np.testing.assert_array_equal(open_folder(tmp_path / "b" / "one").read()[..., 0], HU)
-
-
-def test_a_policy_of_other_words_is_refused_and_does_not_print_its_salt():
-    with pytest.raises(UsageError, match="tilt: expected one of correct, refuse, got 'ignore'"):
-        SeriesPolicy(tilt="ignore")
-    assert "pepper" not in repr(SeriesPolicy(salt="pepper"))

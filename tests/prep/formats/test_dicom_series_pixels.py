@@ -1,7 +1,5 @@
 """Compressed pixels come out as they went in; damaged ones end in a SourceError and never in a large allocation."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import struct

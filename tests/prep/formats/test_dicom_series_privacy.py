@@ -1,7 +1,5 @@
 """Headers are read as pydicom reads them, and nothing in them that could identify a patient comes out again."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from pathlib import Path

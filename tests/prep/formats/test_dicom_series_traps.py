@@ -1,7 +1,5 @@
 """What real series get wrong: gaps, tilt, duplicates, padding and rescale, each corrected by name or refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Series with several images at each place, mosaics and interleaved stacks: split, taken as channels or refused."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -254,14 +252,7 @@ def test_several_volumes_are_channels_or_refused_by_choice(tmp_path):
     assert scan.channels == 3 and voxels.shape == (4, 4, 5, 3) and str(voxels.dtype) == scan.dtype
     assert voxels[:, 0, 0, :].T.tolist() == expected
     assert scan.findings[0].detail == "3, distinguished by echo time" and len(scan.files) == 12
-    half = [(1.0, 7, {"EchoTime": 9.0}), (3.0, 8, {"EchoTime": 9.0}), (5.0, 9, {"EchoTime": 9.0})]
-    write(tmp_path / "half", half)
-    with pytest.raises(SourceError, match=r"different grids .*--series-split volumes"):
-        opened(tmp_path, split="channels")
     write_phases(tmp_path / "b", 2, 3, echo_time)
-    (found,) = listed(tmp_path / "b", split="refuse")
-    detail = "2, distinguished by echo time; --series-split volumes takes each as a scan, channels all as one"
-    assert found.problem == ("selection", "series holds several volumes", detail)
     assert refusal(tmp_path / "b", split="refuse").reason == "series holds several volumes"
     drawn = [(2.0 * at, at, {"AcquisitionNumber": 1}) for at in range(4)]
     write(tmp_path / "c", [*drawn, (2.0, 70, {"AcquisitionNumber": 2})])

@@ -1,7 +1,5 @@
 """Are gzip files read bit for bit, and is every damage refused with its own reason?"""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 

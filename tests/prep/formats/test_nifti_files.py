@@ -1,7 +1,5 @@
 """Real files of volumes are read as nibabel reads them, and every path goes to the reader of its kind."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Do the voxels keep their exact values, in the smallest type that holds them, within the stated memory?"""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import warnings

@@ -1,7 +1,5 @@
 """Every awkward, damaged or hostile file gives the right picture or a SourceError."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """Are the samples of every format read bit for bit, at the file's own depth and the depth asked for?"""
 
-from __future__ import annotations
-
 import io
 import re
 import struct
@@ -14,7 +12,7 @@ from PIL import Image
 
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size, sniff
 from halofeed.prep.formats.picture.pixels import FEWER_BITS, LUMA, blend, luma
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.errors import SourceError
 from tests.support.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)
@@ -220,16 +218,3 @@ def test_luma_is_bt_601_at_either_depth_and_leaves_gray_alone():
         assert np.abs(luma(colors)[..., 0] - exact).max() <= 0.5 + 1e-5 * peak
         grays = np.arange(0, peak + 1, dtype=np.int64).astype(dtype)[:, None, None].repeat(3, 2)
         np.testing.assert_array_equal(luma(grays)[..., 0], grays[..., 0])
-
-
-def test_impossible_options_are_refused_by_name():
-    for options, says in (
-        ({"channels": 2}, "channels: expected 1, 3 or 4, got 2"),
-        ({"dtype": "float32"}, "dtype: expected uint8 or uint16"),
-        ({"alpha": "keep"}, "alpha: expected drop or blend"),
-        ({"background": (0, 0)}, "background: expected one or three"),
-        ({"background": (256,)}, "background: expected one or three"),
-        ({"max_pixels": 0}, "max_pixels: expected at least 1"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            ReadOptions(**options)

@@ -1,7 +1,5 @@
 """NRRD and MetaImage files are what SimpleITK and pynrrd read, or are refused with a reason before memory is taken."""
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import gzip

@@ -1,8 +1,5 @@
 """Do plans say where every voxel lies, before and after each step?"""
 
-from __future__ import annotations
-
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -219,14 +216,6 @@ def test_a_center_is_had_as_far_as_no_padding_is_added_and_nothing_is_lost(size,
     assert map_back(plan, (0, 0, 0)).tolist() == [0, 0, start]
 
 
-RESAMPLED = [
-    *(((1, 1, size), {}, "three numbers above 0") for size in (0, float("nan"))),
-    ((2, 2, 2), {"image_kernel": "area"}, "choose from nearest, linear, cubic"),
-    ((2, 2, 2), {"mask_kernel": "linear"}, "choose from nearest, onehot-linear"),
-    ((2, 2, 2), {"slice_wise": "no"}, "auto, always or never"),
-]
-
-
 def test_what_cannot_be_is_a_usage_error():
     for make, message in (
         (lambda grid: volume.compose([]), "at least one plan"),
@@ -234,9 +223,6 @@ def test_what_cannot_be_is_a_usage_error():
             lambda grid: volume.compose([volume.plan_nothing(grid), volume.plan_nothing(plain((1, 1, 1)))]),
             "follows one to 4×5×6",
         ),
-        *((partial(volume.plan_resample, spacing_mm=mm, **how), message) for mm, how, message in RESAMPLED),
-        (lambda grid: volume.plan_crop_or_pad(grid, (0, 1, 1)), "at least 1"),
-        (lambda grid: volume.plan_stretch(grid, (1, 1, -1)), "at least 1"),
         (lambda grid: volume.plan_crop_or_pad(grid, (1, 1, 1), (0, 0, float("nan"))), "expected a voxel"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -1,7 +1,5 @@
 """COCO instances."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -98,6 +96,11 @@ def test_files_whose_ids_start_anew_are_keyed_by_path_and_take_their_folder_as_s
     assert [reference.source for reference in references] == sources
     assert all(reference.key == reference.source for reference in references)
     assert [reference.split for reference in references] == ["train", "train", "valid", "valid"]
+    named = document(annotations=[{"id": 1, **OWN}], categories=[{"id": 3, "name": "cap"}])
+    write(tmp_path, named, name="valid/_annotations.coco.json")
+    words = r"valid/_annotations\.coco\.json: category 3 is 'cap', and 'coat' in a file before; .*make their"
+    with pytest.raises(AnnotationsError, match=words):
+        list_labels(LocalFiles(tmp_path), None)
 
 
 def test_every_image_and_annotation_is_accounted_for(tmp_path):
@@ -243,9 +246,6 @@ def test_what_is_not_json_is_refused_by_name_and_bboxes_by_their_images(tmp_path
         read(tmp_path)
     with pytest.raises(AnnotationsError, match=r"gone\.json in .*: read: file cannot be read"):
         read(tmp_path, "gone.json")
-    (tmp_path / "instances.json").unlink()
-    with pytest.raises(AnnotationsError, match=r"no \.json file"):
-        read(tmp_path)
     annotations = [{"id": n, **OWN, "bbox": [30, 20, 38 + n % 2, 28]} for n in range(4)]
     write(tmp_path / "b", document(images=[SIZED[0] | {"id": "7"}], annotations=annotations), "a.jpg")
     with pytest.raises(AnnotationsError, match="all fit as corners"):

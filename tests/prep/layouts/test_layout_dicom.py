@@ -1,7 +1,5 @@
 """Folders of DICOM series, their masks and their patients."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,14 +176,10 @@ def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path)
         AnnotationsError, match=r"--image-pattern \{id\}/mr: no series' folder fits it; found 'p1/ct'"
     ):
         read(tmp_path, image_pattern="{id}/mr", label_pattern="masks/{id}.nii.gz")
-    with pytest.raises(AnnotationsError, match="with --label-pattern it says what of a series' folder"):
-        read(tmp_path, image_pattern="{id}/ct")
 
 
 def test_two_masks_for_one_series_are_refused_unless_they_are_of_two_patients(tmp_path):
     touch(tmp_path, "p1/one", "p1/a.nii")
-    with pytest.raises(AnnotationsError, match="no DICOM series lies below it; found 1 x not DICOM"):
-        read(tmp_path)
     save_series(tmp_path / "p1", "1.2.1")
     save_segmentation(tmp_path / "p1" / "seg", "1.2.1")
     reasons = outcome(read(tmp_path))
@@ -243,8 +237,6 @@ def test_labels_that_fit_no_series_or_several_do_not_make_scans_for_prediction(t
     save_segmentation(tmp_path / "b" / "seg", None)
     references = read(tmp_path / "b")
     assert outcome(references) == {"p1": NO_LABEL, "p2": NO_LABEL, "seg": "label fits several series"}
-    problem = references["seg"].problem
-    assert problem is not None and "choose one by --series-description" in problem[2]
 
 
 def test_several_folders_in_a_row_are_channels_of_one_patient(tmp_path):

@@ -59,11 +59,8 @@ def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(tmp_p
 @pytest.mark.parametrize(
     ("paths", "words"),
     [
-        ("train/hat/1.jpg hat/2.jpg", ["train/hat/1.jpg", "hat/2.jpg", "--split-folders"]),
-        ("train/1.jpg test/2.jpg", ["test/2.jpg", "no class folder"]),
         ("a/hat/1.jpg b/hat/2.jpg", ["a/hat", "b/hat", "--split-folders"]),
         ("LICENSE", ["no image file"]),
-        ("photos/hat/1.jpg photos/coat/2.jpg", ["photos would be the only class", "--folders-are-classes"]),
         ("train/photos/hat/1.jpg val/photos/coat/2.jpg", ["photos would be the only class", "coat, hat"]),
         (
             "photos/train/hat/1.jpg photos/val/hat/2.jpg",
@@ -136,9 +133,6 @@ def test_a_name_finds_its_file_never_another_folders(tmp_path, names, expected):
         assert (found.reason if isinstance(found, SourceError) else found.path) == expected
 
 
-FILES += ["twice/e.jpg", "twice/e.JPG"]
-
-
 def test_views_of_one_thing_one_class_folders_below_classes_and_alike_names_are_noted(tmp_path):
     references = read(make(tmp_path, "hat/1.jpg", "Hat/2.jpg", "coat/3.jpg"))
     assert {name for name in references if references[name].notes} == {"hat/1.jpg", "Hat/2.jpg"}
@@ -180,7 +174,6 @@ GRAY, COLOR = (b"\x89PNG" + bytes(21) + kind + bytes(3) for kind in (b"\0", b"\2
         ("training/image_2/1.png", "training/image_2, so that its name would be the only class"),
         ("image_02/1.png image_03/1.png", "so that its name would be the only class"),
         ("photo_set/1.png notes/1.txt", "notes/1.txt is by its name the annotation of photo_set/1.png"),
-        ("data/cat/1.jpg data/dog/2.jpg samples/1.jpg", "name the folder data with --source"),
     ],
 )
 def test_folders_that_are_no_classes_are_refused_with_a_way(tmp_path, contents, words):
@@ -251,7 +244,6 @@ def test_folders_of_hugging_face_name_their_metadata(tmp_path, row, words):
 
 VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
 COCO = json.dumps({"info": {}, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": []})
-LABELME = json.dumps({"shapes": [], "imagePath": "a.jpg"})
 MSD = json.dumps({"name": "x", "modality": {"0": "CT"}, "training": []})
 BOXES = "filename,class,xmin,ymin,xmax,ymax\n"
 NNUNET = json.dumps({"channel_names": {"0": "CT"}, "labels": {}})
@@ -259,24 +251,17 @@ DICOM = "\0" * 128 + "DICM"
 VOC_FILES = {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""}
 
 CASES = {
-    "voc": (VOC_FILES, "Annotations/a.xml is a Pascal VOC .*--layout voc"),
     "voc beside": ({"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
-    "coco": ({"instances.json": COCO, "images/a.jpg": ""}, "instances.json is COCO's: take --layout coco"),
     "coco below": ({"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
     "roboflow": ({"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
-    "labelme": ({"x/a.json": LABELME, "x/a.jpg": "", "y/b.jpg": ""}, "labelme"),
-    "yolo": ({"images/a.jpg": "", "labels/a.txt": "0 0.5 0.5 0.1 0.2\n1 .5 .5 .1 1e-1\n"}, "YOLO"),
     "yolo split": ({"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "YOLO"),
     "msd": ({"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
     "nnunet": ({"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
     "dicom": ({"series/IM1": DICOM}, "series/IM1 is DICOM: take --layout dicom"),
     "dicom named": ({"series/1.dcm": DICOM, "shots/a.jpg": ""}, "--layout dicom"),
-    "volumes": ({"ct/a.nii.gz": ""}, "ct/a.nii.gz is a volume: take --layout pairs"),
-    "masks": ({"images/a.jpg": "", "masks/a.png": ""}, "masks/a.png is the mask of images/a.jpg"),
     "boxes": ({"t.csv": BOXES, "x/a.jpg": "", "y/b.jpg": ""}, "--layout csv"),
     "classes": ({"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
     "jsonl": ({"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
-    "one folder": ({"data/images/a.jpg": "", "data/images/b.jpg": ""}, "its name would be the only class"),
     "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie straight in it"),
 }
 
@@ -308,8 +293,6 @@ def test_class_folders_with_other_papers_stay_class_folders(tmp_path, content):
 @pytest.mark.parametrize(
     ("layout", "content", "words"),
     [
-        ("voc", {"instances.json": COCO, "images/a.jpg": ""}, "no .xml file .*instances.json is COCO's"),
-        ("coco", VOC_FILES, "found no .json file.*take --layout voc"),
         ("csv", VOC_FILES, "no .csv .*take --layout voc"),
         ("csv", {"hat/a.jpg": "", "coat/b.jpg": ""}, "no .csv .*for a class each, take --layout folders"),
         ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),

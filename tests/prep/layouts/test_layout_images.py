@@ -1,7 +1,5 @@
 """Is a box ever put on the picture of another folder, and is anything listed that was not asked for?"""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CSV and JSONL tables, those that do not fit into memory too."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random
@@ -148,12 +146,8 @@ def test_every_row_and_every_image_is_accounted_for(tmp_path):
         ("filename,class,xmin\na.jpg,hat,1\n", ["no column ymin, xmax, ymax", "filename, class, xmin"]),
         ("filename,class,class\n", ["class comes twice"]),
         ("", ["no column filename, class", "found nothing"]),
-        (
-            "filename,class\na.jpg,hat\na.jpg,coat\n",
-            ["a.jpg", "'hat' (labels.csv:2)", "'coat' (labels.csv:3)"],
-        ),
         ("filename,class,split\na.jpg,hat,train\na.jpg,hat,test\n", ["two values of split", "labels.csv:3"]),
-        (b"filename,class\n\xff.jpg,hat\n", ["UTF-8", "byte 15", "0xff"]),
+        (b"filename,class\n\xff.jpg,hat\n", ["UTF-8", "byte 15", "0xff", "save it as UTF-8"]),
     ],
 )
 def test_faults_of_a_table_name_the_file_and_the_cure(tmp_path, text, words):
@@ -246,11 +240,6 @@ def test_tables_without_rows_boxes_or_images_are_refused_with_the_cure(tmp_path)
     write(tmp_path, "filename,label\n", "a.jpg")
     with pytest.raises(AnnotationsError, match=r"labels\.csv: a header and no rows"):
         read(tmp_path)
-    write(tmp_path, "/m/01,Airplane\n", table="descriptions.csv")
-    with pytest.raises(
-        AnnotationsError, match=r"descriptions\.csv, labels\.csv name the one to read with --source"
-    ):
-        read(tmp_path)
     write(tmp_path / "b", "filename,class\na.jpg,hat\n", "a.jpg")
     with pytest.raises(AnnotationsError, match="no columns xmin,ymin,xmax,ymax; found filename, class"):
         read(tmp_path / "b", "labels.csv", task="detection")
@@ -326,8 +315,6 @@ def test_tables_without_a_header_with_a_separator_and_with_a_column_a_class_are_
 
 def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_path):
     write(tmp_path, "filename,hat,coat\na.jpg,1,1\nb.jpg,0,0\n", "a.jpg", "b.jpg")
-    with pytest.raises(AnnotationsError, match=r"two values of class: 'hat'.*--several-classes keep"):
-        read(tmp_path)
     kept = read(tmp_path, several_classes="keep")
     assert [one.labels for one in kept] == [("hat", "coat"), ()]
     assert kept[0].notes == ("columns of labels.csv were taken for classes, as all hold 0 or 1: hat, coat",)

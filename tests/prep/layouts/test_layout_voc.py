@@ -1,7 +1,5 @@
 """Pascal VOC XML."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from functools import partial
@@ -78,12 +76,6 @@ def test_trainval_and_lists_of_one_class_are_followed_only_where_nothing_better_
         AnnotationsError, match="no list minival in ImageSets/Main; found hat_trainval, train,"
     ):
         read(tmp_path, image_sets=("minival",))
-    write_files(lists, {"val.txt": "a\n"})
-    with pytest.raises(
-        AnnotationsError,
-        match=r"share names: train and val \(a\); choose lists .* of hat_trainval, train \(1\), trainval, val",
-    ):
-        read(tmp_path)
 
 
 PLACES = [
@@ -110,8 +102,6 @@ def test_the_xml_beside_an_image_wins_and_a_folder_without_xml_or_images_is_refu
     (only,) = read(tmp_path / "train", "a.xml")
     assert (only.source, only.split) == ("a.jpg", "train")
     make(tmp_path / "b", "a.jpg")
-    with pytest.raises(AnnotationsError, match=r"no \.xml file"):
-        read(tmp_path / "b")
     write_files(tmp_path / "b", {"only/a.xml": annotation("a.jpg")})
     with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
         read(tmp_path / "b" / "only")

@@ -1,7 +1,5 @@
 """Do inputs that are decoded at once keep to one budget, whichever threads decode them, and does none wait for ever?"""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A listing in arrays equals the sorted dict that it replaces."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Is every file below a source folder found once, whatever links, pipes and locked folders there are?"""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

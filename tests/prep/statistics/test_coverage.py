@@ -1,7 +1,5 @@
 """What the static shape cuts off is said, and the voxels of every class and value are counted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

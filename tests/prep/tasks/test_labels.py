@@ -1,7 +1,5 @@
 """Label maps."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

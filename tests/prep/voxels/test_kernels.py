@@ -1,7 +1,5 @@
 """Do kernels give TensorFlow's pixels, and does the default keep objects where their boxes are?"""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -170,14 +168,12 @@ assert os.waitpid(child, 0)[1] == 0
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-def test_kernels_padding_and_arrays_that_cannot_be_are_refused():
+def test_kernels_and_padding_that_cannot_be_are_refused():
     plan, image = plan_fixed_shape((4, 5), 2, 2), random_pixels((4, 5))
     for pixels, arguments, message in (
         (image, {"kernel": "cubic"}, "kernel 'cubic' is not known; choose from antialias, tf1-bilinear"),
         (image, {"pad_value": (1, 2)}, "one for each of 3 channels, got .1, 2."),
         *((image, {"pad_value": value}, "expected 0 to 255") for value in ((1, 2, 256), -1)),
-        (image[..., 0], {}, r"expected uint8 or uint16 \[h, w, c\]"),
-        (image.astype(np.float32), {}, r"expected uint8 or uint16 \[h, w, c\]"),
     ):
         with pytest.raises(UsageError, match=message):
             resize_image(pixels, plan, **arguments)

@@ -1,7 +1,5 @@
 """Do masks cover the pixels that pycocotools gives them, follow their pictures, and come out of PNG again?"""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -27,7 +25,7 @@ from halofeed.prep.voxels.masks import (
     stored_mask,
 )
 from halofeed.prep.voxels.merge import merge_class_masks
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.errors import SourceError
 
 # pycocotools 2.0.11 warns of its own __array__ under NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -212,16 +210,8 @@ def test_overlaps_and_masks_that_cannot_be_are_refused_with_classes_and_voxels()
     masks = [(1, mask_of(1, 1, 1, 1)), (2, mask_of(1, 0, 0, 0)), (2, mask_of(0, 1, 1, 0))]
     labels, overlapped = merge_class_masks(masks, "last", may_repeat=True)
     assert labels.tolist() == [[[2, 2, 2, 1]]] and overlapped == 3
-    for masks in ([], [(0, mask_of(1))], [(65536, mask_of(1))], [(1, mask_of(1))] * 2):
-        with pytest.raises(UsageError):
-            merge_class_masks(masks, "last")
-    with pytest.raises(UsageError, match="expected bool or integer"):
-        merge_class_masks([(1, mask_of(1, dtype="float32"))])
     with pytest.raises(SourceError, match="class 2: expected 1 x 1 x 3 voxels, got 1 x 1 x 2"):
         merge_class_masks([(1, mask_of(0, 1, 0)), (2, mask_of(1, 0))])
-    for mask in (np.full((2, 2), 255, np.uint8), np.zeros((2, 2), np.float32), np.zeros(4, np.uint8)):
-        with pytest.raises(UsageError, match=r"expected bool or uint8 \[h, w\] of 0 and 1"):
-            encode_mask_png(mask)
 
 
 @pytest.mark.parametrize("voxels", [(0, 1, 2), (-1, 0, 0), (3, 4, 4)])

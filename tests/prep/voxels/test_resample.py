@@ -1,7 +1,5 @@
 """Are the voxels of every plan those of the definition?"""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

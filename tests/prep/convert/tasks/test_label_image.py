@@ -1,7 +1,5 @@
 """Does every stored pixel of a 2-D segmentation have the class that its place has in the label image?"""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib
@@ -13,7 +11,7 @@ import pytest
 from PIL import Image
 
 from halofeed.prep.convert.tasks.label_image import read_label_image
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.errors import SourceError
 from tests.support.conversions import read_all, run_convert
 from tests.support.memory_cases import png_of, saved
 from tests.support.volume_support import rejected, write_table
@@ -188,15 +186,3 @@ def test_color_masks_other_sizes_and_missing_masks_are_refused_one_by_one(tmp_pa
         "2.png": "label file not found",
     }
     assert [*read_all(Path(done.folder), ["train"])] == ["3.png"]
-
-
-def test_pictures_with_depth_and_volumes_without_are_told_apart(tmp_path):
-    write_pictures(tmp_path / "s", orientations=(1,))
-    options = {"layout": "csv", "task": "segmentation"}
-    with pytest.raises(UsageError, match=r"0\.png is a picture, and nothing else"):
-        run_convert(tmp_path / "s", tmp_path / "o", depth=4, **options)
-    (tmp_path / "v").mkdir()
-    (tmp_path / "v/a.nii").write_bytes(b"")
-    write_table(tmp_path / "v", [("a", "a.nii", "")])
-    with pytest.raises(UsageError, match=r"a\.nii is a volume: say its static shape with --depth"):
-        run_convert(tmp_path / "v", tmp_path / "p", **options)

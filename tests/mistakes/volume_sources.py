@@ -1,0 +1,60 @@
+"""Small sources of volumes in files and of their labels."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.dicom_mask_writer import frames_of, saved, segmentation
+from tests.support.dicom_writer import write_volume
+from tests.support.mistakes import Prepare, preparing
+from tests.support.small_scans import AFFINE, image, mask, msd_document, reference_to, write_json
+from tests.support.volume_support import save_nifti
+
+SIZE = ("--depth", 5, "--height", 8, "--width", 9)
+MSD = msd_document("a.nii.gz")
+PATTERNS = ("--image-pattern", "{id}/ct.nii.gz", "--label-pattern", "{id}/seg.nii.gz")
+
+
+def pair(root: Path, image_name: str, mask_name: str) -> None:
+    save_nifti(root / image_name, image(), AFFINE)
+    save_nifti(root / mask_name, mask(), AFFINE)
+
+
+@preparing
+def medical(
+    source: Path, layout: str, document: dict[str, Any], *more: object, channel: str = ""
+) -> list[object]:
+    """An MSD or nnU-Net folder of one case."""
+    pair(source, f"imagesTr/a{channel}.nii.gz", "labelsTr/a.nii.gz")
+    write_json(source, document)
+    return ["--layout", layout, "--source", source, *SIZE, *more]
+
+
+@preparing
+def pairs(source: Path, *more: object) -> list[object]:
+    """A folder for each case, ct.nii.gz and seg.nii.gz in it."""
+    pair(source, "p1/ct.nii.gz", "p1/seg.nii.gz")
+    return ["--layout", "pairs", "--source", source, *SIZE, *(more or PATTERNS)]
+
+
+def seg_of(series: str, *names: str) -> bytes:
+    parts = {number: mask() == number for number in range(1, len(names) + 1)}
+    frames = [(n, d, pixels) for n, part in parts.items() for d, pixels in frames_of(part, True).items()]
+    made = segmentation(frames, AFFINE, dict(enumerate(names, start=1)))
+    made.ReferencedSeriesSequence = [reference_to(series)]
+    return saved(made)
+
+
+@preparing
+def dicom(source: Path, *more: object, **segs: bytes) -> list[object]:
+    """A series with SEG files beside it."""
+    write_volume(source / "ct", image(), AFFINE, series="1.2.1")
+    for name, data in segs.items():
+        (source / f"{name}.dcm").write_bytes(data)
+    return ["--layout", "dicom", "--source", source, *SIZE, *more]
+
+
+@preparing
+def label_map(source: Path, prepare: Prepare, text: str, name: str = "map.txt") -> list[object]:
+    """The same with a label map."""
+    (source.parent / name).write_text(text)
+    return [*prepare(source), "--label-map", source.parent / name]
