@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 
 import numpy as np
 import pytest
@@ -139,12 +138,6 @@ def test_every_record_comes_exactly_once_an_epoch(detection):
         len(loader)
 
 
-def test_without_shuffle_records_come_as_stored(draw, detection):
-    stored = [example["id"] for example in draw(11)]
-    loader = Loader(detection, batch_size=4, shuffle=False)
-    assert np.concatenate([loader.batch(step)["id"] for step in range(6)]).tolist() == (stored * 3)[:24]
-
-
 def test_evaluation_takes_equal_steps_on_every_host(detection):
     hosts = [Loader(detection, batch_size=8, training=False, shard_index=i, shard_count=4) for i in range(4)]
     assert {len(host) for host in hosts} == {2}
@@ -192,11 +185,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """,
         detection,
     )
-
-
-def test_a_loader_can_be_pickled(detection):
-    loader = Loader(detection, batch_size=4, seed=2, augment=[FlipLeftRight()])
-    same(pickle.loads(pickle.dumps(loader)).batch(3), loader.batch(3))
 
 
 def test_spec_says_what_comes(detection):

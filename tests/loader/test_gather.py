@@ -2,7 +2,6 @@
 
 import gc
 import re
-import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,8 +10,7 @@ import pytest
 
 from halofeed.loader import Loader
 from halofeed.loader.buffers import ALIGNMENT, BATCHES_IN_FLIGHT, BufferPool
-from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
-from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.errors import CorruptFileError, ManifestError
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip, idle_bytes
 
@@ -88,11 +86,6 @@ def test_a_cut_off_file_is_named_with_both_sizes(folder, suffix):
         copies(folder)
 
 
-def test_a_folder_of_versions_lists_them(folder):
-    with pytest.raises(UsageError, match=re.escape(str(folder))):
-        read_manifest(folder.parent)
-
-
 def test_an_unfinished_conversion_says_how_to_finish_it(folder):
     (folder / "manifest.json").unlink()
     with pytest.raises(ManifestError, match=r"(?s)not finished.*same `halofeed convert` again"):
@@ -130,12 +123,6 @@ def test_a_picture_larger_than_the_manifest_says_is_refused(draw, write):
 def test_empty_shards_are_passed_over(draw, write):
     loader = Loader(write(draw(3), shards=8), batch_size=3, training=False)
     assert loader.batch(0)["id"].tolist() == [example["id"] for example in draw(3)]
-
-
-def test_the_manifest_survives_a_copy_of_the_folder(draw, folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "moved")
-    assert isinstance(read_manifest(tmp_path / "moved"), Manifest)
-    assert copies(tmp_path / "moved").state(0) == copies(folder).state(0)
 
 
 def test_a_buffer_returns_when_the_last_view_dies():

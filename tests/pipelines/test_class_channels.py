@@ -15,16 +15,14 @@ from halofeed.inspection.html.report import write_report
 from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
-from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas import fields
 from halofeed.schemas.checksum import crc32c, mask_crc
-from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError, UsageError
+from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.trainer.mesh import make_mesh
-from halofeed.trainer.shared.facts import data_facts
 from tests.pipelines.test_volume_labels import (
     BODY,
     LEFT,
@@ -269,24 +267,9 @@ def test_each_region_of_nnunet_is_a_channel(tmp_path: Path) -> None:
 # What is refused, and what looks ------------------------------------------------------------------------
 
 
-def test_what_cannot_be_a_channel_each_is_refused_before_a_record_is_written(tmp_path: Path) -> None:
-    class_masks(tmp_path / "s", 17)
-    with pytest.raises(AnnotationsError, match=r"at most 16 classes, got 17; choose with --classes"):
-        convert(tmp_path / "s", tmp_path / "o")
-    assert not list((tmp_path / "o").rglob("*.tfrecord*"))
-    done = convert(tmp_path / "s", tmp_path / "o", classes=("c17", "c01"))
-    assert done.manifest.labels == {0: "background", 1: "c17", 2: "c01"}
-    with pytest.raises(UsageError, match="is for volumes; leave it out"):
-        Recipe(layout="class-masks", class_overlap="channels")
-    with pytest.raises(UsageError, match="--regions combine makes classes that do not overlap"):
-        Recipe(layout="nnunet", class_overlap="channels", regions="combine", **SIZE)
-
-
 def test_a_reader_that_knows_no_sets_refuses_the_manifest(tmp_path, monkeypatch):
     _, done = of_masks(tmp_path, 2)
     assert read_manifest(done.folder) == done.manifest
-    with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
-        data_facts(done.manifest, "train")
     fewer = dataclasses.replace(done.manifest, labels={0: "background", 1: "c01"})
     with pytest.raises(ManifestError, match=r"fields\.label\.shape: expected \(.*, 1\) of segmentation"):
         Manifest.from_json(fewer.to_json())

@@ -244,8 +244,6 @@ def test_a_set_whose_fingerprint_is_that_of_earlier_versions_is_known_to_be_the_
 def test_what_cannot_be_listed_in_the_job_is_refused_where_it_is_asked_for(tmp_path):
     draw_folders(tmp_path / "in", 6)
     job = {"source": str(tmp_path / "in"), "out": str(tmp_path / "out"), "name": "set", "listing": "job"}
-    with pytest.raises(UsageError, match=r"--listing job.*runner"):
-        convert(JobOptions(**job), RECIPE)
     touch(tmp_path, "train.txt", text=b"1.jpg")
     lists = (f"train={tmp_path / 'train.txt'}",)
     with pytest.raises(UsageError, match=r"--listing job.*lists"):

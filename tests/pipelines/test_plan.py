@@ -67,6 +67,11 @@ def test_wrong_options_are_refused_and_nothing_is_written(source, tmp_path):
         ({"split_lists": ("train=/no/such/list.txt",)}, UsageError, "/no/such/list.txt"),
         ({"split_lists": ("train.txt",)}, UsageError, "expected name=file"),
         ({"task": "detection"}, UsageError, "layout folders serves classification"),
+        (
+            {"keep": ("pose",)},
+            UsageError,
+            "expected some of category_id, group_of, keypoints, occluded, view",
+        ),
     ):
         fails_and_writes_nothing(kind, match, source, tmp_path / "out", **{**FOLDERS, **options})
 
@@ -228,14 +233,6 @@ def test_entries_of_lists_may_have_extensions_and_folders_above(tmp_path: Path, 
     write_lists(tmp_path / "src", train=first, val=" ".join(others))
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="voc", max_rejected=0)
     assert splits_of_voc(done.folder, ["train", "val"]) == {"cam1/a": "train", "cam2/a": "val", "v1.2": "val"}
-
-
-def test_an_entry_that_means_two_pictures_is_refused(tmp_path):
-    draw_voc(tmp_path / "src", "cam1/a", "cam2/a")
-    write_lists(tmp_path / "src", train="a")
-    words = r"ImageSets/Main/train.txt: a means Annotations/cam1/a.xml and Annotations/cam2/a.xml; .*cam2/a"
-    with pytest.raises(AnnotationsError, match=words):
-        run_convert(tmp_path / "src", tmp_path / "out", layout="voc")
 
 
 def test_lists_that_share_names_are_all_listed_and_can_be_chosen(tmp_path):

@@ -200,10 +200,7 @@ def test_a_job_that_never_begins_is_given_up_at_its_limit_and_told_of_before(mon
         watch.see({})
 
 
-def test_limits_and_restarts_are_for_other_runners_and_no_limit_is_shorter_than_their_signs(source, tmp_path):
-    for option in ({"max_silence_minutes": 5}, {"job_restarts": 1}):
-        with pytest.raises(UsageError, match="has no effect on this machine's own workers"):
-            run_convert(source, tmp_path, layout="folders", **option)
+def test_no_limit_is_shorter_than_the_signs_of_workers(source, tmp_path):
     for wrong in (0.5, float("nan")):
         with pytest.raises(UsageError, match=r"--max-silence-minutes .*: expected 1 or more"):
             convert_far(source, tmp_path, max_silence_minutes=wrong)

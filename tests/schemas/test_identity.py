@@ -92,12 +92,6 @@ def test_many_ids_are_checked_in_a_few_bytes_each() -> None:
     assert memory.peak / len(collected) < 20
 
 
-@pytest.mark.parametrize("name", ["cards", "a", "a_1", "x9"])
-def test_good_names_are_returned(name: str) -> None:
-    assert check_name(name) == name
-    assert check_split(name) == name
-
-
 @pytest.mark.parametrize(
     ("check", "option", "wrong"),
     [

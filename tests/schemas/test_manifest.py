@@ -305,11 +305,6 @@ def test_each_fault_is_found_under_its_attribute(change: dict[str, Any], attribu
     assert [place for place, _ in dataclasses.replace(GOOD, **change).problems()] == [attribute]
 
 
-def test_faults_are_found_together() -> None:
-    field = dataclasses.replace(GOOD, name="", keys=(), dtype="x", encoding="y", fill=())
-    assert [place for place, _ in field.problems()] == ["name", "keys", "dtype", "encoding", "fill"]
-
-
 def test_equal_fields_have_equal_json() -> None:
     whole, fraction = dataclasses.replace(GOOD, fill=(1,)), dataclasses.replace(GOOD, fill=(1.0,))
     assert whole == fraction

@@ -1,7 +1,5 @@
 """A saved run is restored bit for bit, whatever ended it and on whichever devices it resumes."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

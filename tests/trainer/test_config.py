@@ -16,8 +16,6 @@ def test_wrong_options_are_refused_when_they_are_given():
         ({"image_shape": (32, 32)}, r"image shape: expected \[height, width, channel\] .*, got \(32, 32\)"),
         ({"image_shape": (32, 0, 3)}, "image shape: expected .* each 1 or more"),
         ({"optimizer": "lion"}, "optimizer: expected one of sgd, adam, adamw, lamb, lars"),
-        ({"cores_per_replica": 4}, "pass --partition image=1,4,1,1"),
-        ({"partition": "image=1,4,1,1"}, "--cores-per-replica 4"),
         ({"average_decay": 1.0}, "average decay: expected 0 or more and less than 1"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -1,7 +1,5 @@
 """The masks of a perfect model overlay the source scan, in its own order of axes, and the source picture."""
 
-from __future__ import annotations
-
 import csv
 from typing import Any
 

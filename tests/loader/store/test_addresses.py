@@ -1,7 +1,5 @@
 """What a password or a token in an address comes to: requests have it, and nothing that is told or written."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Shards on the cache disk are complete, correct, bounded and shared, whatever process or disk fails."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import multiprocessing
