@@ -13,8 +13,6 @@ from tests.support.batches import same
 from tests.support.forks import forks
 from tests.support.scripts import run_script
 
-ALL_OPTIONAL = ["source", "key", "transform"]
-ALL_OPTIONAL += [f"{which}_{side}" for which in ("unpadded", "source") for side in ("height", "width")]
 STORAGE = [("raw", True), ("jpeg", True), ("jpeg", False), ("png", True), ("png", False)]
 
 
@@ -185,17 +183,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """,
         detection,
     )
-
-
-def test_spec_says_what_comes(detection):
-    loader = Loader(detection, batch_size=4, shard_count=2, include=[*ALL_OPTIONAL, "difficult", "size"])
-    batch = loader.batch(0)
-    assert list(batch) == list(loader.spec)
-    for name, array in batch.items():
-        assert array.shape == loader.spec[name].shape and array.dtype == loader.spec[name].dtype
-    assert loader.spec["boxes"].shape == (2, 4, 4) and loader.spec["transform"].shape == (2, 2, 3)
-    assert np.array_equal(batch["size"][:, 0], batch["unpadded_height"])
-    assert np.array_equal(batch["size"][:, 1], batch["unpadded_width"])
 
 
 USAGE = [

@@ -66,7 +66,6 @@ def test_wrong_usage_exits_2(source, tmp_path):
         (["--pad-value", "1,2"], "--pad-value: expected 1 or 3 values"),
         (["--group-pattern", "("], "not a regular expression"),
         (["--split-shares", "train=0,test=1"], "--split-shares: expected each above 0"),
-        (["--", "--bogus=1"], "after --, Beam knows no --bogus=1"),
     ):
         assert_readable(convert(source, tmp_path / "out", *more), 2, match)
         assert not (tmp_path / "out").exists()

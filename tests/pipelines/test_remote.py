@@ -14,7 +14,7 @@ from halofeed.pipelines import remote, spread
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.options import choose_runner
-from halofeed.pipelines.remote import SignsOfLife, _in_brief, _pause_after, _Watch, want
+from halofeed.pipelines.remote import _in_brief, _pause_after, _Watch, want
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, NotRunError, UsageError
@@ -129,21 +129,6 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
 @pytest.fixture
 def wanted(tmp_path) -> str:
     return want(OutputFolder(str(tmp_path)))
-
-
-def test_a_worker_gives_signs_of_life_as_long_as_its_job_is_wanted(wanted, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_SECONDS_BETWEEN_SIGNS", 0)
-    signs = SignsOfLife(wanted)
-    sizes = []
-    for _ in range(3):
-        signs.give()
-        (file,) = tmp_path.glob(".incomplete/alive-*")
-        sizes.append(file.stat().st_size)
-    assert sizes == [1, 2, 3]
-    Path(wanted).unlink()
-    with pytest.raises(JobError, match="was stopped, or another one goes on"):
-        signs.give()
-    assert file.stat().st_size == 3
 
 
 def called_by_job(folder: Path, call: Callable[[int], int]) -> list[int]:

@@ -321,8 +321,3 @@ def test_every_tasks_fields_are_without_faults_and_named_once(name: str, masks: 
     assert not [problem for field in fields for problem in field.problems()]
     assert len({field.name for field in fields}) == len(fields)
     assert fields[0].name == "image" and fields[0].fill == (1, 2, 3)
-
-
-def test_an_unknown_task_is_wrong_usage_that_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="unknown task 'depth'; known: classification, detection"):
-        task_named("depth")

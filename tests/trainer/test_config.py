@@ -1,6 +1,5 @@
 """The options of a run are read, checked and changed as documented."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,6 @@ def test_a_setting_that_cannot_be_names_itself():
     ):
         with pytest.raises(UsageError, match=message):
             TrainConfig().changed([setting])
-
-
-def test_a_config_survives_json() -> None:
-    augment, rates = ({"name": "FlipLeftRight"},), (1.0, 0.5, 0.1)
-    config = TrainConfig(image_shape=(8, 8, 3), augment=augment, boundaries=(3, 5), rates=rates)
-    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize("name", named_configs())
