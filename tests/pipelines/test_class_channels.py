@@ -107,17 +107,13 @@ def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> 
     assert verify(done.folder).ok, str(verify(done.folder))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"spacing_mm": (2.0, 1.5, 1.1), "depth": 7, "height": 12, "width": 13},
-        {"spacing_mm": (4.0, 2.5, 2.5), "mask_interpolation": "nearest", "center": "foreground"},
-        {"fit": "stretch", "depth": 9, "height": 6, "width": 7},
-        {"fit": "tiles", "depth": 3, "height": 6, "width": 6, "tile_overlap": (1, 2, 2)},
-    ],
-    ids=["plain", "finer", "coarser", "stretch", "tiles"],
-)
+GRIDS = [{}, {"spacing_mm": (2.0, 1.5, 1.1), "depth": 7, "height": 12, "width": 13}]
+GRIDS += [{"spacing_mm": (4.0, 2.5, 2.5), "mask_interpolation": "nearest", "center": "foreground"}]
+GRIDS += [{"fit": "stretch", "depth": 9, "height": 6, "width": 7}]
+GRIDS += [{"fit": "tiles", "depth": 3, "height": 6, "width": 6, "tile_overlap": (1, 2, 2)}]
+
+
+@pytest.mark.parametrize("options", GRIDS, ids=["plain", "finer", "coarser", "stretch", "tiles"])
 def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_turns_and_crops(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:

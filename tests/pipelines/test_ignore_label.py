@@ -74,13 +74,6 @@ def test_the_void_of_voc_is_ignored_by_default_and_with_a_word(tmp_path, capsys)
     assert as_class.manifest.ignore_label is None and VOID in as_class.manifest.labels
 
 
-def test_folders_of_voc_are_pairs_whose_void_is_ignored(tmp_path: Path) -> None:
-    draw_pictures(tmp_path / "s", ring())
-    (tmp_path / "s/images").rename(tmp_path / "s/JPEGImages")
-    (tmp_path / "s/masks").rename(tmp_path / "s/SegmentationClass")
-    assert convert(tmp_path / "s", tmp_path / "o").manifest.ignore_label == VOID
-
-
 @pytest.mark.parametrize(("value", "stored"), [(255, 255), (2, 2), (0, 255)])
 def test_every_value_can_be_ignored_and_no_class_becomes_it(tmp_path: Path, value: int, stored: int) -> None:
     options = {"map_classes": ("2=two", "255=border")} if not value else {}

@@ -10,7 +10,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.errors import UsageError
 from tests.support.conversions import run_convert
 from tests.support.dicom_writer import write_volume
 from tests.support.small_scans import AFFINE, SHAPE, SIZE, image
@@ -84,13 +84,6 @@ def test_of_a_file_without_orientation_the_user_says_how_it_lies(tmp_path: Path)
     done = run_convert(table, tmp_path / "b", unoriented="neurological", **TABLE)
     assert np.array_equal(only(done).image[..., 0], draw())
     assert findings(done) == {"no orientation given (noted)": 1}
-
-
-def test_more_voxels_than_allowed_are_allowed_by_the_option_that_is_named(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "s", save_nifti(tmp_path / "s/a.nii", draw(), AFFINE))
-    with pytest.raises(JobError, match=r"more voxels than allowed .*--max-voxels \d+ allows it"):
-        run_convert(table, tmp_path / "a", max_voxels=359, **TABLE)
-    assert not rejected(run_convert(table, tmp_path / "b", max_voxels=360, **TABLE))
 
 
 WHOLE = (8, 10, 12)

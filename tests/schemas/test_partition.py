@@ -45,28 +45,22 @@ def test_every_spelling_of_per_host_v2_is_taken(mode):
     assert from_lists([1, 4, 1, 1], mode=mode).cores_per_replica == 4
 
 
-@pytest.mark.parametrize(
-    ("dims", "options", "message"),
-    [
-        ([], {}, "one or two elements"),
-        ([[1, 4, 1, 1], None, None], {}, "one or two elements"),
-        ([[1, 4, 1, 1]], {"mode": True}, "needs PER_HOST_V2"),
-        ([[1, 4, 1, 1]], {"mode": Mode.PER_HOST_V1}, "needs PER_HOST_V2"),
-        ([[1, 4, 1, 1]], {"cores": None}, "num_cores_per_replica"),
-        ([[1, 3, 1, 1]], {"cores": 3}, "1, 2, 4, 8, 16, 32, 64, 128"),
-        ([[1, 256, 1, 1]], {"cores": 256}, "1, 2, 4, 8, 16, 32, 64, 128"),
-        ([None], {}, "expected the features' dims, got None"),
-        ([1, 4, 1, 1], {}, "wrap the dims"),
-        ([[1, 4, 0, 1]], {}, "at least 1"),
-        ([[-1, -4, 1, 1]], {}, "at least 1"),
-        ([[]], {}, "at least 1"),
-        ([[1, 2.0, 2, 1]], {}, "whole numbers"),
-        ([[1, 2, 1, 1]], {}, "product is the cores per replica, 4"),
-        ([[1, 8, 1, 1]], {}, "product is the cores per replica, 4"),
-        ([{"image": [1, 4, 1, 1]}, {"image": None}], {}, "a feature and a label"),
-        ([{"image": "1,4,1,1"}], {}, "expected parts along each axis"),
-    ],
-)
+MISTAKES = [([], {}, "one or two elements"), ([[1, 4, 1, 1], None, None], {}, "one or two elements")]
+MISTAKES += [([[1, 4, 1, 1]], {"mode": True}, "needs PER_HOST_V2")]
+MISTAKES += [([[1, 4, 1, 1]], {"mode": Mode.PER_HOST_V1}, "needs PER_HOST_V2")]
+MISTAKES += [([[1, 4, 1, 1]], {"cores": None}, "num_cores_per_replica")]
+MISTAKES += [([[1, 3, 1, 1]], {"cores": 3}, "1, 2, 4, 8, 16, 32, 64, 128")]
+MISTAKES += [([[1, 256, 1, 1]], {"cores": 256}, "1, 2, 4, 8, 16, 32, 64, 128")]
+MISTAKES += [([None], {}, "expected the features' dims, got None"), ([1, 4, 1, 1], {}, "wrap the dims")]
+MISTAKES += [([[1, 4, 0, 1]], {}, "at least 1"), ([[-1, -4, 1, 1]], {}, "at least 1")]
+MISTAKES += [([[]], {}, "at least 1"), ([[1, 2.0, 2, 1]], {}, "whole numbers")]
+MISTAKES += [([[1, 2, 1, 1]], {}, "product is the cores per replica, 4")]
+MISTAKES += [([[1, 8, 1, 1]], {}, "product is the cores per replica, 4")]
+MISTAKES += [([{"image": [1, 4, 1, 1]}, {"image": None}], {}, "a feature and a label")]
+MISTAKES += [([{"image": "1,4,1,1"}], {}, "expected parts along each axis")]
+
+
+@pytest.mark.parametrize(("dims", "options", "message"), MISTAKES)
 def test_a_construction_mistake_is_refused(dims, options, message):
     with pytest.raises(ValueError, match=message):
         from_lists(*dims, **options)  # type: ignore[arg-type]

@@ -116,13 +116,10 @@ def test_a_mask_of_a_dicom_series_lies_where_simpleitk_puts_the_series(test_data
 # The drawn phantom --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "resampled"),
-    [
-        (size(44, 72, 88), False),
-        ({**size(70, 68, 72), "spacing_mm": (1.9, 1.7, 2)}, True),
-    ],
-)
+PHANTOMS = [(size(44, 72, 88), False), ({**size(70, 68, 72), "spacing_mm": (1.9, 1.7, 2)}, True)]
+
+
+@pytest.mark.parametrize(("options", "resampled"), PHANTOMS)
 @pytest.mark.parametrize("probabilities", [True, False])
 def test_the_phantom_comes_back_from_any_orientation_and_tilt(tmp_path, options, resampled, probabilities):
     rows = write_phantom(tmp_path / "scans", range(0, 48, 7), {"tilted": TILTED, "turned": TURNED})

@@ -11,15 +11,11 @@ from halofeed.trainer.platform import configure_platform, platform_environment
 from tests.support.scripts import run_script
 from tests.support.training import run_processes
 
+MESHES = [(1, {"replica": 8}), (2, {"replica": 4, "core0": 2})]
+MESHES += [(8, {"replica": 1, "core0": 2, "core1": 2, "core2": 2})]
 
-@pytest.mark.parametrize(
-    ("cores", "shape"),
-    [
-        (1, {"replica": 8}),
-        (2, {"replica": 4, "core0": 2}),
-        (8, {"replica": 1, "core0": 2, "core1": 2, "core2": 2}),
-    ],
-)
+
+@pytest.mark.parametrize(("cores", "shape"), MESHES)
 def test_a_mesh_has_replicas_and_core_axes_of_two_and_without_one_an_activation_is_left_alone(cores, shape):
     mesh = make_mesh(cores)
     assert dict(mesh.shape) == shape
@@ -29,22 +25,15 @@ def test_a_mesh_has_replicas_and_core_axes_of_two_and_without_one_an_activation_
     assert constrain(activation, None, (1, 2, 1, 1)) is activation
 
 
-@pytest.mark.parametrize(
-    ("shape", "dims", "split"),
-    [
-        ((8, 16, 16, 4), (1, 8, 1, 1), True),
-        ((8, 8, 16, 4), (1, 8, 1, 1), False),
-        ((8, 20, 20, 4), (1, 8, 1, 1), False),
-        ((8, 8, 4, 4), (1, 4, 2, 1), True),
-        ((8, 8, 2, 4), (1, 4, 2, 1), False),
-        ((8, 4, 1, 4), (1, 1, 1, 1), False),
-        ((8, 16, 8, 8, 4), (1, 4, 2, 1, 1), True),
-        ((8, 16, 2, 8, 4), (1, 4, 2, 1, 1), False),
-        ((8, 3, 16, 5, 4), (1, 1, 8, 1, 1), True),
-        ((8, 16, 8, 8, 4), (1, 8, 1, 1, 1), True),
-        ((8, 12, 8, 8, 4), (1, 8, 1, 1, 1), False),
-    ],
-)
+ACTIVATIONS = [((8, 16, 16, 4), (1, 8, 1, 1), True), ((8, 8, 16, 4), (1, 8, 1, 1), False)]
+ACTIVATIONS += [((8, 20, 20, 4), (1, 8, 1, 1), False), ((8, 8, 4, 4), (1, 4, 2, 1), True)]
+ACTIVATIONS += [((8, 8, 2, 4), (1, 4, 2, 1), False), ((8, 4, 1, 4), (1, 1, 1, 1), False)]
+ACTIVATIONS += [((8, 16, 8, 8, 4), (1, 4, 2, 1, 1), True), ((8, 16, 2, 8, 4), (1, 4, 2, 1, 1), False)]
+ACTIVATIONS += [((8, 3, 16, 5, 4), (1, 1, 8, 1, 1), True), ((8, 16, 8, 8, 4), (1, 8, 1, 1, 1), True)]
+ACTIVATIONS += [((8, 12, 8, 8, 4), (1, 8, 1, 1, 1), False)]
+
+
+@pytest.mark.parametrize(("shape", "dims", "split"), ACTIVATIONS)
 def test_an_activation_is_split_along_every_axis_of_its_image_or_along_none(shape, dims, split):
     first, *others, last = activation_spec(shape, dims)
     assert (first, last) == ("replica", None)
