@@ -1,38 +1,13 @@
 """Numbers kept in memory are those of the records, and no record is parsed again for them."""
 
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
 import pytest
 
 from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mosaic, RandomCrop, ScaleJitter
 from halofeed.loader import columns as columns_module
 from halofeed.loader import record as record_module
-from halofeed.loader.columns import Columns
 from halofeed.loader.filling import Filler
 from tests.support.batches import same
 from tests.support.level_rows import others
-
-
-def test_threads_that_keep_at_the_same_time_lose_and_mix_up_nothing():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            for _ in range(300):
-                columns = Columns(64)
-
-                def work(first, columns=columns):
-                    for number in range(first, 64, 4):
-                        columns.keep("label", number, np.array(1 + number))
-
-                list(pool.map(work, range(4)))
-                found = [columns.get("label", number) for number in range(64)]
-                assert found == [1 + number for number in range(64)]
-    finally:
-        sys.setswitchinterval(interval)
-
 
 STORAGE = [("raw", True), ("jpeg", False), ("jpeg", True), ("png", False)]
 AUGMENT = {

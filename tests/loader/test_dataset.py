@@ -212,7 +212,6 @@ USAGE = [
     ({"cache": "disk:/tmp/none", "cache_bytes": 5}, r"cache_bytes 5: .* largest shard has .*; allow more"),
     ({"on_corrupt": "ignore"}, r"on_corrupt: expected one of fail, skip, got 'ignore'"),
     ({"path": "tape://bucket/cards/1.0.0"}, r"tape://bucket/cards/1.0.0: .*; expected a local folder, gs:"),
-    ({"path": "memory://none/1.0.0"}, r"memory://none/1.0.0/manifest.json: there is none; name the folder"),
     ({"path": "memory://none/1.0.0", "concurrent_reads": 0}, r"concurrent_reads: expected 1 or more, got 0"),
 ]
 

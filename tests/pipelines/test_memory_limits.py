@@ -182,18 +182,6 @@ def test_the_records_are_the_same_however_many_threads_share_the_bound(tmp_path:
     assert first["rejected.jsonl"], "some take more than the bound"
 
 
-@pytest.mark.long
-def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "src", 4)
-    with (tmp_path / "src/hat/large.bmp").open("wb") as file:
-        file.truncate(3 << 30)
-    folder, peak = convert_in_child(tmp_path / "src", tmp_path / "out", max_memory=300)
-    (entry,) = rejected_entries(folder)
-    assert (entry["source"], entry["reason"]) == ("hat/large.bmp", TOO_MUCH)
-    assert peak < 300 * MEBIBYTE
-    assert run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_memory=300).was_there
-
-
 def test_what_a_machine_has_too_little_memory_for_another_run_converts(tmp_path, monkeypatch):
     draw_folders(tmp_path / "src", 4)
     (tmp_path / "src/hat/large.png").write_bytes(even_png(6000, 6000, 8, 6))

@@ -148,8 +148,6 @@ def test_segments_in_several_layers_are_classes_that_may_overlap(tmp_path: Path)
     layers = np.stack([mask(), (mask(1) > 1).astype(np.uint8)])
     names = {1: "liver", 2: "kidney", 101: "tumor"}
     source = table_of(tmp_path / "s", "a.seg.nrrd", (layers, names))
-    with pytest.raises(JobError, match=r"--class-overlap last or first decides, channels keeps both"):
-        convert(source, tmp_path / "o")
     done = convert(source, tmp_path / "p", class_overlap="channels")
     assert done.manifest.labels == {0: "background", 1: "liver", 2: "kidney", 3: "tumor"}
     (label,) = labels_of(done)

@@ -199,8 +199,6 @@ def test_msd_has_its_classes_channels_and_prediction_cases(tmp_path):
     assert done.manifest.labels == {0: "background", 1: "oedema", 2: "core"} and not done.manifest.rejected
     names = {f"imagesT{'s' if n == 2 else 'r'}/a_{n}.nii.gz": n for n in range(3)}
     check(done, {k: ("test", None) if n == 2 else ("train", n) for k, n in names.items()}, channels=2)
-    with pytest.raises(UsageError, match=r"--channels 1: the data set has 2 \(M0, M1\); say --channels 2"):
-        run_convert(tmp_path / "s", tmp_path / "p", layout="msd", **SIZE)
 
 
 def test_class_masks_merge_into_one_label_volume(test_data, tmp_path):

@@ -94,12 +94,6 @@ def test_a_mistake_against_the_first_batch_is_refused(dims, features, labels, me
         from_lists(*dims).check_inputs(features, labels, replicas=2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("labels", [None, (8,), {"class": (8,), "mask": MASK}])
-@pytest.mark.parametrize("dims", [[FEATURES], [FEATURES, None]])
-def test_missing_or_none_label_dims_leave_every_label_whole(dims, labels):
-    from_lists(*dims).check_inputs({"image": IMAGE}, labels)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("parts", [[1], [1, 1], [1, 1, 1, 1, 1]])
 def test_a_product_of_one_is_a_whole_copy_at_any_rank(parts):
     assert Partition(cores_per_replica=4, dims={"image": parts}).resolve({"image": IMAGE}) == {"image": None}

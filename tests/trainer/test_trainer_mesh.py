@@ -5,10 +5,9 @@ import pytest
 from jax.sharding import AxisType
 
 from halofeed.schemas.errors import UsageError
-from halofeed.trainer.distributed import agree_any, is_chief, start_processes
+from halofeed.trainer.distributed import start_processes
 from halofeed.trainer.mesh import activation_spec, constrain, make_mesh
 from halofeed.trainer.platform import configure_platform, platform_environment
-from tests.support.scripts import run_script
 from tests.support.training import run_processes
 
 MESHES = [(1, {"replica": 8}), (2, {"replica": 4, "core0": 2})]
@@ -49,12 +48,6 @@ def test_other_xla_flags_are_kept_and_an_old_count_is_replaced():
     assert after["JAX_PLATFORMS"] == "cpu"
 
 
-def test_a_new_process_sees_the_virtual_devices():
-    program = "import sys; from halofeed.trainer.platform import configure_platform; "
-    program += "assert 'jax' not in sys.modules; configure_platform(3); import jax; print(jax.devices())"
-    assert run_script(program).strip() == "[CpuDevice(id=0), CpuDevice(id=1), CpuDevice(id=2)]"
-
-
 def test_it_is_refused_once_jax_is_imported_and_for_fewer_than_one_device():
     with pytest.raises(UsageError, match="JAX is already imported"):
         configure_platform(8)
@@ -87,13 +80,6 @@ def test_two_processes_sum_over_all_their_devices_and_agree():
     total = float(sum(number**2 for number in range(16)))
     expected = f"4 {total} {{}} [False, True, True]"
     assert outputs == [expected.format(True), expected.format(False)]
-
-
-def test_a_single_process_needs_no_settings_and_agrees_with_itself():
-    start_processes(None, None, None)
-    assert is_chief()
-    assert agree_any(True) is True
-    assert agree_any(False) is False
 
 
 def test_partial_and_impossible_settings_are_refused():
