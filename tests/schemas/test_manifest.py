@@ -282,12 +282,12 @@ AXES = ("height", "width", "channel")
 GOOD = Field(name="image", keys=("image/encoded",), dtype="uint8", axes=AXES, shape=(4, 5, 3), encoding="raw")
 
 
-FAULTS = [({"name": ""}, "name"), ({"keys": ()}, "keys"), ({"keys": ("")}, "keys")]
+FAULTS = [({"name": ""}, "name"), ({"keys": ()}, "keys"), ({"keys": ("",)}, "keys")]
 FAULTS += [({"dtype": "complex64"}, "dtype"), ({"dtype": "str"}, "dtype"), ({"encoding": "webp"}, "encoding")]
-FAULTS += [({"axes": ("height", "width", "color")}, "axes"), ({"axes": ("height")}, "shape")]
+FAULTS += [({"axes": ("height", "width", "color")}, "axes"), ({"axes": ("height",)}, "shape")]
 FAULTS += [({"shape": (4, 0, 3)}, "shape"), ({"encoding": "list", "shape": (), "axes": ()}, "shape")]
 FAULTS += [({"encoding": "sets", "shape": (), "axes": ()}, "axes"), ({"fill": ()}, "fill")]
-FAULTS += [({"fill": (float("nan"))}, "fill")]
+FAULTS += [({"fill": (float("nan"),)}, "fill")]
 
 
 @pytest.mark.parametrize(("change", "attribute"), FAULTS)
