@@ -205,7 +205,7 @@ def test_a_picture_too_long_to_encode_costs_its_own_record(tmp_path: Path, encod
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", resize="none", encoding=encoding)
     (entry,) = rejected_entries(done.folder)
     assert (entry["source"], entry["stage"]) == ("hat/long.png", "encode")
-    assert f"1 x {width} pixels" in entry["detail"] and "--encoding raw" in entry["detail"]
+    assert f"1 x {width} pixels" in entry["detail"] and "take --encoding" in entry["detail"]
 
 
 def peaks(folder: Path, **options: int) -> list[int]:
