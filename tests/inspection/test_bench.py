@@ -25,7 +25,7 @@ from halofeed.loader import FlipLeftRight, Loader
 from halofeed.loader.device import Brightness, augment_on_device
 from halofeed.loader.native import kernel
 from halofeed.loader.picture import draw_batch
-from halofeed.schemas.errors import PartitionError, UsageError
+from halofeed.schemas.errors import UsageError
 from tests.support.conversions import draw_folders, run_convert
 
 
@@ -117,9 +117,7 @@ def test_a_partition_needs_no_recipe(photos, tmp_path):
     [
         ({"output": "batch.jpg"}, UsageError, "written as PNG; name a .png"),
         ({"split": "none"}, UsageError, "no split 'none'"),
-        ({"partition": "image=1,64,1,1"}, PartitionError, "height of size 16 does not divide by 64"),
         ({"partition": "rows=4"}, UsageError, "--partition rows=4: .* such as image=1,2,1,1"),
-        ({"partition": "image=1,3,1,1;label=1,2,1"}, PartitionError, "^((?!--cores-per-replica).)*$"),
         ({"augment": [{"name": "Spin"}]}, UsageError, "augment 'Spin': not known"),
     ],
 )

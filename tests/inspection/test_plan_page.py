@@ -69,11 +69,6 @@ def test_a_terminal_shows_a_line_a_split_the_one_to_take_and_the_reasons() -> No
     assert "CACM 2020" in text and "libtpu 0.0.42.1" in text
 
 
-def test_where_nothing_fits_it_says_what_may_help() -> None:
-    none = {**plan(), "recommended": None, "splits": plan()["splits"][:1]}
-    assert "Nothing fits: take more cores" in describe_plan(none)
-
-
 def test_savings_and_a_search_are_told() -> None:
     small = plan()["splits"][1]
     change = {"change": "--remat", "split": {**small, "flops": 1e13}}

@@ -1,7 +1,6 @@
 """Is a loader of chosen records that of a data set of just these, and do others take the place of unreadable ones?"""
 
 import shutil
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -41,13 +40,6 @@ def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, 
             assert some.find(int(some[number]["id"])) == number
     with pytest.raises(UsageError, match="has no such record"):
         some.find(next(example["id"] for example in examples if not odd(example["id"])))
-
-
-def test_evaluation_gives_each_of_them_once(folder):
-    seen = Counter()
-    for batch in Loader(folder, batch_size=3, training=False, where=odd):
-        seen.update(batch["id"][batch["valid"]].tolist())
-    assert set(seen.values()) == {1} and all(identity % 2 for identity in seen)
 
 
 def test_a_state_is_of_the_same_records(folder):

@@ -1,62 +1,13 @@
 """Numbers kept in memory are those of the records, and no record is parsed again for them."""
 
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
 import pytest
 
 from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mosaic, RandomCrop, ScaleJitter
 from halofeed.loader import columns as columns_module
 from halofeed.loader import record as record_module
-from halofeed.loader.columns import Columns, Lists
 from halofeed.loader.filling import Filler
 from tests.support.batches import same
 from tests.support.level_rows import others
-
-
-def test_threads_that_keep_at_the_same_time_lose_and_mix_up_nothing():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            for _ in range(300):
-                columns = Columns(64)
-
-                def work(first, columns=columns):
-                    for number in range(first, 64, 4):
-                        columns.keep("label", number, np.array(1 + number))
-
-                list(pool.map(work, range(4)))
-                found = [columns.get("label", number) for number in range(64)]
-                assert found == [1 + number for number in range(64)]
-    finally:
-        sys.setswitchinterval(interval)
-
-
-def test_objects_kept_by_threads_are_their_records(monkeypatch):
-    monkeypatch.setattr(columns_module, "MOST_LIST_BYTES", 64 * 300)
-    lists, rng = Lists(), np.random.default_rng(0)
-    given = [
-        {"boxes": rng.random((count, 4), np.float32), "is_crowd": rng.random(count) < 0.5}
-        for count in rng.integers(0, 9, 400)
-    ]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lists.keep, range(400), given))
-    kept = np.array([number for number in range(400) if lists.rows(np.array([number])) is not None])
-    assert 50 < len(kept) < 200, "no more than there is room for"
-    found, counts = lists.rows(rng.permutation(kept)[:20])
-    assert len(found["boxes"]) == counts.sum()
-    assert lists.rows(np.array([kept[0], 399])) is None
-    found, counts = lists.rows(kept)
-    assert counts.tolist() == [len(given[number]["boxes"]) for number in kept]
-    for name in ("boxes", "is_crowd"):
-        assert np.array_equal(found[name], np.concatenate([given[number][name] for number in kept]))
-    lists.forget(slice(0, 400))
-    assert all(lists.rows(np.array([number])) is None for number in kept)
-    lists.keep(399, given[399])
-    assert np.array_equal(lists.rows(np.array([399]))[0]["boxes"], given[399]["boxes"])
-
 
 STORAGE = [("raw", True), ("jpeg", False), ("jpeg", True), ("png", False)]
 AUGMENT = {

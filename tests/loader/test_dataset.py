@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from tests.support.batches import same
 from tests.support.forks import forks
 from tests.support.scripts import run_script
 
-ALL_OPTIONAL = ["source", "key", "transform"]
-ALL_OPTIONAL += [f"{which}_{side}" for which in ("unpadded", "source") for side in ("height", "width")]
 STORAGE = [("raw", True), ("jpeg", True), ("jpeg", False), ("png", True), ("png", False)]
 
 
@@ -139,12 +136,6 @@ def test_every_record_comes_exactly_once_an_epoch(detection):
         len(loader)
 
 
-def test_without_shuffle_records_come_as_stored(draw, detection):
-    stored = [example["id"] for example in draw(11)]
-    loader = Loader(detection, batch_size=4, shuffle=False)
-    assert np.concatenate([loader.batch(step)["id"] for step in range(6)]).tolist() == (stored * 3)[:24]
-
-
 def test_evaluation_takes_equal_steps_on_every_host(detection):
     hosts = [Loader(detection, batch_size=8, training=False, shard_index=i, shard_count=4) for i in range(4)]
     assert {len(host) for host in hosts} == {2}
@@ -194,22 +185,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     )
 
 
-def test_a_loader_can_be_pickled(detection):
-    loader = Loader(detection, batch_size=4, seed=2, augment=[FlipLeftRight()])
-    same(pickle.loads(pickle.dumps(loader)).batch(3), loader.batch(3))
-
-
-def test_spec_says_what_comes(detection):
-    loader = Loader(detection, batch_size=4, shard_count=2, include=[*ALL_OPTIONAL, "difficult", "size"])
-    batch = loader.batch(0)
-    assert list(batch) == list(loader.spec)
-    for name, array in batch.items():
-        assert array.shape == loader.spec[name].shape and array.dtype == loader.spec[name].dtype
-    assert loader.spec["boxes"].shape == (2, 4, 4) and loader.spec["transform"].shape == (2, 2, 3)
-    assert np.array_equal(batch["size"][:, 0], batch["unpadded_height"])
-    assert np.array_equal(batch["size"][:, 1], batch["unpadded_width"])
-
-
 USAGE = [
     ({"batch_size": 0}, "batch_size"),
     ({"batch_size": 4.0}, "batch_size: expected a whole number, got 4.0"),
@@ -237,7 +212,6 @@ USAGE = [
     ({"cache": "disk:/tmp/none", "cache_bytes": 5}, r"cache_bytes 5: .* largest shard has .*; allow more"),
     ({"on_corrupt": "ignore"}, r"on_corrupt: expected one of fail, skip, got 'ignore'"),
     ({"path": "tape://bucket/cards/1.0.0"}, r"tape://bucket/cards/1.0.0: .*; expected a local folder, gs:"),
-    ({"path": "memory://none/1.0.0"}, r"memory://none/1.0.0/manifest.json: there is none; name the folder"),
     ({"path": "memory://none/1.0.0", "concurrent_reads": 0}, r"concurrent_reads: expected 1 or more, got 0"),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mixture, RandomCrop
+from halofeed.loader import Loader, Mixture
 from halofeed.loader.draws import Draws
 from halofeed.loader.sampler import Sampler
 from halofeed.schemas.errors import CorruptFileError, UsageError
@@ -45,13 +45,6 @@ def test_over_many_epochs_a_share_is_kept_within_a_few_draws(weights, seed):
     assert np.abs(counts - weights / weights.sum() * len(weights) * 1000).max() < 8
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 1000, 65_537])
-def test_equal_weights_are_each_record_once(count):
-    draws = Draws.weighted(count, np.arange(count), np.full(count, 0.1))
-    for epoch in range(3):
-        assert sorted(epoch_of(draws, epoch).tolist()) == list(range(count))
-
-
 def classified(draw, counts):
     examples = draw(sum(counts), task="classification")
     for example, label in zip(examples, np.repeat(np.arange(len(counts)), counts), strict=True):
@@ -80,15 +73,6 @@ def test_shares_of_classes_are_kept(draw, write):
     folder = write(examples)
     rows = rows_of(Loader(folder, batch_size=16, draw_by={0: 3, 2: 1}), 5)
     assert Counter(rows["label"].tolist()) == {0: 60, 2: 20}
-
-
-def test_a_draw_of_the_same_record_looks_different(draw, write):
-    folder = write(draw(6, vary=False))
-    augment = [FlipLeftRight(), FlipUpDown(), RandomCrop(12, 12)]
-    weights = np.array([1, 0, 0, 0, 0, 0])
-    batch = Loader(folder, batch_size=6, augment=augment, draw_by=weights).batch(0)
-    assert len(set(batch["id"].tolist())) == 1
-    assert len({image.tobytes() for image in batch["image"]}) > 3
 
 
 def test_objects_decide_in_detection(draw, write):

@@ -1,20 +1,15 @@
 """Are records found where the index says, is damage named, and does memory come back?"""
 
-import gc
 import re
-import shutil
 import struct
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from halofeed.loader import Loader
-from halofeed.loader.buffers import ALIGNMENT, BATCHES_IN_FLIGHT, BufferPool
-from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
-from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.errors import CorruptFileError, ManifestError
 from halofeed.schemas.tfrecord import read_records
-from tests.support.batches import flip, idle_bytes
+from tests.support.batches import flip
 
 
 @pytest.fixture
@@ -88,11 +83,6 @@ def test_a_cut_off_file_is_named_with_both_sizes(folder, suffix):
         copies(folder)
 
 
-def test_a_folder_of_versions_lists_them(folder):
-    with pytest.raises(UsageError, match=re.escape(str(folder))):
-        read_manifest(folder.parent)
-
-
 def test_an_unfinished_conversion_says_how_to_finish_it(folder):
     (folder / "manifest.json").unlink()
     with pytest.raises(ManifestError, match=r"(?s)not finished.*same `halofeed convert` again"):
@@ -130,54 +120,3 @@ def test_a_picture_larger_than_the_manifest_says_is_refused(draw, write):
 def test_empty_shards_are_passed_over(draw, write):
     loader = Loader(write(draw(3), shards=8), batch_size=3, training=False)
     assert loader.batch(0)["id"].tolist() == [example["id"] for example in draw(3)]
-
-
-def test_the_manifest_survives_a_copy_of_the_folder(draw, folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "moved")
-    assert isinstance(read_manifest(tmp_path / "moved"), Manifest)
-    assert copies(tmp_path / "moved").state(0) == copies(folder).state(0)
-
-
-def test_a_buffer_returns_when_the_last_view_dies():
-    pool = BufferPool()
-    array = pool.empty((4, 5), np.float32)
-    address = array.ctypes.data
-    view = array.reshape(-1)[3:].view(np.uint8)
-    del array
-    gc.collect()
-    assert idle_bytes(pool) == 0
-    assert pool.empty((4, 5), np.float32).ctypes.data != address
-    del view
-    taken = [pool.empty((4, 5), np.float32) for _ in range(3)]
-    assert address in {array.ctypes.data for array in taken}
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (3, 7), (0, 4)])
-@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.float32])
-def test_buffers_are_aligned_and_writable(shape, dtype):
-    array = BufferPool().empty(shape, dtype)
-    assert array.shape == shape and array.dtype == dtype and array.ctypes.data % ALIGNMENT == 0
-    array[...] = 1
-    assert (array == 1).all()
-
-
-def test_the_pool_keeps_a_bounded_number_of_buffers():
-    pool = BufferPool()
-    arrays = [pool.empty((1000,), np.uint8) for _ in range(50)]
-    del arrays
-    assert idle_bytes(pool) == BATCHES_IN_FLIGHT * (1000 + ALIGNMENT)
-
-
-def test_threads_never_share_a_buffer():
-    pool, wrong = BufferPool(), []
-
-    def work(number):
-        for _ in range(2000):
-            array = pool.empty((64,), np.int64)
-            array[:] = number
-            if (array != number).any():
-                wrong.append(number)
-
-    with ThreadPoolExecutor(4) as workers:
-        list(workers.map(work, range(4)))
-    assert not wrong

@@ -129,8 +129,6 @@ def test_other_64_bit_integers_are_refused_rather_than_cut() -> None:
 def test_what_does_not_fit_is_refused_with_the_cure() -> None:
     mesh = make_mesh(4)
     partition = Partition(cores_per_replica=4, dims={"image": [1, 4, 1, 1]})
-    with pytest.raises(PartitionError, match="batch of 7 does not divide by the 2 replicas"):
-        mesh_specs(mesh, partition, {"image": (7, 8, 8, 3)})
     with pytest.raises(PartitionError, match=r"build it with halofeed.trainer.mesh.make_mesh\(4\)"):
         mesh_specs(make_mesh(2), partition, {"image": (8, 8, 8, 3)})
     specs = {"image": PartitionSpec(None, ("core0", "core1"))}
@@ -138,5 +136,3 @@ def test_what_does_not_fit_is_refused_with_the_cure() -> None:
         place_batch(mesh, specs, {"image": (2, 6, 8, 3)}, lambda a, b: {})
     with pytest.raises(PartitionError, match="expected rows 0 to 2 as"):
         place_batch(mesh, {}, {"image": (2, 8, 8, 3)}, lambda a, b: {"image": np.zeros((b - a, 4, 8, 3))})
-    with pytest.raises(PartitionError, match="'mask': the batch has no such key"):
-        place_batch(mesh, {"mask": PartitionSpec()}, {"image": (2, 8, 8, 3)}, lambda a, b: {})

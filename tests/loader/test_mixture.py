@@ -11,7 +11,6 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.batches import rows_of, same
-from tests.support.conversions import draw_folders, run_convert
 
 AUGMENT = [FlipLeftRight(), RandomCrop(8, 8)]
 
@@ -91,17 +90,10 @@ def test_tensorflow_and_a_mesh_get_the_same(folders):
     np.testing.assert_array_equal(placed["boxes"], expected["boxes"])
 
 
-def test_what_cannot_be_mixed_is_refused_with_what_differs(folders, draw, write, tmp_path):
+def test_what_cannot_be_mixed_is_refused_with_what_differs(folders, draw, write):
     smaller = str(write(draw(4, frame=(12, 16)), frame=(12, 16), masks=True))
     with pytest.raises(UsageError, match=r"image: .*\(24, 32, 3\).*\(12, 16, 3\)"):
         mixture([folders[0], smaller], (1, 1), augment=[])
-    sets = []
-    for number, name in enumerate(("hat", "shoe")):
-        draw_folders(tmp_path / name, 6)
-        (tmp_path / name / "hat").rename(tmp_path / name / f"{name}s")
-        sets.append(run_convert(tmp_path / name, tmp_path / f"out{number}", layout="folders").folder)
-    with pytest.raises(UsageError, match="hats, shirt and shirt, shoes; convert with one --label-map"):
-        mixture(sets, (1, 1), augment=[])
 
 
 def test_weights_that_cannot_be_are_refused(folders):

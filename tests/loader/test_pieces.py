@@ -137,14 +137,6 @@ def test_foreground_is_drawn_as_from_the_whole_label(shape, seed, uniform, piece
         assert draw_foreground(label, box, uniform) == expected
 
 
-def test_of_a_large_volume_little_more_is_read_than_the_rows_that_are_shown():
-    volume = np.zeros((40, 300, 400), np.int16)
-    source, record = stored(volume, 3)
-    view = View.whole(volume.shape).crop((4, 100, 50), (10, 30, 64))
-    source.copy(view, np.empty(view.shape, np.int16))
-    assert record.read == 10 * 30 * 400 * 2 and record.calls == 10
-
-
 def test_what_was_counted_is_remembered_within_bounds(tmp_path, monkeypatch):
     folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 6}))
     options = {"batch_size": 6, "seed": 2, "augment": [RandomCrop(2, 3, 3, foreground=1.0)]}

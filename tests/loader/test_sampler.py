@@ -143,9 +143,3 @@ def test_impossible_values_are_refused():
     ):
         with pytest.raises(UsageError, match=message):
             Sampler(**{"records": 5, "batch_size": 2, **change})
-
-
-def test_a_step_outside_the_stream_is_refused():
-    for step in (-1, 3, 10**9):
-        with pytest.raises(UsageError, match="expected 0 to 2"):
-            Sampler(records=5, batch_size=2, num_epochs=1).rows(step, 0, 2)

@@ -81,24 +81,6 @@ def test_points_and_boxes_are_found_again(data, axes):
 
 
 @ways
-@pytest.mark.parametrize("reverse", [(2,), (0, 2), (1, 2), (0, 1, 2)])
-@pytest.mark.parametrize("cropped", [False, True])
-@pytest.mark.parametrize("channels", [1, 3, 70])
-def test_large_planes_are_mirrored_too(is_used, reverse, cropped, channels):
-    shape = (3, 270, 300)
-    source = np.random.default_rng(0).integers(0, 999, (*shape, channels)).astype(np.int16)
-    view, seen = View.whole(shape), source
-    if cropped:
-        view, seen = view.crop((1, 3, 5), (2, 260, 290)), seen[1:, 3:263, 5:295]
-    for axis in reverse:
-        view = view.flip(axis)
-    out = np.empty((*view.shape, channels), np.int16)
-    with kernel_if(is_used):
-        view.copy(source, out)
-    assert np.array_equal(out, np.flip(seen, reverse))
-
-
-@ways
 @pytest.mark.parametrize("reverse", [(), (0,), (1,), (0, 1)])
 @pytest.mark.parametrize("channels", [0, 1, 3, 4])
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "bfloat16"])

@@ -1,7 +1,5 @@
 """Is a source file of the same size taken for the same file: between two commands, or while it is read?"""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

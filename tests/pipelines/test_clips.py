@@ -159,15 +159,9 @@ def test_still_pictures_and_animations_in_one_folder_are_told_apart_or_refused(
 def test_options_that_do_not_go_together_are_refused():
     for options, message in (
         ({"frames": 0}, "--frames 0: expected 1 or more"),
-        ({"depth": 8}, "--frames is for clips and --depth for volumes"),
-        ({"task": "detection"}, "--frames goes with --task classification"),
-        ({"layout": "voc"}, "--frames is for clips and layout voc holds none"),
-        ({"encoding": "png"}, "clips are stored raw"),
-        ({"resize": "keep-aspect"}, "add --pad"),
+        ({"resize": "keep-aspect"}, "all clips have one size; take --resize keep-aspect --pad"),
         ({"frame_stride": 2, "frame_rate": 5.0}, "only one of them"),
         ({"clips_per_source": "0"}, "--clips-per-source 0: expected all, or how many"),
-        ({"channels": 4}, "--channels 4: clips have 3"),
-        ({"frames": None, "frame_stride": 2}, "--frame-stride has no effect without --frames"),
     ):
         with pytest.raises(UsageError, match=message):
             Recipe(**{"layout": "folders", "frames": 8, **options}).check_used()
@@ -477,7 +471,6 @@ def test_options_that_do_not_go_with_masks_of_clips_are_refused(tmp_path):
     for options, message in (
         ({"layout": "folders", "task": "segmentation"}, "serves classification"),
         ({"layout": "pairs", "task": "classification"}, "serves segmentation"),
-        ({"layout": "pairs", "class_overlap": "channels"}, "of masks take --class-overlap last"),
         ({"layout": "msd"}, "msd holds none; leave it out, or take one of folders, csv, jsonl, pairs"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -54,29 +54,18 @@ def test_files_that_a_table_does_not_name_are_no_failures_in_the_summary(source,
     assert re.search(r"2 other files were not asked for and left out, see .*rejected\.jsonl", done.stdout)
 
 
-@pytest.mark.parametrize(
-    ("more", "match"),
-    [
-        (["--max-rejected", 0], r"more than --max-rejected 0 .*hat/0000\.jpg"),
-        (["--label-map", "LABELS"], r"1 label\(s\) of the data are not in"),
-    ],
-)
-def test_what_the_data_makes_impossible_exits_1(source, tmp_path, more, match):
+def test_what_the_data_makes_impossible_exits_1(source, tmp_path):
     (tmp_path / "labels.txt").write_text("shirt\n")
-    more = [tmp_path / "labels.txt" if word == "LABELS" else word for word in more]
-    assert_readable(convert(source, tmp_path / "out", *more), 1, match)
+    done = convert(source, tmp_path / "out", "--label-map", tmp_path / "labels.txt")
+    assert_readable(done, 1, r"1 label\(s\) of the data are not in")
 
 
 def test_wrong_usage_exits_2(source, tmp_path):
     for more, match in (
-        (["--name", "Bad Name"], "--name 'Bad Name': expected lower case"),
         (["--workers", 0], "--workers 0: expected 1 or more"),
         (["--pad-value", "1,2"], "--pad-value: expected 1 or 3 values"),
         (["--group-pattern", "("], "not a regular expression"),
         (["--split-shares", "train=0,test=1"], "--split-shares: expected each above 0"),
-        (["--jpeg-quality", 80], "--jpeg-quality has no effect .* --encoding jpeg"),
-        (["--layout", "lmdb"], "folders, csv, jsonl, coco, voc"),
-        (["--", "--bogus=1"], "after --, Beam knows no --bogus=1"),
     ):
         assert_readable(convert(source, tmp_path / "out", *more), 2, match)
         assert not (tmp_path / "out").exists()

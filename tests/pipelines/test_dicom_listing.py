@@ -26,7 +26,7 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.checksum import with_checksum
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.schemas.errors import SourceError
 from tests.support.conversions import (
     all_bytes,
     bytes_of,
@@ -169,16 +169,6 @@ def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_sa
     assert done.returncode == 0, done.stderr
     assert not list(scratch.iterdir())
     assert all_bytes(tmp_path / "out/set/1.0.0") == expected
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_folder_without_series_is_refused_as_before(tmp_path, workers):
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "a.dcm").write_bytes(b"no DICOM")
-    with pytest.raises(AnnotationsError, match="no DICOM series lies below it; found 1 x not DICOM"):
-        run_convert(tmp_path / "source", tmp_path / "out", workers=workers, **OPTIONS)
-    with pytest.raises(UsageError, match="every file of this machine would be listed"):
-        run_convert("/", tmp_path / "out", workers=workers, **OPTIONS)
 
 
 def test_a_file_that_has_changed_since_it_was_listed_is_not_read(tmp_path):

@@ -13,7 +13,7 @@ from halofeed.inspection.verify import verify
 from halofeed.loader import Loader, RandomCrop, RandomRotation
 from halofeed.pipelines.summary import summary
 from halofeed.prep.convert.tasks.label_image import read_label_image
-from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError, SourceError, UsageError
+from halofeed.schemas.errors import JobError, ManifestError, SourceError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
 from tests.support.conversions import edited, run_convert
@@ -74,13 +74,6 @@ def test_the_void_of_voc_is_ignored_by_default_and_with_a_word(tmp_path, capsys)
     assert as_class.manifest.ignore_label is None and VOID in as_class.manifest.labels
 
 
-def test_folders_of_voc_are_pairs_whose_void_is_ignored(tmp_path: Path) -> None:
-    draw_pictures(tmp_path / "s", ring())
-    (tmp_path / "s/images").rename(tmp_path / "s/JPEGImages")
-    (tmp_path / "s/masks").rename(tmp_path / "s/SegmentationClass")
-    assert convert(tmp_path / "s", tmp_path / "o").manifest.ignore_label == VOID
-
-
 @pytest.mark.parametrize(("value", "stored"), [(255, 255), (2, 2), (0, 255)])
 def test_every_value_can_be_ignored_and_no_class_becomes_it(tmp_path: Path, value: int, stored: int) -> None:
     options = {"map_classes": ("2=two", "255=border")} if not value else {}
@@ -99,8 +92,6 @@ def test_the_manifest_says_nothing_where_nothing_is_ignored_and_holds_no_nonsens
         document["ignore_label"] = 2
     with pytest.raises(ManifestError, match="ignore_label: expected the id of no class"):
         Loader(done.folder, split="train", batch_size=1)
-    with pytest.raises(UsageError, match="--ignore-label and --class-overlap channels"):
-        convert(tmp_path / "s", tmp_path / "q", ignore_label=VOID, class_overlap="channels", depth=4)
 
 
 def test_padding_and_what_rotation_brings_in_are_ignored(tmp_path: Path) -> None:
@@ -152,9 +143,6 @@ def test_masks_of_0_and_255_are_one_class_and_255_beside_classes_has_to_be_told(
     done = convert(tmp_path / "s", tmp_path / "p", map_classes=("255=car",))
     assert done.manifest.labels == {0: "background", 1: "car"}
     both = draw_pictures(tmp_path / "t", ring())
-    words = r"255 beside 2 to 2 .* --ignore-label 255 .* --map-classes 255=255"
-    with pytest.raises(AnnotationsError, match=words):
-        convert(both, tmp_path / "q")
     assert convert(both, tmp_path / "r", map_classes=("255=255",)).manifest.labels.keys() == {0, 2, VOID}
     draw_pictures(tmp_path / "u", (ring() == 2).astype(np.uint8), count=9)
     for folder in ("images", "masks"):  # a picture beyond those that are looked at first
@@ -164,24 +152,13 @@ def test_masks_of_0_and_255_are_one_class_and_255_beside_classes_has_to_be_told(
         convert(tmp_path / "u", tmp_path / "v")
 
 
-def test_volumes_of_0_and_255_are_refused_with_a_choice_that_works(tmp_path: Path) -> None:
-    save_nifti(tmp_path / "s/a.nii", image(), AFFINE)
-    save_nifti(tmp_path / "s/a_mask.nii", np.uint8(VOID) * (mask() == 1), AFFINE)
-    source = write_table(tmp_path / "s", [("x", "a.nii", "a_mask.nii")])
-    options = {**SIZE, "layout": "csv", "task": "segmentation"}
-    with pytest.raises(JobError, match="255 is the only class; --map-classes 255=foreground"):
-        run_convert(source, tmp_path / "o", **options)
-    done = run_convert(source, tmp_path / "o", map_classes=("255=foreground",), **options)
-    assert done.manifest.labels == {0: "background", 1: "foreground"}
-
-
 def test_values_that_nobody_drew_are_refused_with_a_choice_that_works(tmp_path: Path) -> None:
     drawn = Image.fromarray(np.uint8(100) * (ring() == 2))
     smooth = Image.Resampling.BILINEAR
     blended = np.asarray(drawn.resize((96, 72), smooth).rotate(20, smooth))
-    with pytest.raises(JobError, match=r"(?s)values that nobody drew.*--classes 100\)"):
-        convert(draw_pictures(tmp_path / "s", blended), tmp_path / "o", height=72, width=96)
-    done = convert(tmp_path / "s", tmp_path / "p", height=72, width=96, classes=("100",))
+    done = convert(
+        draw_pictures(tmp_path / "s", blended), tmp_path / "p", height=72, width=96, classes=("100",)
+    )
     assert counted(done).label_voxels == {"0": 2 * (blended != 100).sum(), "1": 2 * (blended == 100).sum()}
     save_nifti(tmp_path / "v/a.nii", np.zeros((3, 72, 96), np.int16), AFFINE)
     save_nifti(tmp_path / "v/a_mask.nii", np.stack([blended] * 3), AFFINE)
@@ -244,10 +221,6 @@ def test_the_classes_of_roboflow_and_masks_named_by_their_picture_are_read(tmp_p
     assert convert(tmp_path / "t", tmp_path / "p", label_map=str(classes)).manifest.labels == expected
     ignoring = convert(tmp_path / "t", tmp_path / "q", ignore_label=VOID).manifest
     assert (ignoring.labels, ignoring.ignore_label) == ({0: "background", 2: "car"}, VOID)
-    (tmp_path / "t/valid").mkdir()
-    (tmp_path / "t/valid/_classes.csv").write_text("Pixel Value, Class\n2, cat\n")
-    with pytest.raises(AnnotationsError, match="name different classes; give one for all with --label-map"):
-        convert(tmp_path / "t", tmp_path / "r")
 
 
 def test_lists_of_splits_that_are_not_used_are_said_with_the_option_that_uses_them(

@@ -222,19 +222,6 @@ def test_a_dicom_series_may_go_on_in_a_folder_that_cannot_be_listed(ordinary_fol
     assert found["p1"].problem[2].startswith("p1/more: folder cannot be listed")
 
 
-def test_class_masks_by_pattern_need_every_folder(ordinary_folder, ordinary_user):
-    draw_scans(ordinary_folder, "images/0.nii", "images/1.nii")
-    draw_masks(ordinary_folder, "liver/0.nii", "liver/1.nii", "spleen/0.nii", "spleen/1.nii")
-    patterns = {"image_pattern": "images/{id}.nii", "label_pattern": "{class}/{id}.nii"}
-    (ordinary_folder / "spleen").chmod(0)
-    with ordinary_user():
-        words = "spleen cannot be listed, and may hold the masks of a class"
-        with pytest.raises(AnnotationsError, match=words):
-            listed(ordinary_folder, "class-masks", **patterns)
-        found = listed(ordinary_folder, "class-masks", classes=("liver",), **patterns)
-    assert [one.problem for one in found.values()] == [None, None]
-
-
 def test_a_scan_whose_label_cannot_be_listed_is_rejected(ordinary_folder, ordinary_user, tmp_path):
     import_all_for("class-masks", tmp_path)
     source = LAYOUT_SOURCES["class-masks"](ordinary_folder / "s")

@@ -13,7 +13,7 @@ from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify.record import kept_problems
 from halofeed.loader import FlipLeftRight, Loader
-from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.schemas.errors import AnnotationsError
 from tests.support.annotation_writer import boxed, voc_object, voc_text
 from tests.support.annotation_writer import draw as draw_plain
 from tests.support.conversions import read_all, run_convert
@@ -186,16 +186,14 @@ def test_odd_keypoints_are_kept_with_a_word(tmp_path):
     assert verify(done.folder).ok
 
 
-def test_keypoints_that_nothing_names_are_refused(tmp_path):
+def test_keypoints_whose_names_are_no_list_of_different_ones_are_refused(tmp_path):
     source = draw(tmp_path / "src")
-    point = {"keypoints": [1, 2, 2]}
-    for annotation, names, message in (
-        ({}, {}, "--keep keypoints: no annotation says it; leave it out"),
-        (point, {}, "annotation 1 has keypoints, and its category 1 no list of their names"),
-        (point, {"keypoints": "nose"}, "expected a list of names, got 'nose'"),
-        (point, {"keypoints": ["a", "a"]}, "'a' comes twice"),
+    annotation = {"keypoints": [1, 2, 2]}
+    for names, message in (
+        ("nose", "expected a list of names, got 'nose'"),
+        (["a", "a"], "'a' comes twice"),
     ):
-        document(source, [annotation], categories=[{"id": 1, "name": "cat", **names}])
+        document(source, [annotation], categories=[{"id": 1, "name": "cat", "keypoints": names}])
         with pytest.raises(AnnotationsError, match=message):
             convert(source, tmp_path / "out")
         convert(source, tmp_path / message[:5], keep=(), overwrite=True)
@@ -280,20 +278,3 @@ def test_tables_keep_open_images_groups(tmp_path):
     assert "columns of t.csv that --keep would keep: group_of, occluded" in left
     found = load(done.folder, "group_of", "occluded")
     assert found["group_of"].tolist() == [True, False] and found["occluded"].tolist() == [False, True]
-
-
-def test_what_a_source_cannot_say_is_not_kept_as_zeros(tmp_path):
-    source = draw_plain(tmp_path / "src", "a.png")
-    (source / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,hat,2,2,8,8\n")
-    words = r"t\.csv: --keep group_of: no table has such a column; found filename"
-    with pytest.raises(AnnotationsError, match=words):
-        run_convert(source, tmp_path / "out", layout="csv", keep=("group_of",))
-    document = {"images": [], "annotations": [], "categories": [{"id": 17, "name": "cat"}]}
-    (source / "instances.json").write_text(json.dumps(document))
-    with pytest.raises(AnnotationsError, match=r"instances\.json: --keep occluded: no annotation says it"):
-        run_convert(source, tmp_path / "out", layout="coco", keep=("occluded",))
-    with pytest.raises(UsageError, match="--keep view: layout csv has occluded, group_of; leave it out"):
-        run_convert(source, tmp_path / "out", layout="csv", keep=("view",))
-    words = "--keep pose: expected some of category_id, group_of, keypoints, occluded, view"
-    with pytest.raises(UsageError, match=words):
-        run_convert(source, tmp_path / "out", layout="voc", keep=("pose",))

@@ -25,7 +25,6 @@ from tests.support.conversions import (
     halofeed,
     halofeed_here,
     run_convert,
-    shard_bytes,
     start,
     wait_until,
 )
@@ -291,17 +290,3 @@ def test_a_killed_run_of_volumes_is_finished_by_the_same_command(scans, expected
     assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
     again = halofeed_here(*words)
     assert again.returncode == 0 and "already converted" in again.stdout
-
-
-def test_a_changed_mask_changes_its_shard_alone(tmp_path):
-    source = write_scans(tmp_path / "s")
-    before = shard_bytes(Path(run_convert(source, tmp_path / "out", **TILES).folder))
-    path = source / "3-mask.nii.gz"
-    grid = grid_around(spacing_mm=(4.0, 2.0, 2.0 + 3 / 8), tilt_degrees=3)
-    _, mask = draw(grid)
-    mask[mask == 1] = 2
-    save_nifti(path, mask, grid.affine)
-    second = run_convert(source, tmp_path / "out", overwrite=True, **TILES)
-    after = shard_bytes(Path(second.folder))
-    changed = {name.removesuffix(".index") for name in after if after[name] != before[name]}
-    assert not second.was_there and len(changed) == 1

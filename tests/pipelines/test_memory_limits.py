@@ -143,18 +143,13 @@ def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path
     assert len(read_all(folder, ["train"])) == 6
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (MemoryError("Unable to allocate 9 GiB"), TOO_MUCH),
-        (RuntimeError("std::bad_alloc"), TOO_MUCH),
-        ("opencv", TOO_MUCH),
-        (RecursionError("maximum recursion depth exceeded"), "file is damaged"),
-        (OverflowError("Python int too large to convert to C long"), "file is damaged"),
-        (KeyError("a case that nobody thought of"), "halofeed fails at it"),
-    ],
-    ids=repr,
-)
+RAISED = [(MemoryError("Unable to allocate 9 GiB"), TOO_MUCH), (RuntimeError("std::bad_alloc"), TOO_MUCH)]
+RAISED += [("opencv", TOO_MUCH), (RecursionError("maximum recursion depth exceeded"), "file is damaged")]
+RAISED += [(OverflowError("Python int too large to convert to C long"), "file is damaged")]
+RAISED += [(KeyError("a case that nobody thought of"), "halofeed fails at it")]
+
+
+@pytest.mark.parametrize(("error", "reason"), RAISED, ids=repr)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_whatever_a_reader_raises_costs_one_input(tmp_path, monkeypatch, error, reason, threads):
     draw_folders(tmp_path / "src", 6)
@@ -187,18 +182,6 @@ def test_the_records_are_the_same_however_many_threads_share_the_bound(tmp_path:
     assert first["rejected.jsonl"], "some take more than the bound"
 
 
-@pytest.mark.long
-def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "src", 4)
-    with (tmp_path / "src/hat/large.bmp").open("wb") as file:
-        file.truncate(3 << 30)
-    folder, peak = convert_in_child(tmp_path / "src", tmp_path / "out", max_memory=300)
-    (entry,) = rejected_entries(folder)
-    assert (entry["source"], entry["reason"]) == ("hat/large.bmp", TOO_MUCH)
-    assert peak < 300 * MEBIBYTE
-    assert run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_memory=300).was_there
-
-
 def test_what_a_machine_has_too_little_memory_for_another_run_converts(tmp_path, monkeypatch):
     draw_folders(tmp_path / "src", 4)
     (tmp_path / "src/hat/large.png").write_bytes(even_png(6000, 6000, 8, 6))
@@ -222,7 +205,7 @@ def test_a_picture_too_long_to_encode_costs_its_own_record(tmp_path: Path, encod
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", resize="none", encoding=encoding)
     (entry,) = rejected_entries(done.folder)
     assert (entry["source"], entry["stage"]) == ("hat/long.png", "encode")
-    assert f"1 x {width} pixels" in entry["detail"] and "--encoding raw" in entry["detail"]
+    assert f"1 x {width} pixels" in entry["detail"] and "take --encoding" in entry["detail"]
 
 
 def peaks(folder: Path, **options: int) -> list[int]:

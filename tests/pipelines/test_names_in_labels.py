@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.volume.segment_names import nifti_segments
-from halofeed.schemas.errors import AnnotationsError, JobError
+from halofeed.schemas.errors import JobError
 from tests.support.conversions import run_convert
 from tests.support.small_scans import AFFINE, SIZE, image, mask, msd_document, write_json
 from tests.support.text_volume_writer import write_nrrd
@@ -94,9 +94,6 @@ def test_values_are_read_by_the_names_of_their_file(tmp_path: Path, name: str) -
     (tmp_path / "map.json").write_text('{"spleen": 1, "liver": 300}')
     done = convert(source, tmp_path / "q", label_map=str(tmp_path / "map.json"))
     assert all(np.array_equal(label, np.array([0, 300, 1])[mask()]) for label in labels_of(done))
-    words = r"map-classes 1: .*1 is 'liver' in 0_.* and 'spleen' in 1_.*write"
-    with pytest.raises(AnnotationsError, match=words):
-        convert(source, tmp_path / "r", map_classes=("1=organ",))
     done = convert(source, tmp_path / "t", map_classes=("liver=organ", "spleen=organ"))
     assert all(np.array_equal(label > 0, mask() > 0) for label in labels_of(done))
 
@@ -111,11 +108,8 @@ def test_names_that_agree_keep_the_values_and_files_without_names_are_taken_by_v
     assert convert(generated, tmp_path / "p").manifest.labels == {0: "background", 1: "1", 2: "2"}
 
 
-def test_names_that_disagree_beside_files_without_names_are_refused(tmp_path: Path) -> None:
+def test_names_that_disagree_beside_files_without_names_follow_a_label_map(tmp_path: Path) -> None:
     source = table_of(tmp_path / "s", "a.nii.gz", (mask(), LIVER), (mask(), SPLEEN), (mask(), None))
-    words = r"1 is 'liver' in 0_.* 2_plain.nii names none; say --label-map"
-    with pytest.raises(AnnotationsError, match=words):
-        convert(source, tmp_path / "o")
     (tmp_path / "map.txt").write_text("background\nliver\nspleen\n")
     done = convert(source, tmp_path / "p", label_map=str(tmp_path / "map.txt"))
     assert same(done, mask(), np.array([0, 2, 1])[mask()], mask())
@@ -154,8 +148,6 @@ def test_segments_in_several_layers_are_classes_that_may_overlap(tmp_path: Path)
     layers = np.stack([mask(), (mask(1) > 1).astype(np.uint8)])
     names = {1: "liver", 2: "kidney", 101: "tumor"}
     source = table_of(tmp_path / "s", "a.seg.nrrd", (layers, names))
-    with pytest.raises(JobError, match=r"--class-overlap last or first decides, channels keeps both"):
-        convert(source, tmp_path / "o")
     done = convert(source, tmp_path / "p", class_overlap="channels")
     assert done.manifest.labels == {0: "background", 1: "liver", 2: "kidney", 3: "tumor"}
     (label,) = labels_of(done)

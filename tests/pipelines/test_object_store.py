@@ -363,11 +363,6 @@ def test_inspect_and_report_say_of_an_address_what_they_say_of_a_folder(address,
     assert far.read_text().replace(address, str(local)) == known
 
 
-def test_a_report_of_an_address_lies_in_the_working_folder(address, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert write_report(address, samples=0) == Path("1.0.0-report.html")
-
-
 def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):
     missing = f"{clean.address}/none/1.0.0"
     for look in (verify, describe):

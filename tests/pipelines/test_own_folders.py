@@ -1,7 +1,5 @@
 """A conversion replaces and deletes what a conversion wrote, follows no link, and keeps the modes of files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.demo import draw_data_set
 from halofeed.schemas.errors import JobError
 from tests.support.annotation_writer import boxed, coco_document, draw
 from tests.support.conversions import draw_folders, read_all, rejected_entries, run_convert
@@ -37,13 +36,6 @@ def test_every_odd_file_is_converted_or_rejected_with_a_true_reason(test_data, t
     }
     stern = {entry["source"]: entry["reason"] for entry in listed if entry["source"] in fine}
     assert len(stern) <= 4, stern
-
-
-def test_a_truncated_picture_is_the_only_reject_of_the_drawn_set(tmp_path):
-    draw_data_set(tmp_path / "src", 20)
-    done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco", max_rejected=1)
-    (entry,) = rejected_entries(done.folder)
-    assert (entry["stage"], entry["reason"], entry["split"]) == ("decode", "file is truncated", "train")
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -79,13 +71,6 @@ def test_rejects_of_shards_that_were_finished_before_are_named_too(tmp_path):
     (folder / "manifest.json").unlink()
     with pytest.raises(JobError, match=r"--max-rejected 0 .*/000\d\.jpg: decode: "):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
-
-
-def test_inputs_left_out_on_purpose_are_listed_and_cost_nothing(tmp_path):
-    draw_folders(tmp_path / "src", 4)
-    (tmp_path / "src/hat/thumbnails.db").write_bytes(b"0")
-    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
-    assert [entry["stage"] for entry in rejected_entries(done.folder)] == ["selection"]
 
 
 def test_a_picture_of_a_format_that_is_not_read_counts_as_a_failure(tmp_path):

@@ -14,7 +14,7 @@ from halofeed.pipelines import remote, spread
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.options import choose_runner
-from halofeed.pipelines.remote import SignsOfLife, _in_brief, _pause_after, _Watch, want
+from halofeed.pipelines.remote import _in_brief, _pause_after, _Watch, want
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, NotRunError, UsageError
@@ -131,21 +131,6 @@ def wanted(tmp_path) -> str:
     return want(OutputFolder(str(tmp_path)))
 
 
-def test_a_worker_gives_signs_of_life_as_long_as_its_job_is_wanted(wanted, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_SECONDS_BETWEEN_SIGNS", 0)
-    signs = SignsOfLife(wanted)
-    sizes = []
-    for _ in range(3):
-        signs.give()
-        (file,) = tmp_path.glob(".incomplete/alive-*")
-        sizes.append(file.stat().st_size)
-    assert sizes == [1, 2, 3]
-    Path(wanted).unlink()
-    with pytest.raises(JobError, match="was stopped, or another one goes on"):
-        signs.give()
-    assert file.stat().st_size == 3
-
-
 def called_by_job(folder: Path, call: Callable[[int], int]) -> list[int]:
     """What a job's workers give of the numbers 0 and 1; what it needs lies below the folder."""
     choice = choose_runner(JobOptions(source="-", out="-", name="set"), 1, [FAR], 1 << 30)
@@ -200,10 +185,7 @@ def test_a_job_that_never_begins_is_given_up_at_its_limit_and_told_of_before(mon
         watch.see({})
 
 
-def test_limits_and_restarts_are_for_other_runners_and_no_limit_is_shorter_than_their_signs(source, tmp_path):
-    for option in ({"max_silence_minutes": 5}, {"job_restarts": 1}):
-        with pytest.raises(UsageError, match="has no effect on this machine's own workers"):
-            run_convert(source, tmp_path, layout="folders", **option)
+def test_no_limit_is_shorter_than_the_signs_of_workers(source, tmp_path):
     for wrong in (0.5, float("nan")):
         with pytest.raises(UsageError, match=r"--max-silence-minutes .*: expected 1 or more"):
             convert_far(source, tmp_path, max_silence_minutes=wrong)

@@ -30,13 +30,6 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_record_takes_what_its_shape_and_types_say():
-    assert record_bytes(Recipe(height=30, width=20), "detection", "uint8") == 30 * 20 * 3
-    assert record_bytes(Recipe(height=30, width=20, encoding="png"), "detection", "uint8") is None
-    volume = Recipe(layout="pairs", depth=4, height=30, width=20, dtype="float32", channels=2)
-    assert record_bytes(volume, "segmentation", "uint16") == 4 * 30 * 20 * (8 + 2)
-
-
 def test_the_estimate_is_what_is_written(tmp_path):
     draw_folders(tmp_path / "s", 20)
     done = run_convert(tmp_path / "s", tmp_path / "out", layout="folders", height=200, width=300)

@@ -130,14 +130,6 @@ def test_a_shard_that_dies_in_the_middle_begins_from_nothing(job, monkeypatch):
     assert job_counts(written.progress_folder) == (len(lines) - BROKEN, BROKEN)
 
 
-def test_a_shard_that_moves_to_another_worker_counts_once(job):
-    written, lines = job
-    first, second = ShardWriter(written), ShardWriter(written)
-    assert first.write("train/1", lines[:12]) and first.write("train/0", lines[12:])
-    assert not second.write("train/1", lines[:12]) and not second.write("train/0", lines[12:])
-    assert job_counts(written.progress_folder) == (len(lines) - BROKEN, BROKEN)
-
-
 def test_the_rejects_of_a_shard_that_was_begun_twice_are_named_once(job):
     written, lines = job
     writer = ShardWriter(written)

@@ -1,7 +1,5 @@
 """Passwords, tokens and keys that a conversion is given, or reads in annotations, are neither told nor written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -12,20 +12,13 @@ from halofeed.schemas import errors
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.system_errors import FIXES, during, in_words, shortage
 
+ERRORS = [errors.UsageError("a"), errors.PartitionError("b")]
+ERRORS += [errors.SourceError("decode", "truncated", "8 bytes"), errors.AnnotationsError("c")]
+ERRORS += [errors.ManifestError("m.json", [("a.b", "wrong"), ("c", "missing")]), errors.CorruptFileError("d")]
+ERRORS += [errors.JobError("e")]
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.UsageError("a"),
-        errors.PartitionError("b"),
-        errors.SourceError("decode", "truncated", "8 bytes"),
-        errors.AnnotationsError("c"),
-        errors.ManifestError("m.json", [("a.b", "wrong"), ("c", "missing")]),
-        errors.CorruptFileError("d"),
-        errors.JobError("e"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_every_error_is_ours_and_survives_pickling(error: errors.HalofeedError) -> None:
     copied = pickle.loads(pickle.dumps(error))
     assert type(copied) is type(error) and str(copied) == str(error) and vars(copied) == vars(error)

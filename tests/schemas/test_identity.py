@@ -79,23 +79,11 @@ def test_a_repeated_id_is_found_exactly_when_there_is_one(keys: list[str | int])
         refuse(pairs)
 
 
-def test_both_sources_of_a_repeated_id_are_named() -> None:
-    pairs: list[tuple[str | int, str]] = [(17, "a.jpg"), (18, "b.jpg"), ("17", "c.jpg")]
-    with pytest.raises(AnnotationsError, match=r"id 17: a.jpg \(key 17\) and c.jpg \(key '17'\)"):
-        refuse(pairs)
-
-
 def test_many_ids_are_checked_in_a_few_bytes_each() -> None:
     collected = array("q", (example_id(number * 977) for number in range(200_000)))
     with traced() as memory:
         refuse_repeated(collected, list)
     assert memory.peak / len(collected) < 20
-
-
-@pytest.mark.parametrize("name", ["cards", "a", "a_1", "x9"])
-def test_good_names_are_returned(name: str) -> None:
-    assert check_name(name) == name
-    assert check_split(name) == name
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What halofeed writes follows no link and keeps modes; what it deletes is what its list names, as it was written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

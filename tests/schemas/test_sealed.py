@@ -1,7 +1,5 @@
 """Small files that a later command reads state their checksum, and none with a changed digit is believed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

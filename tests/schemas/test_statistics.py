@@ -60,11 +60,6 @@ def test_parts_give_the_same_sum_in_any_order_and_grouping(documents, generator,
         assert getattr(total(documents), name) == (sum(counted) if counted else None)
 
 
-def test_names_are_in_the_order_of_their_numbers():
-    both = Statistics(labels={"10": 1, "9": 2}).merge(Statistics(labels={"9": 1, "100": 1}))
-    assert list((both.labels or {}).items()) == [("9", 3), ("10", 1), ("100", 1)]
-
-
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Statistics)])
 def test_every_figure_says_what_is_wrong_with_it(name):
     ((path, problem),) = statistics_problems({name: "many"}, "statistics")

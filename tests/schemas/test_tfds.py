@@ -68,15 +68,6 @@ def test_tfds_reads_the_same_values_and_exact_lengths(tmp_path, task, encoding, 
         assert not by_key
 
 
-def test_tfds_slices_by_record_since_lengths_are_exact(tmp_path):
-    examples = draw_examples("classification", {"train": 9})
-    folder = write_dataset(tmp_path / "tiny" / "1.0.0", examples, task="classification", shards=3)
-    builder = tfds.builder_from_directory(str(folder))
-    parts = [builder.as_dataset(split=split) for split in ("train[:4]", "train[4:]")]
-    keys = [read["image/key/source"].decode() for part in parts for read in tfds.as_numpy(part)]
-    assert sorted(keys) == sorted(example.key for example in examples)
-
-
 def test_both_texts_are_a_pure_function_of_the_manifest(tmp_path):
     folder = write_dataset(tmp_path, draw_examples("detection", {"b": 3, "a": 4}), task="detection")
     manifest = Manifest.from_json((folder / "manifest.json").read_text())

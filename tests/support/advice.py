@@ -1,7 +1,5 @@
 """Advice in messages: every text of the product that suggests an option, and cases that type what is suggested."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.buffers import BufferPool
-
 Batch = Mapping[str, NDArray[Any]]
 
 
@@ -43,8 +41,3 @@ def flip(path: Path, at: int, bits: int = 1) -> None:
         byte = file.read(1)[0]
         file.seek(place)
         file.write(bytes([byte ^ bits]))
-
-
-def idle_bytes(pool: BufferPool) -> int:
-    """Bytes that a pool keeps and nobody uses."""
-    return sum(len(memory) for idle in pool._idle.values() for memory in idle)

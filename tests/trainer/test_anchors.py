@@ -16,15 +16,11 @@ FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16,
 NINE = [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)]
 
 
-@pytest.mark.parametrize(
-    ("image", "feature", "stride", "expected"),
-    [
-        ((64, 64), (2, 2), 32, FOUR),
-        ((64, 128), (2, 2), 32, FOUR),
-        ((64, 64), (1, 1), 64, [[-96, -96, 160, 160]]),
-        ((65, 65), (3, 3), 32, NINE),
-    ],
-)
+GRIDS = [((64, 64), (2, 2), 32, FOUR), ((64, 128), (2, 2), 32, FOUR)]
+GRIDS += [((64, 64), (1, 1), 64, [[-96, -96, 160, 160]]), ((65, 65), (3, 3), 32, NINE)]
+
+
+@pytest.mark.parametrize(("image", "feature", "stride", "expected"), GRIDS)
 def test_the_multiscale_grids_of_the_tf_object_detection_api(image, feature, stride, expected):
     """Numbers of tensorflow/models, object_detection/anchor_generators/multiscale_grid_anchor_generator_test.py."""
     anchors = retinanet_anchors(image, feature, stride=stride, aspect_ratios=(1.0,), scales_per_octave=1)

@@ -1,7 +1,5 @@
 """A saved run is restored bit for bit, whatever ended it and on whichever devices it resumes."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import math
@@ -26,6 +24,7 @@ from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.step import TrainState
 from tests.support.conversions import edited
+from tests.support.level_rows import levels
 
 # Orbax abandons its other reads and writes when one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -170,17 +169,13 @@ def test_a_save_under_way_keeps_what_the_next_steps_overwrite(tmp_path: Path) ->
                 np.testing.assert_array_equal(found.parameters[name], np.full(500_000, start + 5.0 * number))
 
 
-@pytest.mark.parametrize(
-    ("metrics", "keep_last", "kept", "best"),
-    [
-        ([None] * 5, 2, [4, 5], None),
-        ([0.1, 0.9, 0.2, 0.3, 0.4], 2, [2, 4, 5], 2),
-        ([0.1, 0.9, None, None, None], 1, [2, 5], 2),
-        ([None, 0.5, None, 0.5, None], 1, [4, 5], 4),
-        ([0.1, math.nan, math.inf, None, -math.inf], 1, [1, 5], 1),
-        ([-3.0, -1.0, -2.0, -4.0, -5.0], 1, [2, 5], 2),
-    ],
-)
+KEPT = [([None] * 5, 2, [4, 5], None), ([0.1, 0.9, 0.2, 0.3, 0.4], 2, [2, 4, 5], 2)]
+KEPT += [([0.1, 0.9, None, None, None], 1, [2, 5], 2), ([None, 0.5, None, 0.5, None], 1, [4, 5], 4)]
+KEPT += [([0.1, math.nan, math.inf, None, -math.inf], 1, [1, 5], 1)]
+KEPT += [([-3.0, -1.0, -2.0, -4.0, -5.0], 1, [2, 5], 2)]
+
+
+@pytest.mark.parametrize(("metrics", "keep_last", "kept", "best"), KEPT)
 def test_the_last_and_the_best_are_kept(
     tmp_path: Path, metrics: list[float | None], keep_last: int, kept: list[int], best: int | None
 ) -> None:
@@ -419,25 +414,12 @@ threading.Event().wait(30)
 """
 
 
-@pytest.mark.parametrize(
-    "moments",
-    [
-        pytest.param(["0*2*/state*", "0*2*/state*/ocdbt*/d/*", "0*2"], marks=pytest.mark.long),
-        pytest.param(
-            [
-                "0*2*/loader*",
-                "0*2*/loader*/metadata",
-                "0*2*/metrics*",
-                "0*2*/state*/_METADATA",
-                "0*2*/state*/manifest.ocdbt",
-                "0*2*/state*/d/*",
-                "0*2*/commit_success.txt",
-                "0*2",
-            ],
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
-)
+FEW_MOMENTS = ["0*2*/state*", "0*2*/state*/ocdbt*/d/*", "0*2"]
+MOMENTS = ["0*2*/loader*", "0*2*/loader*/metadata", "0*2*/metrics*", "0*2*/state*/_METADATA"]
+MOMENTS += ["0*2*/state*/manifest.ocdbt", "0*2*/state*/d/*", "0*2*/commit_success.txt", "0*2"]
+
+
+@pytest.mark.parametrize("moments", levels(long=[FEW_MOMENTS], exhaustive=[MOMENTS]))
 def test_a_run_killed_while_saving_leaves_a_whole_checkpoint(tmp_path: Path, moments: list[str]) -> None:
     shapes = {str(number): jax.ShapeDtypeStruct((300_000,), jnp.float32) for number in range(8)}
     template = train_state(shapes, jax.ShapeDtypeStruct((), jnp.int32))

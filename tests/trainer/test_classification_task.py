@@ -69,12 +69,6 @@ def test_metrics_of_a_worked_example():
     }
 
 
-def test_metrics_of_no_example_are_zero_or_none():
-    found = TASK.metrics().result()
-    assert (found["accuracy"], found["examples"]) == (0.0, 0)
-    assert set(found["recall"].values()) == set(found["precision"].values()) == {None}
-
-
 Rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=1, max_size=12)
 
 

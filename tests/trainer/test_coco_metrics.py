@@ -118,22 +118,6 @@ def test_the_numbers_are_those_of_pycocotools_on_json_files(tmp_path, seed, caps
     assert result["examples"] == 10
 
 
-def perfect(evaluation):
-    for _, truth in evaluation:
-        count = truth["num_boxes"]
-        crowd = truth["is_crowd"] & (np.arange(6) < count[:, None])
-        predicted = {"boxes": truth["boxes"], "classes": truth["classes"], "num_detections": count}
-        predicted["scores"] = np.full(truth["classes"].shape, 0.9, np.float32)
-        yield {**predicted, "image_size": SIZE.repeat(len(count), 0)}, {**truth, "is_crowd": crowd}
-
-
-def test_perfect_detections_score_1_everywhere():
-    result, scores = measured(perfect(random_evaluation(4)))
-    assert result["mAP"] == result["mAP@0.5"] == pytest.approx(1)
-    assert all(value == pytest.approx(1) for value in result["AP"].values())
-    assert np.nanmin(scores) == 1 and np.isnan(scores).sum() == 2
-
-
 def test_rows_that_are_not_valid_count_nothing():
     evaluation = list(random_evaluation(6))
     cut = [

@@ -1,6 +1,5 @@
 """The options of a run are read, checked and changed as documented."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ def test_wrong_options_are_refused_when_they_are_given():
         ({"image_shape": (32, 32)}, r"image shape: expected \[height, width, channel\] .*, got \(32, 32\)"),
         ({"image_shape": (32, 0, 3)}, "image shape: expected .* each 1 or more"),
         ({"optimizer": "lion"}, "optimizer: expected one of sgd, adam, adamw, lamb, lars"),
-        ({"cores_per_replica": 4}, "pass --partition image=1,4,1,1"),
-        ({"partition": "image=1,4,1,1"}, "--cores-per-replica 4"),
         ({"average_decay": 1.0}, "average decay: expected 0 or more and less than 1"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -45,12 +42,6 @@ def test_a_setting_that_cannot_be_names_itself():
     ):
         with pytest.raises(UsageError, match=message):
             TrainConfig().changed([setting])
-
-
-def test_a_config_survives_json() -> None:
-    augment, rates = ({"name": "FlipLeftRight"},), (1.0, 0.5, 0.1)
-    config = TrainConfig(image_shape=(8, 8, 3), augment=augment, boundaries=(3, 5), rates=rates)
-    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize("name", named_configs())

@@ -55,11 +55,6 @@ def test_each_level_has_outputs_for_each_of_its_anchors(options, size, expected)
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {np.dtype("float32")}
 
 
-def test_640_pixels_have_the_51150_anchors_of_levels_3_to_7():
-    levels = abstract_outputs(abstract_model("retinanet", **SMALL), 640, 640, 3)
-    assert sum(math.prod(level.anchors.shape[:3]) for level in levels) == 51150
-
-
 def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_their_anchors():
     layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float32)
     model = RetinaNet(layers, classes=2, image_shape=(64, 64, 3), **SMALL)

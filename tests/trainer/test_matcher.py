@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.matcher import Matcher, match_boxes, split_alike, take
+from halofeed.trainer.detection.matcher import Matcher, match_boxes, split_alike
 from halofeed.trainer.mesh import constrain, make_mesh
 from tests.support.training import random_boxes, slow_overlap
 
@@ -129,15 +129,6 @@ def test_anchors_in_a_crowd_are_ignored_and_none_stands_for_it(pyramid):
         assert 0 not in np.asarray(with_crowd)
         np.testing.assert_array_equal(with_crowd[0], np.where((without[0] < 0) & inside, -2, without[0]))
     assert any((np.asarray(level) == -2).any() for level in found)
-
-
-def test_take_gives_the_very_values():
-    values = np.random.default_rng(1).normal(0, 1e3, (2, 7, 5)).astype(np.float32)
-    matches = np.random.default_rng(2).integers(-2, 7, (2, 3, 4, 6))
-    found = np.asarray(jax.jit(take)(values, matches))
-    for index in np.ndindex(*matches.shape):
-        expected = values[index[0], matches[index]] if matches[index] >= 0 else 0
-        np.testing.assert_array_equal(found[index], np.broadcast_to(expected, 5))
 
 
 @pytest.mark.parametrize(("cores", "dims"), [(8, (1, 8, 1, 1, 1)), (4, (1, 2, 2, 1, 1))])

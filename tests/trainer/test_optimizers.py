@@ -136,11 +136,6 @@ def test_accumulated_steps_equal_updates_of_the_mean_gradient(optimizer: str) ->
     assert state.acc_grads["kernel"].dtype == np.float64
 
 
-def test_a_step_between_updates_changes_no_parameter() -> None:
-    found, _ = run(config("adamw", steps=6, accumulate_steps=2), tree(0), [tree(1)])
-    assert_same(found, {name: leaf.astype(np.float32) for name, leaf in tree(0).items()}, rtol=0)
-
-
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)
 def test_parameters_and_state_keep_their_dtypes(optimizer: str, dtype: Any) -> None:

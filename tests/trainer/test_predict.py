@@ -1,7 +1,5 @@
 """Files of a perfect model's predictions equal the source's annotations, for splits and for new files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -32,7 +30,7 @@ from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.export import prediction_function
 from halofeed.trainer.mesh import make_mesh
-from halofeed.trainer.new_files import list_new_files, recipe_for_new_files, rejected_new_files
+from halofeed.trainer.new_files import list_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.origins import Origins
 from halofeed.trainer.predict import predict, predict_batches
@@ -462,6 +460,3 @@ def test_what_cannot_be_predicted_is_refused_with_the_cure(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no picture"):
         list_new_files(pictures, "detection", tmp_path / "empty", tmp_path)
-    unpadded = Recipe(layout="coco", resize="keep-aspect", encoding="jpeg").to_json()
-    with pytest.raises(UsageError, match="one size"):
-        recipe_for_new_files(unpadded, "detection")

@@ -90,13 +90,9 @@ def test_the_way_from_training_to_predictions_and_an_export(data: Path, tmp_path
     new = data.parents[2] / "source"
     output = command("predict", run, "--source", new, "--out", tmp_path / "found")
     assert "24 records predicted by step 4" in output and (tmp_path / "found/classes.csv").is_file()
-    output = command("predict", run, "--source", new, "--out", tmp_path / "found", code=2)
-    assert "--overwrite" in output
     command("export", run, "--out", tmp_path / "exported")
     names = {file.name for file in (tmp_path / "exported").iterdir()}
     assert {"model.stablehlo", "signature.json", "README.md"} <= names
-    output = command("evaluate", tmp_path, code=2)
-    assert "holds no run (run.json is missing)" in output
 
 
 def test_the_recipes_and_models_are_listed_and_printed() -> None:

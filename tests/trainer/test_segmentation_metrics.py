@@ -131,16 +131,6 @@ def test_rows_of_padding_and_rows_without_a_label_do_not_count():
     assert np.isnan(scores[[1, 2]]).all() and scores[[0, 3]].tolist() == alone.tolist()
 
 
-def test_what_is_predicted_in_the_padding_of_a_volume_is_not_seen():
-    true = np.zeros((1, 6, 6, 6), np.uint8)
-    true[0, 1:3, 2:4, 2:4] = 1
-    predicted = true.copy()
-    predicted[0, 5:] = 1
-    extent = np.array([[[0, 0, 0], [5, 6, 6]]], np.int32)
-    assert metrics_of(predicted, true)[1]["dice"] < 1
-    assert metrics_of(predicted, true, extent=extent)[1]["dice"] == 1
-
-
 def test_pictures_are_measured_in_pixels_within_their_size():
     true = np.zeros((1, 8, 8), np.uint8)
     true[0, 2:5, 2:5] = 1

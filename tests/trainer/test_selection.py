@@ -121,13 +121,6 @@ def test_the_selection_equals_a_loop_over_all_anchors():
     assert found["classes"].dtype == found["num_detections"].dtype == jnp.int32
 
 
-def test_boxes_outside_the_image_are_left_out():
-    level = random_levels(1, batch=1, sides=(4,))[0]
-    codes = level.box_codes * 0 + np.float32([1e4, 1e4, 0, 0])
-    far = Level(class_logits=level.class_logits, box_codes=codes, anchors=level.anchors)
-    assert int(jax.jit(select)([far])["num_detections"][0]) == 0
-
-
 @pytest.mark.parametrize(("cores", "dims"), [(8, (1, 8, 1, 1, 1)), (4, (1, 2, 2, 1, 1))])
 def test_of_a_split_level_only_candidates_leave_their_core(cores, dims):
     levels, mesh, count, blocks = random_levels(7, sides=(32,)), make_mesh(cores), 10, 16 * 2

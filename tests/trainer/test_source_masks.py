@@ -1,7 +1,5 @@
 """The masks of a perfect model overlay the source scan, in its own order of axes, and the source picture."""
 
-from __future__ import annotations
-
 import csv
 from typing import Any
 
@@ -15,14 +13,12 @@ from PIL import Image
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.voxels.phantom import LABELLED, draw, grid_around, stored, stored_grid
+from halofeed.prep.voxels.phantom import LABELLED, grid_around
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
 from tests.support.conversions import run_convert
-from tests.support.dicom_writer import write_volume
 from tests.support.phantom import dice, write_phantom
 from tests.support.training import convert_scans
-from tests.support.volume_support import save_nifti
 
 INCLUDE = ("affine", "source_affine", "source_shape", "extent", "source")
 TOTAL = "volumes/totalsegmentator"
@@ -120,13 +116,10 @@ def test_a_mask_of_a_dicom_series_lies_where_simpleitk_puts_the_series(test_data
 # The drawn phantom --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "resampled"),
-    [
-        (size(44, 72, 88), False),
-        ({**size(70, 68, 72), "spacing_mm": (1.9, 1.7, 2)}, True),
-    ],
-)
+PHANTOMS = [(size(44, 72, 88), False), ({**size(70, 68, 72), "spacing_mm": (1.9, 1.7, 2)}, True)]
+
+
+@pytest.mark.parametrize(("options", "resampled"), PHANTOMS)
 @pytest.mark.parametrize("probabilities", [True, False])
 def test_the_phantom_comes_back_from_any_orientation_and_tilt(tmp_path, options, resampled, probabilities):
     rows = write_phantom(tmp_path / "scans", range(0, 48, 7), {"tilted": TILTED, "turned": TURNED})
@@ -143,18 +136,6 @@ def test_the_phantom_comes_back_from_any_orientation_and_tilt(tmp_path, options,
         # Organs of 800 to 2,500 voxels, a third and more of them on the surface.
         assert min(scores.values()) >= (0.95 if resampled else 0.97), (name, scores)
         assert overlaps((label > 0).view(np.uint8), (truth > 0).view(np.uint8))[1] >= 0.97
-
-
-def test_a_drawn_dicom_series_gets_its_mask_back(tmp_path):
-    image, mask = draw(STRAIGHT)
-    way = ((1, 0, 2), (1, -1, -1))
-    write_volume(tmp_path / "scans/series", stored(image, way), stored_grid(STRAIGHT, way).affine)
-    save_nifti(tmp_path / "scans/mask.nii", mask, STRAIGHT.affine)
-    done = convert_scans(tmp_path, [("a", "series", "mask.nii")], tmp_path / "scans", **size(44, 72, 88))
-    ((label, source),) = masks_back(done).values()
-    turned = Grid(shape=mask.shape, affine=STRAIGHT.affine)
-    again = labels_in_source(label, source, turned)  # from the series onto the drawn grid
-    assert np.array_equal(again, mask)
 
 
 # Edges --------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from halofeed.trainer.models.norm import BatchNorm
 from halofeed.trainer.step import (
     Problem,
     TrainState,
-    abstract_state,
     compile_prediction,
     compile_step,
     loss_and_gradients,
@@ -192,18 +191,6 @@ def test_the_same_seed_gives_the_same_parameters_on_every_mesh_and_another_seed_
     )
     assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(one, same, strict=True))
     assert any((np.asarray(a) != np.asarray(b)).any() for a, b in zip(one, other, strict=True))
-
-
-@pytest.mark.parametrize("cores", [None, 2])
-def test_the_abstract_state_is_the_new_state_without_arrays(cores: int | None) -> None:
-    problem = dataclasses.replace(PROBLEM, mesh=None if cores is None else make_mesh(cores))
-    optimizer = optax.sgd(0.1, momentum=0.9)
-    shapes = abstract_state(problem, optimizer, average=True)
-    state = new_state(problem, optimizer, 0, average=True)
-    assert jax.tree.structure(shapes) == jax.tree.structure(state)
-    for shape, leaf in zip(jax.tree.leaves(shapes), jax.tree.leaves(state), strict=True):
-        assert (shape.shape, shape.dtype) == (leaf.shape, leaf.dtype)
-        assert shape.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
 
 
 def test_predictions_and_their_truth_are_whole_on_every_device_of_a_mesh() -> None:

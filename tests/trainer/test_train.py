@@ -1,7 +1,5 @@
 """A run learns, reports its progress, saves what it must, and stops with a reason."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -326,10 +324,8 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
         with pytest.raises(UsageError, match=message):
             run(config_of(**{"steps": 1, "batch_size": 8, **options}), Stripes(rows), devices=8, facts=facts)
 
-    refused("--virtual-devices 32", cores_per_replica=32, partition="image=1,32,1,1")
     refused("batch of 6 does not divide by the 8 replicas", rows=6)
     refused(r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]", batch_size=16)
     refused(r"model\.widht: classifier has no such option; it takes features=", model_options={"widht": 3})
-    refused(r"made for \[64, 64, 3\], the data set gives \[32, 32, 3\]", image_shape=(64, 64, 3))
     of_boxes = facts_of("detection", {1: "a"}, (32, 32, 3))
     refused("model classifier: learns classification, the data set is for detection", facts=of_boxes)

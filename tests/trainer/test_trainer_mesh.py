@@ -5,21 +5,16 @@ import pytest
 from jax.sharding import AxisType
 
 from halofeed.schemas.errors import UsageError
-from halofeed.trainer.distributed import agree_any, is_chief, start_processes
+from halofeed.trainer.distributed import start_processes
 from halofeed.trainer.mesh import activation_spec, constrain, make_mesh
 from halofeed.trainer.platform import configure_platform, platform_environment
-from tests.support.scripts import run_script
 from tests.support.training import run_processes
 
+MESHES = [(1, {"replica": 8}), (2, {"replica": 4, "core0": 2})]
+MESHES += [(8, {"replica": 1, "core0": 2, "core1": 2, "core2": 2})]
 
-@pytest.mark.parametrize(
-    ("cores", "shape"),
-    [
-        (1, {"replica": 8}),
-        (2, {"replica": 4, "core0": 2}),
-        (8, {"replica": 1, "core0": 2, "core1": 2, "core2": 2}),
-    ],
-)
+
+@pytest.mark.parametrize(("cores", "shape"), MESHES)
 def test_a_mesh_has_replicas_and_core_axes_of_two_and_without_one_an_activation_is_left_alone(cores, shape):
     mesh = make_mesh(cores)
     assert dict(mesh.shape) == shape
@@ -29,22 +24,15 @@ def test_a_mesh_has_replicas_and_core_axes_of_two_and_without_one_an_activation_
     assert constrain(activation, None, (1, 2, 1, 1)) is activation
 
 
-@pytest.mark.parametrize(
-    ("shape", "dims", "split"),
-    [
-        ((8, 16, 16, 4), (1, 8, 1, 1), True),
-        ((8, 8, 16, 4), (1, 8, 1, 1), False),
-        ((8, 20, 20, 4), (1, 8, 1, 1), False),
-        ((8, 8, 4, 4), (1, 4, 2, 1), True),
-        ((8, 8, 2, 4), (1, 4, 2, 1), False),
-        ((8, 4, 1, 4), (1, 1, 1, 1), False),
-        ((8, 16, 8, 8, 4), (1, 4, 2, 1, 1), True),
-        ((8, 16, 2, 8, 4), (1, 4, 2, 1, 1), False),
-        ((8, 3, 16, 5, 4), (1, 1, 8, 1, 1), True),
-        ((8, 16, 8, 8, 4), (1, 8, 1, 1, 1), True),
-        ((8, 12, 8, 8, 4), (1, 8, 1, 1, 1), False),
-    ],
-)
+ACTIVATIONS = [((8, 16, 16, 4), (1, 8, 1, 1), True), ((8, 8, 16, 4), (1, 8, 1, 1), False)]
+ACTIVATIONS += [((8, 20, 20, 4), (1, 8, 1, 1), False), ((8, 8, 4, 4), (1, 4, 2, 1), True)]
+ACTIVATIONS += [((8, 8, 2, 4), (1, 4, 2, 1), False), ((8, 4, 1, 4), (1, 1, 1, 1), False)]
+ACTIVATIONS += [((8, 16, 8, 8, 4), (1, 4, 2, 1, 1), True), ((8, 16, 2, 8, 4), (1, 4, 2, 1, 1), False)]
+ACTIVATIONS += [((8, 3, 16, 5, 4), (1, 1, 8, 1, 1), True), ((8, 16, 8, 8, 4), (1, 8, 1, 1, 1), True)]
+ACTIVATIONS += [((8, 12, 8, 8, 4), (1, 8, 1, 1, 1), False)]
+
+
+@pytest.mark.parametrize(("shape", "dims", "split"), ACTIVATIONS)
 def test_an_activation_is_split_along_every_axis_of_its_image_or_along_none(shape, dims, split):
     first, *others, last = activation_spec(shape, dims)
     assert (first, last) == ("replica", None)
@@ -58,12 +46,6 @@ def test_other_xla_flags_are_kept_and_an_old_count_is_replaced():
     after = platform_environment(before, 16)
     assert after["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=16"
     assert after["JAX_PLATFORMS"] == "cpu"
-
-
-def test_a_new_process_sees_the_virtual_devices():
-    program = "import sys; from halofeed.trainer.platform import configure_platform; "
-    program += "assert 'jax' not in sys.modules; configure_platform(3); import jax; print(jax.devices())"
-    assert run_script(program).strip() == "[CpuDevice(id=0), CpuDevice(id=1), CpuDevice(id=2)]"
 
 
 def test_it_is_refused_once_jax_is_imported_and_for_fewer_than_one_device():
@@ -98,13 +80,6 @@ def test_two_processes_sum_over_all_their_devices_and_agree():
     total = float(sum(number**2 for number in range(16)))
     expected = f"4 {total} {{}} [False, True, True]"
     assert outputs == [expected.format(True), expected.format(False)]
-
-
-def test_a_single_process_needs_no_settings_and_agrees_with_itself():
-    start_processes(None, None, None)
-    assert is_chief()
-    assert agree_any(True) is True
-    assert agree_any(False) is False
 
 
 def test_partial_and_impossible_settings_are_refused():

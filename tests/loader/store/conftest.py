@@ -1,7 +1,5 @@
 """Small data sets of each kind."""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.loader import FlipLeftRight, MixUp, RandomCrop

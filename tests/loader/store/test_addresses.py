@@ -1,7 +1,5 @@
 """What a password or a token in an address comes to: requests have it, and nothing that is told or written."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import socket
@@ -64,28 +62,15 @@ def test_no_command_tells_or_writes_a_secret_of_an_address(sets, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     with serving(sets["jpeg"][0]) as server:
         for far in forms(server.address):
-            done = [
-                halofeed_here(*words)
-                for words in (
-                    ["verify", far],
-                    ["inspect", far],
-                    ["inspect", far, "--record", "train:1"],
-                    ["report", far, "--output", "set.html"],
-                    ["show", far, "--output", "set.png"],
-                )
-            ]
+            looks = [["verify", far], ["inspect", far], ["inspect", far, "--record", "train:1"]]
+            looks += [["report", far, "--output", "set.html"], ["show", far, "--output", "set.png"]]
+            done = [halofeed_here(*words) for words in looks]
             assert [one.returncode for one in done[1:]] == [0] * 4, [one.stderr for one in done]
             server.fault = lambda name, number: "403"
             done += [
-                halofeed_here(*words, "--debug")
-                for words in (
-                    ["verify", far],
-                    ["bench", far],
-                    ["train", far],
-                    ["plan", far],
-                    ["inspect", far + "/no"],
-                )
+                halofeed_here(command, far, "--debug") for command in ("verify", "bench", "train", "plan")
             ]
+            done += [halofeed_here("inspect", f"{far}/no", "--debug")]
             assert 0 not in [one.returncode for one in done[5:]]
             assert main(["verify", far, far]) == 2
             check(*(one.stdout + one.stderr for one in done), *capsys.readouterr())
@@ -96,18 +81,11 @@ def test_no_command_tells_or_writes_a_secret_of_an_address(sets, tmp_path, monke
 def test_files_that_are_local_are_not_written_to_folders_named_after_an_address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     far = f"s3://ann:{PASSWORD}@bucket/x"
-    for words in (
-        ["train", "data", "--out", far],
-        ["evaluate", far],
-        ["predict", "run", "data", f"--out={far}"],
-        ["predict", "run", "--source", far, "--out", "o"],
-        ["export", "run", "--out", far],
-        ["report", "data", "--output", far],
-        ["show", "data", "--output", far],
-        ["plan", "--json", far],
-        ["demo", "--folder", far],
-        ["package", "--output", far],
-    ):
+    given = ["train data --out FAR", "evaluate FAR", "predict run data --out=FAR", "export run --out FAR"]
+    given += ["predict run --source FAR --out o", "report data --output FAR", "show data --output FAR"]
+    given += ["plan --json FAR", "demo --folder FAR", "package --output FAR"]
+    for line in given:
+        words = line.replace("FAR", far).split()
         done = halofeed_here(*words, *([] if words[0] in ("demo", "package") else ["--debug"]))
         assert done.returncode == 2 and "s3://***@bucket/x: expected a path on local disk" in done.stderr
         check(done.stderr)

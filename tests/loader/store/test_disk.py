@@ -1,7 +1,5 @@
 """Shards on the cache disk are complete, correct, bounded and shared, whatever process or disk fails."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import multiprocessing
@@ -122,16 +120,6 @@ def test_flipped_bits_of_staged_files_are_found_and_staged_again(sets, tmp_path)
         assert again.retries == 1
         wait(again)
         check_staged(cache, folder)
-
-
-def test_another_conversion_is_another_shard(draw, write, tmp_path):
-    cache = tmp_path / "cache"
-    for seed in (1, 2):
-        folder = write(draw(9, seed=seed), encoding="jpeg", pad=False)
-        kept = Loader(folder, batch_size=3, cache=f"disk:{cache}")
-        kept.batch(0), wait(kept)
-        same(kept.batch(4), Loader(folder, batch_size=3).batch(4))
-    assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
 
 
 def test_a_short_or_missing_staged_file_is_not_taken(sets, tmp_path):

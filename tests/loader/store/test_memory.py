@@ -1,7 +1,5 @@
 """A split in memory gives what its shards held when they were read, and an error where they are wrong."""
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 

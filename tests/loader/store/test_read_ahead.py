@@ -1,7 +1,5 @@
 """Is the next batch read ahead as long as the disk is needed, and no longer?"""
 
-from __future__ import annotations
-
 import pytest
 
 from halofeed.loader.store import local

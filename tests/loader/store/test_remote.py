@@ -1,7 +1,5 @@
 """A data set at an address gives the bytes of the local one, whatever its server does."""
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 import socket
