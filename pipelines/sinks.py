@@ -200,14 +200,16 @@ def changed_input(
 ) -> Reference | None:
     """The first reference of a finished shard whose files hold something else than what it was made of.
 
-    Those that could not be read when it was made are not compared.
+    Those that could not be read when it was made are not compared; none is where the index is missing or no file.
 
     Raises:
         CorruptFileError: the index is damaged.
         OSError: it cannot be read.
     """
-    name = index_file(job.shard_file(key))
-    index = ShardIndex.from_bytes(OutputFolder(job.folder).read(name), name)
+    output, name = OutputFolder(job.folder), index_file(job.shard_file(key))
+    if not output.exists(name):
+        return None
+    index = ShardIndex.from_bytes(output.read(name), name)
     known = [one for one in _classify(references)[1] if index.inputs.get(one.source)]
     budget = job.recipe.memory_budget(job.room_bytes)
     contents = contents_of(known, sources, budget, threads, job.series_folder)
