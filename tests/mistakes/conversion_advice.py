@@ -137,6 +137,22 @@ def in_place_of_the_manifest(source: Path) -> list[object]:
 
 
 @preparing
+def foreign(source: Path, file: str) -> list[object]:
+    """Pictures whose version folder holds a file of another program."""
+    (source.parent / "out/set/1.0.0" / file).parent.mkdir(parents=True)
+    (source.parent / "out/set/1.0.0" / file).write_text("{}")
+    return pictures()(source)
+
+
+@preparing
+def listed(source: Path) -> list[object]:
+    """Pictures with label images, beside lists that divide them."""
+    for split, name in {"train": "a", "val": "b"}.items():
+        (source / f"{split}.txt").write_text(f"{name}\n")
+    return label_images(0, 1)(source)
+
+
+@preparing
 def unlabeled(source: Path, *size: object) -> list[object]:
     """A table of a body in air, without the label that lies in another folder."""
     scan = np.full((5, 8, 9), -1000, np.int16)
@@ -296,6 +312,18 @@ ADVICE: dict[str, Advice] = {
     "output in the source": usage_4(
         lambda source: [*pictures()(source), "--out", source / "out"], (r"(--out) .* outside", "{folder}/out")
     ),
+    "files of another program": usage(
+        foreign("features.json"),
+        *(
+            (r"another (--name)", "other"),
+            (r"(--version) or --out", "2.0.0"),
+            (r"or (--out)", "{folder}/else"),
+        ),
+    ),
+    "unfinished files of another program": refused(
+        foreign(".incomplete/abc"), (r"another (--out)", "{folder}/else")
+    ),
+    "lists of splits": noted(listed(), r"say (--split-lists) (\S+)", proves=r"val +1 record"),
     "a listing for another runner": usage(pictures("--listing job"), r"(--listing) job: .* leave it out"),
     "a share in percent": usage(scans(mask(), more=("--warn-cut 5",)), (r"(--warn-cut) .*a share", "0.05")),
     "a name in capitals": usage(pictures("--name Set"), (r"(--name) 'Set': expected lower case", "set")),
