@@ -1,4 +1,4 @@
-"""How is an address with a password or a token kept, so that nothing that is printed or written holds it?
+"""Addresses whose passwords and tokens are used in requests and appear in nothing that is printed or written.
 
     https://user:password@host/cards/1.0.0?token=abc    what requests are made with: `Address.full`
     https://***@host/cards/1.0.0                        what is printed and written: `str`

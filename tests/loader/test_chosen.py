@@ -1,4 +1,4 @@
-"""Is a loader of chosen records that of a data set of just these, and do others take the place of unreadable ones?"""
+"""A loader of chosen records equals that of a data set of these records; others replace unreadable ones."""
 
 import shutil
 

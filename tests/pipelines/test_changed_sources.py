@@ -1,4 +1,4 @@
-"""Is a source file of the same size taken for the same file: between two commands, or while it is read?"""
+"""Changed source files of the same size are noticed: between two commands, and while they are read."""
 
 import os
 from collections.abc import Callable

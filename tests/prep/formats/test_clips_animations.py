@@ -1,4 +1,4 @@
-"""Do animations and folders of frames give the frames that were drawn, at their times, or a true reason why not?"""
+"""Animations and folders of frames give the drawn frames at their times, or a true reason why not."""
 
 import struct
 from pathlib import Path
