@@ -1,4 +1,4 @@
-"""Do voxels, labels, boxes and affines turn and bend in millimeters, as a slow sampling at each point's place has it?
+"""Voxels, labels, boxes and affines turn and bend in millimeters, compared with slow sampling of each point.
 
 A deformation is a slow B-spline's; nothing folds, leaves its extent or loses its label.
 """
