@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("inspection", "loader", "pipelines", "prep", "schemas", "trainer")
+PARTS = ("system", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
 
 for part in PARTS:
     if not (HERE / "halofeed" / part / "__init__.py").is_file():

@@ -72,9 +72,9 @@ def plan(source: str, workers: int) -> dict[str, float]:
     from halofeed.pipelines.options import choose_runner
     from halofeed.pipelines.plan import make_plan, open_sources
     from halofeed.pipelines.references import NumberedFiles, reference_file
-    from halofeed.pipelines.scratch import scratch_folder
     from halofeed.pipelines.storage import OutputFolder
     from halofeed.prep.options.recipe import Recipe
+    from halofeed.system.scratch import scratch_folder
 
     received = 0
     with tempfile.TemporaryDirectory() as scratch:

@@ -43,9 +43,8 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import available_cores
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.sizes import Sizes
-from halofeed.prep.sources.walk import Part
-from halofeed.schemas.pickles import from_bytes, to_bytes
+from halofeed.prep.sources.walk import Part, Sizes
+from halofeed.system.pickles import from_bytes, to_bytes
 
 HERE = Path(__file__).resolve().parents[1]
 CLASSES = 1000
@@ -338,8 +337,8 @@ def commit(shard_counts: list[int]) -> None:
     """Print what it takes to sum up a group of shards, which workers do side by side, and to put all sums together."""
     from halofeed.pipelines.commit import SHARDS_AT_ONCE, merged, sum_up
     from halofeed.pipelines.job import ShardJob
-    from halofeed.prep.tasks.labels import LabelMap
-    from halofeed.schemas.layout import index_file
+    from halofeed.prep.annotations.labels import LabelMap
+    from halofeed.schemas.files import index_file
 
     print_row("shards", "index kB", "groups", "s a group", "all groups put together s", "sums MB")
     print_row(*["---"] * 6)

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.trainer.config import load_config
-from halofeed.trainer.plan.cache import Cache, cache_folder
+from halofeed.trainer.plan.answers import Cache, cache_folder
 from halofeed.trainer.plan.children import UNKNOWN, jobs_at_once
 from halofeed.trainer.plan.document import per_core_share, plan_config
-from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.requests import Request
 
 GIB = 2**30
 

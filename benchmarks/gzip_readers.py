@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from isal import igzip, igzip_lib
 
-from halofeed.prep.formats.volume.gzip_stream import INPUT_BYTES, OUTPUT_BYTES, GzipStream, skip
+from halofeed.prep.formats.volume.streams import INPUT_BYTES, OUTPUT_BYTES, GzipStream, skip
 
 Reader = Callable[[bytes, memoryview], object]
 

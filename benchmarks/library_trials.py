@@ -95,7 +95,7 @@ def _grid() -> Any:
 def ours(spacing: tuple[float, float, float], kernel: str, *, antialias: bool) -> Callable[[], Any]:
     """Our resampling."""
     from halofeed.prep.geometry.volume import plan_resample
-    from halofeed.prep.voxels.apply import apply_image
+    from halofeed.prep.voxels.resample import apply_image
 
     volume = scan()
     plan = plan_resample(_grid(), spacing, image_kernel=kernel, antialias=antialias, slice_wise="never")
@@ -166,7 +166,7 @@ def labels() -> Any:
 def our_mask(spacing: tuple[float, float, float], kernel: str) -> Callable[[], Any]:
     """Our resampling of classes."""
     from halofeed.prep.geometry.volume import plan_resample
-    from halofeed.prep.voxels.apply import apply_mask
+    from halofeed.prep.voxels.resample import apply_mask
 
     mask = labels()
     plan = plan_resample(_grid(), spacing, mask_kernel=kernel, slice_wise="never")

@@ -163,7 +163,7 @@ def count_collectives(text: str) -> Counter[str]:
 
 
 def facts_of(workload: Workload) -> Any:
-    from halofeed.trainer.shared.facts import DataFacts
+    from halofeed.trainer.task import DataFacts
 
     channels = workload.image_shape[-1]
     return DataFacts(

@@ -134,7 +134,7 @@ def write_series(scan: Any, folder: Path) -> None:
 
 def bare_volume(path: str) -> int:
     """Decompress the voxels of one file and look at each once."""
-    from halofeed.prep.formats.volume.gzip_stream import GzipStream, skip
+    from halofeed.prep.formats.volume.streams import GzipStream, skip
 
     stream, total = GzipStream(Path(path).read_bytes()), 0
     skip(stream, 352)

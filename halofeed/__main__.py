@@ -6,9 +6,9 @@ import os
 def run() -> None:
     """Run the command that this process was started with, and end it."""
     try:
-        from halofeed.schemas import stopping
+        from halofeed.system import signals
 
-        stopping.listen()
+        signals.listen()
     except KeyboardInterrupt:  # Python raises it until `listen` is done
         os.write(2, b"halofeed: stopped (SIGINT)\n")
         os._exit(130)

@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, planning, training
+from halofeed.errors import HalofeedError, UsageError, require_extra
 from halofeed.least_memory import check_least_memory
 from halofeed.options import add_options, from_options
-from halofeed.schemas import stopping
-from halofeed.schemas.address import Address, address_of, redacted
-from halofeed.schemas.errors import HalofeedError, UsageError
-from halofeed.schemas.extras import needing
-from halofeed.schemas.system_errors import in_words
-from halofeed.schemas.telling import tell
 from halofeed.streams import output_error, output_status
+from halofeed.system import signals
+from halofeed.system.addresses import Address, address_of, redacted
+from halofeed.system.console import print_status
+from halofeed.system.resource_errors import in_words
 from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:
@@ -77,18 +76,18 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
             return _output_failed(parsed.command, failed)
         return code
     except Exception as error:
-        stopping.stay_silent_if_ending()
+        signals.stay_silent_if_ending()
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         if parsed.debug:
-            tell(traceback.format_exc().rstrip())
+            print_status(traceback.format_exc().rstrip())
         if not isinstance(error, HalofeedError):
             text = in_words(error)
             raw = text.startswith(f"{type(error).__name__}: ")
             error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
         return _fail(parsed.command, error)
     except KeyboardInterrupt:  # in a program that calls this and hears signals itself
-        tell(f"{_who(parsed.command)}: stopped")
+        print_status(f"{_who(parsed.command)}: stopped")
         return 130
 
 
@@ -109,7 +108,7 @@ def _take_arguments_as_utf8() -> None:
     if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
         return
     os.environ["PYTHONUTF8"] = "1"
-    with contextlib.suppress(OSError), stopping.all_later():  # also while Python starts
+    with contextlib.suppress(OSError), signals.block_signals():  # also while Python starts
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed
 
 
@@ -129,7 +128,7 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     if hasattr(parsed, "redirects") and "://" in parsed.path:
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
-    stopping.say_at_stop(_who(parsed.command))
+    signals.say_at_stop(_who(parsed.command))
     if beam_arguments and parsed.command != "convert":
         raise UsageError("only convert takes options after --")
     return _COMMANDS[parsed.command](parsed, beam_arguments)
@@ -162,14 +161,14 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
 
 def _fail(command: str, error: HalofeedError) -> int:
     lines = str(error).splitlines() or [type(error).__name__]
-    tell("\n".join([f"{_who(command)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
+    print_status("\n".join([f"{_who(command)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
     return error.exit_code
 
 
 def _output_failed(command: str, error: OSError) -> int:
     status, text = output_status(error)
     if text is not None:
-        tell(f"{_who(command)}: {text}")
+        print_status(f"{_who(command)}: {text}")
     return status
 
 
@@ -375,12 +374,12 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         )
     options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
     recipe.check_used()
-    from halofeed.pipelines.memory import importing, keep_freed_memory
+    from halofeed.system.memory import importing, keep_freed_memory
 
-    with needing("convert", "apache_beam"), unlogged(), importing():
+    with require_extra("convert", "apache_beam"), unlogged(), importing():
         from halofeed.pipelines.convert import convert
-        from halofeed.pipelines.scratch import temporary_files_in_scratch
         from halofeed.pipelines.workers import copies_as_workers
+        from halofeed.system.scratch import temporary_files_in_scratch
     from halofeed.pipelines.summary import summary
 
     with contextlib.ExitStack() as stack:
@@ -388,7 +387,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             stack.enter_context(copies_as_workers(options, recipe, beam_arguments))
             stack.enter_context(temporary_files_in_scratch())
         keep_freed_memory()
-        stopping.say_at_stop(outlook="the same command goes on where this one ended")
+        signals.say_at_stop(outlook="the same command goes on where this one ended")
         done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut))
     return 0
@@ -403,14 +402,14 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.inspection.text import describe, describe_record
+    from halofeed.inspection.describe_dataset import describe, describe_record
 
     print(describe(parsed.path) if parsed.record is None else describe_record(parsed.path, parsed.record))
     return 0
 
 
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.schemas.run import RUN_FILE
+    from halofeed.schemas.files import RUN_FILE
 
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
         from halofeed.inspection.html.run_report import write_run_report
@@ -463,7 +462,7 @@ def _black_and_white(config: TrainConfig, parsed: argparse.Namespace) -> tuple[f
     """Which values count as such where a recipe augments within the step; None where the stored type says it."""
     from halofeed.loader.store.choose import open_store
     from halofeed.trainer.problem import normalization_of
-    from halofeed.trainer.shared.facts import data_facts
+    from halofeed.trainer.task import data_facts
 
     manifest = open_store(parsed.path).manifest()
     if manifest.field("image").dtype == "uint8":

@@ -23,8 +23,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from halofeed import demo_volumes
-from halofeed.schemas import stopping
-from halofeed.schemas.errors import JobError, UsageError
+from halofeed.errors import JobError, UsageError
+from halofeed.system import signals
 
 _SECONDS_TO_END = 10.0
 SHAPES = ("disc", "square", "triangle")
@@ -153,14 +153,14 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     """Draw, convert, verify, look, load, train and report; every command is shown as a person would type it."""
     if images < 16:
         raise UsageError(f"--images {images}: expected 16 or more, so that both splits fill a batch")
-    from halofeed.schemas import ownership
+    from halofeed.system import owned_files
 
     root = Path(folder)
-    if root.exists() and any(root.iterdir()) and not ownership.has_list(root):
+    if root.exists() and any(root.iterdir()) and not owned_files.has_list(root):
         raise UsageError(f"--folder {folder}: is not empty and not a demo's; name another")
     root.mkdir(parents=True, exist_ok=True)
-    if not ownership.has_list(root):
-        ownership.begin(root)
+    if not owned_files.has_list(root):
+        owned_files.begin(root)
     began = time.monotonic()
     _say(f"drawing {images} pictures with known boxes into {root / 'source'} (one is damaged on purpose)")
     draw_data_set(root / "source", images)
@@ -279,9 +279,9 @@ def _command(*arguments: str) -> None:
 
 def _run_to_its_end(command: list[str]) -> int:
     """The exit status; where a signal ends this process, it ends the command too, and says so for both."""
-    with stopping.all_later():  # which the command inherits, until it listens itself
-        process = subprocess.Popen(command, env={**os.environ, stopping.SILENT: "1"})  # noqa: S603
-        ended = stopping.Undone(lambda: _end_process(process.pid))
+    with signals.block_signals():  # which the command inherits, until it listens itself
+        process = subprocess.Popen(command, env={**os.environ, signals.SILENT: "1"})  # noqa: S603
+        ended = signals.CleanupOnExit(lambda: _end_process(process.pid))
         ended.__enter__()
     code = process.wait()
     ended.keep()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.errors import JobError
+from halofeed.errors import JobError
 
 if TYPE_CHECKING:
     from halofeed.prep.geometry.scan import Grid, Triple

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from halofeed.schemas.errors import HalofeedError
-from halofeed.schemas.system_errors import LIMITS, limit_of
+from halofeed.errors import HalofeedError
+from halofeed.system.resource_errors import LIMITS, limit_of
 
 _LEAST_MIB = {"AS": 384, "DATA": 192}
 """By the name of the limit; see `least memory` in docs/decisions.md for how they were measured."""

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 from halofeed import __version__
-from halofeed.schemas.beside import write_whole
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
+from halofeed.system.atomic_files import atomic_write
 
 _SETUP = """\
 from setuptools import find_packages, setup
@@ -58,8 +58,8 @@ def write_packages(folder: str) -> tuple[Path, Path]:
     wheel = Path(folder) / f"halofeed-{__version__}-py3-none-any.whl"
     sdist = Path(folder) / f"halofeed-{__version__}.tar.gz"
     try:
-        write_whole(wheel, _wheel(installed, files))
-        write_whole(sdist, _sdist(installed, files))
+        atomic_write(wheel, _wheel(installed, files))
+        atomic_write(sdist, _sdist(installed, files))
     except OSError as error:
         raise UsageError(f"--output {folder}: cannot be written: {error.strerror or error}") from error
     return wheel, sdist

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_settings
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.extras import needing
-from halofeed.schemas.telling import tell
+from halofeed.system.console import print_status
 
 if TYPE_CHECKING:
-    from halofeed.trainer.plan.request import Request
+    from halofeed.trainer.plan.requests import Request
 
 _LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX", "libtpu")
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
@@ -99,7 +98,7 @@ def add_plan_command(command: AddCommand) -> None:
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     """`halofeed plan`."""
-    from halofeed.schemas.beside import write_whole
+    from halofeed.system.atomic_files import atomic_write
 
     if parsed.jobs is not None and parsed.jobs < 1:
         raise UsageError(f"--jobs {parsed.jobs}: expected 1 or more")
@@ -109,12 +108,12 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_recipe(parsed)])
     text = json.dumps(plan, indent=1) + "\n"
     if parsed.data is not None:
-        from halofeed.schemas.plan import plan_file
-        from halofeed.schemas.sealed import sealed
+        from halofeed.schemas.bounded_json import with_json_checksum
+        from halofeed.schemas.files import plan_file
 
-        write_whole(plan_file(parsed.data), (json.dumps(sealed(plan), indent=1) + "\n").encode())
+        atomic_write(plan_file(parsed.data), (json.dumps(with_json_checksum(plan), indent=1) + "\n").encode())
     if parsed.json and parsed.json != "-":
-        write_whole(Path(parsed.json), text.encode())
+        atomic_write(Path(parsed.json), text.encode())
     if parsed.html:
         from halofeed.inspection.html.plan_page import write_plan_page
 
@@ -122,23 +121,23 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.json == "-":
         print(text, end="")
     else:
-        from halofeed.inspection.text.plan import describe_plan
+        from halofeed.inspection.describe_dataset import describe_plan
 
         print(describe_plan(plan))
     return 0 if plan["recommended"] is not None else 1
 
 
 def _planned(parsed: argparse.Namespace, asked: Request) -> dict[str, Any]:
-    from halofeed.trainer.plan.cache import Cache, cache_folder
+    from halofeed.trainer.plan.answers import Cache, cache_folder
     from halofeed.trainer.plan.document import plan_config
 
     how: dict[str, Any] = {"cache": Cache(cache_folder()), "jobs": parsed.jobs}
-    how["tell"] = lambda line: tell(f"halofeed plan: {line}")
+    how["tell"] = lambda line: print_status(f"halofeed plan: {line}")
     plan = plan_config(
         asked, cores=parsed.cores_per_replica, images_per_replica=parsed.images_per_replica, **how
     )
     if parsed.savings:
-        from halofeed.trainer.plan.savings import savings
+        from halofeed.trainer.plan.search import savings
 
         plan["savings"] = savings(asked, plan, **how)
     if parsed.search:
@@ -151,7 +150,7 @@ def _planned(parsed: argparse.Namespace, asked: Request) -> dict[str, Any]:
 def _asked(parsed: argparse.Namespace) -> Request:
     """What the command line asks for: a config, its machine, and the data set where one is named."""
     from halofeed.trainer.config import default_config, load_config
-    from halofeed.trainer.plan.request import Request, check_compiler
+    from halofeed.trainer.plan.requests import Request, check_compiler
     from halofeed.trainer.plan.topologies import topology_named
 
     check_compiler(topology_named(parsed.topology))
@@ -168,7 +167,7 @@ def _asked(parsed: argparse.Namespace) -> Request:
     if parsed.data is None:
         return Request(config=config, topology=parsed.topology, classes=parsed.classes)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    with needing("plan", *_LIBRARIES):
+    with require_extra("plan", *_LIBRARIES):
         from halofeed.trainer.data import open_data
         from halofeed.trainer.tasks import build_task
     from halofeed.loader import Loader

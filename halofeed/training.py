@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_options, add_settings
-from halofeed.schemas import stopping
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.extras import needing
-from halofeed.schemas.telling import tell
+from halofeed.system import signals
+from halofeed.system.console import print_status
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
@@ -166,11 +165,11 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _open_run(parsed: argparse.Namespace) -> Run:
-    from halofeed.schemas.run import read_run
+    from halofeed.schemas.files import read_run
 
     cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
     _start_jax(parsed.virtual_devices, cores)
-    with needing("train", *_LIBRARIES):
+    with require_extra("train", *_LIBRARIES):
         from halofeed.trainer.run_folder import open_run
     return open_run(parsed.run).split_otherwise(parsed.cores_per_replica, parsed.partition)
 
@@ -190,7 +189,7 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     _start_jax(parsed.virtual_devices, config.cores_per_replica)
     from halofeed.inspection.html.run_report import write_run_report
 
-    with needing("train", *_LIBRARIES):
+    with require_extra("train", *_LIBRARIES):
         from halofeed.trainer.data import open_data
         from halofeed.trainer.distributed import is_chief, start_processes
         from halofeed.trainer.evaluate import summary_lines
@@ -213,10 +212,10 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
     run = _open_run(parsed)
     from halofeed.trainer.evaluate import summary_lines
     from halofeed.trainer.run_folder import write_json
-    from halofeed.trainer.trained import Trained, choose_split
+    from halofeed.trainer.trained import LoadedRun, choose_split
 
     data, split = choose_split(run, parsed.data, parsed.split)
-    trained = Trained(run, data, split, which=parsed.checkpoint)
+    trained = LoadedRun(run, data, split, which=parsed.checkpoint)
     metrics = trained.evaluate()
     if parsed.json:
         document = {"step": trained.step, "data": data, "split": split, "metrics": metrics}
@@ -238,7 +237,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
                     f"--source {parsed.source}: new files take the place of a data set and its split; leave out "
                     "FOLDER and --split, or --source"
                 )
-            from halofeed.pipelines.scratch import scratch_folder
+            from halofeed.system.scratch import scratch_folder
 
             scratch = Path(stack.enter_context(scratch_folder()))
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
@@ -266,9 +265,9 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
     for file in new.passed_over:
-        tell(f"passed over: {file}")
+        print_status(f"passed over: {file}")
     for rejected in (*new.rejected, *rejects):
-        tell(f"rejected: {rejected.source}: {rejected.reason}")
+        print_status(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
         raise UsageError(f"--source {parsed.source}: none of its {len(rejects)} files could be converted")
     return str(done.folder)
@@ -303,7 +302,7 @@ def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
             function, facts.image_shape, dtype, folder, labels=facts.labels, task=facts.task
         )
         if parsed.format == "savedmodel":
-            from halofeed.pipelines.scratch import temporary_files_in_scratch
+            from halofeed.system.scratch import temporary_files_in_scratch
 
             any_batch = signature["batch"] == "any"
             with temporary_files_in_scratch():  # TensorFlow leaves its generated code
@@ -324,7 +323,7 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
     print("recipes (--config):")
     print(*(f"  {name:<33} {config_summary(text)}" for name, text in texts.items()), sep="\n")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    with needing("train", *_LIBRARIES):
+    with require_extra("train", *_LIBRARIES):
         from halofeed.trainer.models import MODELS
     print("\nmodels (--model), with their options (--set model.NAME=VALUE):")
     for name, model in MODELS.items():
@@ -350,4 +349,4 @@ def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
     from halofeed.trainer.platform import configure_platform
 
     configure_platform(virtual_devices, at_least=cores_per_replica)
-    stopping.hear_in_long_calls()  # of XLA's compiler, for one
+    signals.hear_in_long_calls()  # of XLA's compiler, for one

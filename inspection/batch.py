@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.device import AUGMENTATIONS, augment_on_device, device_keys
 from halofeed.loader.picture import draw_batch
 from halofeed.loader.store.choose import open_store
 from halofeed.prep.voxels.encode import encode_png
-from halofeed.schemas.beside import write_whole
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
+from halofeed.system.atomic_files import atomic_write
 
 
 def write_batch(
@@ -89,5 +89,5 @@ def write_batch(
         stored = batch["image"].dtype
         batch["image"] = np.asarray(changed.round() if stored.kind == "u" else changed, stored)
     drawn = draw_batch(batch, loader.kind, loader.class_names, split=parts, side=side)
-    write_whole(file, bytes(encode_png(drawn, 0)))
+    atomic_write(file, bytes(encode_png(drawn, 0)))
     return file

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
@@ -20,9 +21,8 @@ from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, augment_on
 from halofeed.loader.native import kernel
 from halofeed.loader.store.base import Store
 from halofeed.loader.store.choose import open_store
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Shard
-from halofeed.schemas.sizes import human_bytes
+from halofeed.system.console import human_bytes
 
 _Part = Iterator[tuple[float, float]]
 """Does one part of the way again each time, and gives the images and bytes of that."""

@@ -1,4 +1,7 @@
-"""How one record fills one row of a batch: which arrays there are, their shapes, and what goes into them."""
+"""How do the objects of records fill rows of a batch, each list padded to the same length?
+
+How one record fills one row of a batch: which arrays there are, their shapes, and what goes into them.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment import Augmentation, Combination, Frame, Others, Scene, augment, draw_uniforms
-from halofeed.loader.augment.source import Array, Made, copy_view
-from halofeed.loader.augment.view import Ranges, View
+from halofeed.errors import UsageError
+from halofeed.loader.augment import (
+    Augmentation,
+    Combination,
+    Example,
+    Frame,
+    PartnerSampler,
+    augment,
+    draw_uniforms,
+)
+from halofeed.loader.augment.view import Array, Made, Ranges, Shape, View, copy_view
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, specify
+from halofeed.loader.chunks import is_little_endian
+from halofeed.loader.copy_plan import InMemory, moves_of
 from halofeed.loader.decode import read_text, stored_dtype
+from halofeed.loader.field_cache import KeptLists
 from halofeed.loader.gather import Shards
-from halofeed.loader.moves import InMemory, moves_of
 from halofeed.loader.native import kernel
-from halofeed.loader.objects import pad, scaled, write_objects
-from halofeed.loader.pieces import is_little_endian
 from halofeed.loader.reading import (
     AREA,
     BOXES,
@@ -36,11 +47,60 @@ from halofeed.loader.reading import (
     joined_lists,
 )
 from halofeed.loader.record import StoredRecord
-from halofeed.schemas.class_sets import members
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.fields import Field
+from halofeed.schemas.fields import Field, members
 from halofeed.schemas.identity import mix
 from halofeed.schemas.manifest import Manifest
+
+
+def write_objects(
+    batch: Batch,
+    rows: NDArray[np.int64],
+    fields: Sequence[Field],
+    lists: KeptLists,
+    windows: Windows,
+    frame: Shape,
+) -> None:
+    """Write the objects of several rows.
+
+    Args:
+        batch: arrays [row, ...].
+        rows: int64 [row], which.
+        fields: the lists.
+        lists: [object, ...] of all rows, as stored.
+        windows: what each row shows, and which of the objects.
+        frame: to which boxes are relative in the batch.
+    """
+    objects, of_row = windows.objects, windows.object_rows
+    counts = np.bincount(of_row, minlength=len(rows))
+    number = np.arange(len(of_row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    for field in fields:
+        if field.name == BOXES:
+            values: NDArray[Any] = scaled(objects.boxes, windows.shape[of_row], frame)
+            batch[COUNT][rows] = np.minimum(counts, field.shape[0])
+        else:
+            values = objects.areas if field.name == AREA else lists[field.name][objects.kept]
+        out = batch[field.name]
+        out[rows] = _fill(field)
+        fits = number < field.shape[0]
+        out[rows[of_row[fits]], number[fits]] = values[fits]
+
+
+def scaled(boxes: NDArray[Any], shown: NDArray[np.int64], frame: Shape) -> NDArray[np.float32]:
+    """Boxes, [object, 4] relative to what is `shown`, [2] or [object, 2], as float32 relative to a frame."""
+    scale = np.concatenate([shown, shown], axis=-1) / np.array(frame * 2)
+    return np.asarray(boxes * scale, np.float32)
+
+
+def pad(values: NDArray[Any], out: NDArray[Any], field: Field) -> None:
+    """The first of `values` that fit, then the field's fill."""
+    count = min(len(values), len(out))
+    out[:count] = values[:count]
+    out[count:] = _fill(field)
+
+
+def _fill(field: Field) -> Any:
+    return field.fill if len(field.fill) > 1 else field.fill[0]
+
 
 _MOST_EPOCHS = 1 << 31
 _ATTEMPTS = 3
@@ -333,7 +393,7 @@ class Assembler:
         read = self._reader.read(record, self._into(batch, row), out)
         scene, reads = read.scene, [read]
 
-        def another(where: float) -> Scene:
+        def another(where: float) -> Example:
             other = self._reader.read(find(where), {}, None)
             objects = other.scene.objects
             counted = sum(len(one.lists.get(BOXES, ())) for one in reads)
@@ -342,7 +402,7 @@ class Assembler:
 
         others = None
         if self._combines:
-            others = Others(seed=seed, epoch=epoch, identity=record.id, find=another)
+            others = PartnerSampler(seed=seed, epoch=epoch, identity=record.id, find=another)
         scene = augment(self._augmentations, scene, drawn, others)
         lists, objects = joined_lists(reads), scene.objects
         if scene.pixels is not None:
@@ -423,7 +483,7 @@ class Assembler:
         ]
         return view.crop([low for low, _ in inside], [high - low for low, high in inside]), source
 
-    def _write_masks(self, scene: Scene, out: NDArray[Any]) -> None:
+    def _write_masks(self, scene: Example, out: NDArray[Any]) -> None:
         out[...] = 0
         height, width = scene.view.shape
         for mask, source in zip(out, scene.objects.masks, strict=False):

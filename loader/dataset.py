@@ -12,24 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import Batch, allocate
-from halofeed.loader.buffers import check_memory
-from halofeed.loader.chosen import Where, chosen_records, id_of
+from halofeed.loader.batch import Batch, allocate, check_memory
 from halofeed.loader.decode import DECODE
 from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards
 from halofeed.loader.record import WHOLE, WHOLE_FOR_CROPS, WHOLE_FOR_SLABS, StoredRecord
-from halofeed.loader.sampler import Sampler
-from halofeed.loader.state import digest, fingerprint
+from halofeed.loader.sampler import Sampler, Where, id_of, subset
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
-from halofeed.loader.stream import Stream, check_hosts
-from halofeed.loader.weights import DrawBy, plan_draws
-from halofeed.schemas.address import address_of
-from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.loader.stream import Stream, check_hosts, digest, fingerprint
+from halofeed.loader.weighted_sampling import DrawBy, plan_draws
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.addresses import address_of
 
 
 class Loader(Stream):
@@ -189,7 +186,7 @@ class Loader(Stream):
         check_memory(self.spec, self.batch_size)
         store = cached(store, self.manifest, split, cache, cache_bytes)
         self._shards = Shards(store, self.manifest, split, verify)
-        self._chosen = None if where is None else chosen_records(where, self._shards.all_ids(), split)
+        self._chosen = None if where is None else subset(where, self._shards.all_ids(), split)
         self._draws = None
         if draw_by is not None:
             numbers = np.arange(stored.records) if self._chosen is None else self._chosen

@@ -16,10 +16,10 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.record import StoredRecord
 from halofeed.prep.formats.picture.image import Size
-from halofeed.prep.formats.picture.stored import check_stored
-from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.prep.formats.picture.table import check_stored
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 

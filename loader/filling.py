@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.errors import CorruptFileError
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment.view import View
 from halofeed.loader.augment.windows import Windows
-from halofeed.loader.batch import Batch, allocate
-from halofeed.loader.buffers import BufferPool
+from halofeed.loader.batch import Batch, BufferPool, allocate
+from halofeed.loader.copy_plan import InMemory
 from halofeed.loader.gather import Shards
-from halofeed.loader.moves import InMemory
-from halofeed.loader.reads import Reads
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.sampler import Rows
-from halofeed.loader.workers import Workers
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.loader.verified_reads import Reads
 from halofeed.schemas.identity import mix
+from halofeed.system.threads import InterruptibleThreads
 
 ON_CORRUPT = {
     "fail": "an error that names file, offset and id",
@@ -64,7 +63,7 @@ class Filler:
         self._chosen, self._count = chosen, len(shards) if chosen is None else len(chosen)
         self._skips, self._replaces, self._whole_bytes = skips, replaces, whole_bytes
         self._least_threads = shards.store.threads if shards.comes_in_views(whole_bytes) else 1
-        self._workers: Workers | None = None
+        self._workers: InterruptibleThreads | None = None
 
     def batch(self, rows: Rows) -> Batch:
         """The batch of those rows.
@@ -205,7 +204,7 @@ class Filler:
         workers = self._workers
         if workers is None or workers.process != os.getpid():
             count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
-            self._workers = workers = Workers(max(count, self._least_threads))
+            self._workers = workers = InterruptibleThreads(max(count, self._least_threads))
         workers.together(work, most)
 
     def _fill(

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.columns import Columns, KeptLists, Lists
-from halofeed.loader.moves import InMemory, Looked
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.loader.copy_plan import InMemory, Looked
+from halofeed.loader.field_cache import Columns, KeptLists, Lists
 from halofeed.loader.record import CHANGED, Scratch, StoredRecord
 from halofeed.loader.store.base import Span, Store
-from halofeed.schemas.checksum import BLOCK_BYTES, crc32c
-from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.files import index_file
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import index_file
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.memory import process_memory
 from halofeed.schemas.shard_file import CURE, OpenFile, most_open
-from halofeed.schemas.sizes import human_bytes
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.system.checksum import BLOCK_BYTES, crc32c
+from halofeed.system.console import human_bytes
+from halofeed.system.memory import process_memory
 
 VERIFY = {
     "first": "the checksums of what is read, when it is first read",

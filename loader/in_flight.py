@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from halofeed.loader.workers import Task, Workers
+from halofeed.system.threads import InterruptibleThreads, Task
 
 Item = TypeVar("Item")
 
 
-class InFlight(Iterator[Item], Generic[Item]):
+class Prefetcher(Iterator[Item], Generic[Item]):
     """What `make` gives for each step, in order; from the second one on some are made ahead, each in a thread.
 
     What one thread plans with the interpreter's lock, another copies without it. What `make` raises is raised in its
@@ -43,7 +43,7 @@ class InFlight(Iterator[Item], Generic[Item]):
         self._waiting: deque[int] = deque()
         """Steps that were taken from `steps` and whose items were not returned yet."""
         self._tasks: dict[int, Task[Item]] = {}
-        self._workers: Workers | None = None
+        self._workers: InterruptibleThreads | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
         # Whoever takes one item alone does not pay for those after it.
@@ -107,7 +107,7 @@ class InFlight(Iterator[Item], Generic[Item]):
 
     def _begin(self) -> None:
         if self._workers is None:
-            self._workers = Workers(self._ahead)
+            self._workers = InterruptibleThreads(self._ahead)
         for step in self._waiting:
             if step not in self._tasks:
                 self._tasks[step] = self._workers.submit(functools.partial(self._make, step))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halofeed.schemas.errors import PartitionError
-from halofeed.schemas.extras import needing
+from halofeed.errors import PartitionError, require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Partition, axis_names, core_axes
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ Rows = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
 
 def put_on_device(array: np.ndarray[Any, Any]) -> None:
     """Copy an array onto the first device, and wait until it is there."""
-    with needing("train", "jax"):
+    with require_extra("train", "jax"):
         import jax
 
     jax.device_put(array).block_until_ready()
@@ -34,7 +33,7 @@ def on_device(
     act: Callable[[Mapping[str, Any]], Any], batch: Mapping[str, np.ndarray[Any, Any]]
 ) -> Callable[[], None]:
     """`act` compiled, and a batch put onto the first device: what is given does one with the other and waits for it."""
-    with needing("train", "jax"):
+    with require_extra("train", "jax"):
         import jax
 
     placed, compiled = jax.device_put({**batch, "id": split_id(batch["id"])}), jax.jit(act)
@@ -161,7 +160,7 @@ def place_batch(
         PartitionError: a spec that does not fit the mesh or the shape, rows of another shape, or 64-bit
             integers that JAX would cut to 32 bits silently.
     """
-    with needing("train", "jax"):
+    with require_extra("train", "jax"):
         import jax
 
     shardings = _shardings(mesh, specs, shapes)

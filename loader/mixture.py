@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.errors import UsageError
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import Batch, allocate
-from halofeed.loader.buffers import BufferPool, check_memory
+from halofeed.loader.batch import Batch, BufferPool, allocate, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute
 from halofeed.loader.stream import Stream, check_hosts
-from halofeed.schemas.errors import UsageError
 
 LONGEST_CYCLE = 10_000
 """Rows after which every data set had exactly its share."""

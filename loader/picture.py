@@ -1,26 +1,92 @@
-"""How a batch looks: its rows side by side with labels, boxes, masks, ids, and the lines along which cores split it."""
+"""Which color has a class, in pictures and beside them?
+
+How several pictures are shown as one: side by side, in reading order.
+
+How a batch looks: its rows side by side with labels, boxes, masks, ids, and the lines along which cores split it.
+"""
 
 from __future__ import annotations
 
 import base64
 import html
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch
-from halofeed.loader.colors import rgb_of
 from halofeed.loader.reading import BOXES, IMAGE, LABEL
-from halofeed.loader.sheet import contact_sheet, shown_frames
 from halofeed.schemas.kinds import Kind
+
+_CLASS_COLORS = (
+    "#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#a855f7", "#06b6d4",
+    "#ec4899", "#84cc16", "#f97316", "#6366f1", "#14b8a6", "#eab308",
+)  # fmt: skip
+_DARK_INK = frozenset({"#f59e0b", "#10b981", "#06b6d4", "#84cc16", "#f97316", "#14b8a6", "#eab308"})
+
+
+def color_of(rank: int) -> str:
+    """The color of the class of that rank, as a style."""
+    color = _CLASS_COLORS[rank % len(_CLASS_COLORS)]
+    return f"--k:{color};--on:{'#1a1a1a' if color in _DARK_INK else '#fff'}"
+
+
+def rgb_of(rank: int) -> tuple[int, int, int]:
+    """The same color in numbers, for pictures."""
+    red, green, blue = bytes.fromhex(_CLASS_COLORS[rank % len(_CLASS_COLORS)][1:])
+    return red, green, blue
+
+
+T = TypeVar("T", bound=np.generic)
+MOST_FRAMES = 16
+_GAP = 2
+_GROUND = 128
+
+
+def shown_frames(count: int, most: int = MOST_FRAMES) -> NDArray[np.int64]:
+    """Which of so many frames a sheet shows: all, or the first, the last and some evenly between.
+
+    >>> shown_frames(3).tolist(), shown_frames(31).tolist()[:4]
+    ([0, 1, 2], [0, 2, 4, 6])
+    """
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
+def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, ground: int = _GROUND) -> NDArray[T]:
+    """Frames [frame, height, width, channel] as one picture [height, width, channel], about as wide as high.
+
+    >>> contact_sheet(np.zeros((3, 10, 20, 3), np.uint8)).shape
+    (34, 20, 3)
+    """
+    count, height, width, channels = frames.shape
+    columns = max(1, min(count, round(math.sqrt(count * (height + gap) / (width + gap)))))
+    rows = -(-count // columns)
+    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, channels)
+    sheet = np.full(shape, ground, frames.dtype)
+    for number, frame in enumerate(frames):
+        row, column = divmod(number, columns)
+        top, left = row * (height + gap), column * (width + gap)
+        sheet[top : top + height, left : left + width] = frame
+    return sheet
+
+
+def sheet_of_frames(frames: NDArray[T]) -> NDArray[T]:
+    """The sheet of some frames of a clip [frame, height, width, channel]."""
+    return contact_sheet(frames[shown_frames(len(frames))])
+
+
+def sheet_of_classes(label: NDArray[T]) -> NDArray[T]:
+    """The same of the classes [frame, height, width] at their pixels, the background between the frames."""
+    return contact_sheet(label[shown_frames(len(label))][..., None], ground=0)[..., 0]
+
 
 Canvas = NDArray[np.uint8]
 """[height, width, channel] of red, green, blue."""
-_GAP = 6
-_GROUND = 24
+_MARGIN = 6
+_BACKGROUND = 24
 _INK, _LINE = (235, 235, 235), (255, 255, 0)
 _FILL = 0.35
 _FONT = cv2.FONT_HERSHEY_PLAIN
@@ -57,13 +123,13 @@ def draw_batch(
     alike = np.stack([_ground(height, width)] * len(cells))
     for place, cell in zip(alike, cells, strict=True):
         place[: cell.shape[0], : cell.shape[1]] = cell
-    sheet = contact_sheet(alike, gap=_GAP, ground=_GROUND)
-    return np.pad(sheet, ((_GAP, _GAP), (_GAP, _GAP), (0, 0)), constant_values=_GROUND)
+    sheet = contact_sheet(alike, gap=_MARGIN, ground=_BACKGROUND)
+    return np.pad(sheet, ((_MARGIN, _MARGIN), (_MARGIN, _MARGIN), (0, 0)), constant_values=_BACKGROUND)
 
 
 def _ground(height: int, width: int) -> Canvas:
     """A canvas on which nothing is drawn."""
-    return np.full((height, width, 3), _GROUND, np.uint8)
+    return np.full((height, width, 3), _BACKGROUND, np.uint8)
 
 
 def _cell(
@@ -165,11 +231,11 @@ def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
 def _beside(panes: Sequence[Canvas]) -> Canvas:
     """Panes in one row, on the common ground."""
     height = max(len(pane) for pane in panes)
-    row = _ground(height, sum(pane.shape[1] for pane in panes) + _GAP * (len(panes) - 1))
+    row = _ground(height, sum(pane.shape[1] for pane in panes) + _MARGIN * (len(panes) - 1))
     left = 0
     for pane in panes:
         row[: len(pane), left : left + pane.shape[1]] = pane
-        left += pane.shape[1] + _GAP
+        left += pane.shape[1] + _MARGIN
     return row
 
 
@@ -191,7 +257,7 @@ def _write(canvas: Canvas, text: str, at: tuple[int, int], color: tuple[int, int
         canvas,
         (left - 1, bottom - height - 1),
         (left + width, bottom + below - 2),
-        (_GROUND,) * 3,
+        (_BACKGROUND,) * 3,
         cv2.FILLED,
     )
     cv2.putText(canvas, text, (left, bottom), _FONT, 1, color, 1, cv2.LINE_AA)

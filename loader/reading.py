@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment import NO_OBJECTS, Objects, Scene, to_view
-from halofeed.loader.augment.source import Array, Label
-from halofeed.loader.augment.view import Ranges, Shape, View
+from halofeed.errors import CorruptFileError
+from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
+from halofeed.loader.augment.view import Array, Label, Ranges, Shape, View
 from halofeed.loader.augment.windows import Windows
-from halofeed.loader.columns import KeptLists
+from halofeed.loader.chunks import StoredArray
 from halofeed.loader.decode import (
     decode_image,
     decode_label,
@@ -23,10 +23,9 @@ from halofeed.loader.decode import (
     read_numbers,
     stored_dtype,
 )
-from halofeed.loader.pieces import StoredArray
+from halofeed.loader.field_cache import KeptLists
 from halofeed.loader.record import StoredRecord
 from halofeed.prep.geometry.resize import compose
-from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
@@ -41,7 +40,7 @@ PLACE = "place in its record"
 
 
 class StoredMask:
-    """The mask of one object, decoded when it is looked at; see `halofeed.loader.augment.source.Source`."""
+    """The mask of one object, decoded when it is looked at; see `halofeed.loader.augment.view.Source`."""
 
     def __init__(self, record: StoredRecord, number: int, file: memoryview, shape: Shape) -> None:
         self._record, self._number, self._file = record, number, file
@@ -85,7 +84,7 @@ class Read:
     record: StoredRecord
     features: Decoded
     values: Mapping[str, NDArray[Any]]
-    scene: Scene
+    scene: Example
     stored: Shape
     lists: Mapping[str, NDArray[Any]]
     is_kept: bool
@@ -145,7 +144,7 @@ class RecordReader:
         # What is shown of every record where nothing is drawn and nobody asks for sizes.
         self._same = None
         if self._image.encoding == "raw" and not sizes:
-            self._same = Scene.whole(self._image.shape[:-1])
+            self._same = Example.whole(self._image.shape[:-1])
 
     def decode(
         self, record: StoredRecord, place: Sequence[int], out: NDArray[Any] | None
@@ -204,7 +203,7 @@ class RecordReader:
             scene = self._same
         else:
             extent = self._extent(values, stored, record)
-            scene = Scene(
+            scene = Example(
                 view=View.whole(stored if self._pads_around else [stop for _, stop in extent]),
                 extent=extent,
                 spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
@@ -342,29 +341,29 @@ def one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryvie
 # Fields that say where an image's points are ------------------------------------------------------------
 
 
-def _follow_transform(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+def _follow_transform(value: NDArray[Any], scene: Example) -> NDArray[Any]:
     in_plane = scene.stored_points(centers=False)[-3:-1, -3:]
     return compose(value.reshape(6), in_plane.reshape(6)).reshape(2, 3)
 
 
-def _follow_affine(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+def _follow_affine(value: NDArray[Any], scene: Example) -> NDArray[Any]:
     return np.asarray(value.astype(np.float64) @ scene.stored_points(centers=True))
 
 
-def _follow_spacing(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+def _follow_spacing(value: NDArray[Any], scene: Example) -> NDArray[Any]:
     return value if scene.spacing_mm == () else np.array(scene.shown_spacing_mm())
 
 
-def _follow_times(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+def _follow_times(value: NDArray[Any], scene: Example) -> NDArray[Any]:
     low, high = scene.view.box[0]
     return np.asarray(value[low:high])
 
 
-def _follow_extent(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+def _follow_extent(value: NDArray[Any], scene: Example) -> NDArray[Any]:
     return np.array(scene.view.seen(scene.extent)).T
 
 
-FOLLOWING: dict[str, Callable[[NDArray[Any], Scene], NDArray[Any]]] = {
+FOLLOWING: dict[str, Callable[[NDArray[Any], Example], NDArray[Any]]] = {
     "transform": _follow_transform,
     "affine": _follow_affine,
     "spacing_mm": _follow_spacing,

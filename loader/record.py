@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.columns import KeptLists
+from halofeed.errors import CorruptFileError
+from halofeed.loader.field_cache import KeptLists
 from halofeed.loader.native import kernel
-from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
-from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.shard_file import CURE, OpenFile
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.system.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
 
 if TYPE_CHECKING:
     from halofeed.loader.gather import Shards

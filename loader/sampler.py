@@ -1,4 +1,6 @@
-"""Which record stands at which place of the stream: a permutation of each epoch, and a plan of the batches.
+"""Which records of a split are meant, where a loader takes some of them.
+
+Which record stands at which place of the stream: a permutation of each epoch, and a plan of the batches.
 
     place       0 1 2 3 4 5 6 7 8 9 ...         place = step * batch_size + row
     epoch       0 0 0 0 0 0 0 1 1 1 ...         7 records; a batch may hold the end of one and the next's beginning
@@ -10,13 +12,61 @@ Everything is arithmetic on a place's number: no buffer, no state, the same for 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.draws import SLOT_BITS, Draws
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
+from halofeed.loader.weighted_sampling import SLOT_BITS, Draws
+from halofeed.schemas.identity import example_id
+
+Integers = NDArray[np.int64]
+Where = Callable[[Integers], NDArray[np.bool_]] | Sequence[int | str]
+"""Ids of records or keys of their sources; or a function from all ids to whether each is taken."""
+
+
+def id_of(key: int | str) -> int:
+    """The id of a record, which `key` is itself, or whose source's key it is."""
+    return example_id(key) if isinstance(key, str) else int(key)
+
+
+def subset(where: Where, ids: Integers, split: str) -> Integers:
+    """The numbers of the records that are meant, int64, ascending.
+
+    Raises:
+        UsageError: a record that is not there, or stands there twice; a function that gives something else; or none.
+
+    >>> chosen_records([12, 10], np.array([10, 11, 12]), "train").tolist()
+    [0, 2]
+    >>> chosen_records(lambda ids: ids % 2 == 1, np.array([10, 11, 12]), "train").tolist()
+    [1]
+    """
+    if isinstance(where, str):
+        raise UsageError(f"where: expected a list of ids or keys, or a function, got {where!r}")
+    if callable(where):
+        taken = np.asarray(where(ids))
+        if taken.dtype != np.bool_ or taken.shape != ids.shape:
+            raise UsageError(
+                f"where: expected bool {ids.shape} of ids int64 {ids.shape}, got {taken.dtype} {taken.shape}"
+            )
+        chosen = np.flatnonzero(taken)
+    else:
+        wanted = np.array([id_of(key) for key in where], np.int64)
+        if len(np.unique(wanted)) < len(wanted):
+            raise UsageError("where: a record stands there twice; name each once")
+        if len(missing := np.setdiff1d(wanted, ids)):
+            names = [str(key) for key in where if id_of(key) in missing]
+            raise UsageError(
+                f"where: split {split!r} has no record {', '.join(names[:3])}"
+                f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+            )
+        chosen = np.flatnonzero(np.isin(ids, wanted))
+    if not len(chosen):
+        raise UsageError(f"where: no record of split {split!r} is taken")
+    return chosen
+
 
 _ROUNDS = 16
 """Eight leave the orders of five records visibly uneven (chi-squared 923 at 119 degrees of freedom), sixteen do not."""
@@ -24,7 +74,6 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 _ROWS_AT_ONCE, _MOST_BLOCKS = 512, 4
 """NumPy takes as long for a few numbers as for some hundred."""
-Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 

@@ -1,25 +1,34 @@
-"""What every stream of batches can do, whichever data sets it is of: NumPy, tf.data, jax.Arrays on a mesh, resume."""
+"""What a stream is, so that a saved step is only resumed in the stream it was taken from.
+
+How a loader's stream becomes a tf.data.Dataset, for programs that loop over it and for Keras.
+
+What every stream of batches can do, whichever data sets it is of: NumPy, tf.data, jax.Arrays on a mesh, resume.
+"""
 
 from __future__ import annotations
 
 import abc
 import functools
+import hashlib
 import itertools
+import json
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from halofeed.loader import tf_data
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import UsageError, require_extra
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import ArraySpec, Batch
-from halofeed.loader.buffers import AHEAD, batches_ahead
-from halofeed.loader.in_flight import InFlight
-from halofeed.loader.state import STATE_VERSION, restore_step
-from halofeed.schemas.errors import UsageError
+from halofeed.loader.batch import AHEAD, ID, LABELLED, LABELS, VALID, ArraySpec, Batch, batches_ahead
+from halofeed.loader.in_flight import Prefetcher
+from halofeed.loader.reading import IMAGE, LABEL
+from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.kinds import Kind
+from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
-from halofeed.schemas.sealed import sealed
 
 if TYPE_CHECKING:
     import jax
@@ -27,6 +36,127 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, PartitionSpec
 
     from halofeed.loader.picture import Canvas
+
+
+STATE_VERSION = 1
+
+
+def fingerprint(manifest: Manifest, split: str) -> str:
+    """SHA-256 of what a split holds: its fields, and each shard's record count, size and checksum in order."""
+    content = {
+        "fields": [field.to_json() for field in manifest.fields],
+        "shards": [(shard.records, shard.bytes, shard.crc32c) for shard in manifest.split(split).shards],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest(numbers: NDArray[np.int64]) -> str:
+    """SHA-256 of numbers."""
+    return hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()
+
+
+def restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
+    """The step of a saved state, if it belongs to the stream.
+
+    Args:
+        state: what `Loader.state` gave, perhaps read back from JSON.
+        stream: what the state must agree with, key by key.
+
+    Raises:
+        UsageError: lists everything that differs; or the state was changed after it was given.
+    """
+    if not isinstance(state, Mapping) or "step" not in state:
+        raise UsageError(f"not a loader's state: expected a dictionary with a step, got {state!r:.80}")
+    try:
+        state = check_json_checksum(dict(state))
+    except ValueError as error:
+        raise UsageError(
+            f"state: {error}; restore it as it was saved, or start at a step of your choice, such as start_step=0"
+        ) from error
+    if state.get("state_version") != STATE_VERSION:
+        raise UsageError(
+            f"state: expected state_version {STATE_VERSION}, got {state.get('state_version')!r}; it was saved by "
+            "another version of halofeed"
+        )
+    step = state["step"]
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise UsageError(f"state: step: expected an integer of 0 or more, got {step!r}")
+    different = [
+        f"{key}: the state has {state.get(key)!r}, this loader {value!r}"
+        for key, value in stream.items()
+        if state.get(key) != value
+    ]
+    if different:
+        raise UsageError(
+            "the state is of another stream, whose batches differ:\n  "
+            + "\n  ".join(different)
+            + f"\nbuild the loader with the same arguments, or start the new stream at a step of your choice, "
+            f"such as start_step={step}"
+        )
+    return step
+
+
+PREFETCH = 1
+"""Batches that wait to be taken, beside those that are being made."""
+
+
+def element_spec(spec: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
+    """The tf.TensorSpec of each array of a batch."""
+    with require_extra("tf", "tensorflow"):
+        import tensorflow as tf
+
+    return {
+        name: tf.TensorSpec(array.shape, tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype))
+        for name, array in spec.items()
+    }
+
+
+def dataset(loader: Stream, start_step: int, as_supervised: bool) -> tf.data.Dataset:
+    """The stream from a step on; see `Stream.dataset`."""
+    with require_extra("tf", "tensorflow"):
+        import tensorflow as tf
+
+    steps = loader.steps_from(start_step)
+    spec = element_spec(loader.spec)
+
+    def make(step: Any) -> tuple[Any, ...]:
+        return tuple(_encoded(array) for array in loader.in_order(int(step)).values())
+
+    def element(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        tensors = tf.numpy_function(make, [step], [one.dtype for one in spec.values()])
+        for tensor, one in zip(tensors, spec.values(), strict=True):
+            tensor.set_shape(one.shape)
+        return dict(zip(spec, tensors, strict=True))
+
+    def supervised(step: tf.Tensor) -> tuple[Any, ...]:
+        batch = element(step)
+        image, identity, valid = (batch.pop(name) for name in (IMAGE, ID, VALID))
+        del identity
+        labelled = batch.pop(LABELLED, None)
+        target: Any = batch
+        for name in (LABEL, LABELS):
+            target = batch.get(name, target)
+        if labelled is None and not loader.may_pad:
+            return image, target
+        weight = valid if labelled is None else tf.logical_and(valid, labelled)
+        return image, target, tf.cast(weight, tf.float32)
+
+    if isinstance(steps, range):
+        numbers = tf.data.Dataset.range(steps.start, steps.stop)
+    else:
+        numbers = tf.data.Dataset.counter(start_step)
+    at_once = max(1, batches_ahead(loader.spec))
+    made = numbers.map(supervised if as_supervised else element, at_once, deterministic=True)
+    return made.prefetch(PREFETCH)
+
+
+def _encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Text as the bytes that TensorFlow takes, file names that are not UTF-8 included."""
+    if not array.dtype.hasobject:
+        return array
+    encoded = np.empty(array.shape, object)
+    encoded[...] = [text.encode("utf-8", "surrogateescape") for text in array]
+    return encoded
 
 
 class Stream(abc.ABC):
@@ -142,12 +272,12 @@ class Stream(abc.ABC):
         An error of `batch`, such as CorruptFileError, comes out of the stream as TensorFlow's own
         (tf.errors.UnknownError), whose message holds ours.
         """
-        return tf_data.dataset(self, start_step, as_supervised)
+        return dataset(self, start_step, as_supervised)
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
         """What `dataset` gives, as TensorFlow describes it."""
-        return tf_data.element_spec(self.spec)
+        return element_spec(self.spec)
 
     def by_step(self) -> BatchesByStep:
         """The stream as a map from step to batch, as torch.utils.data.DataLoader takes it."""
@@ -207,7 +337,9 @@ class Stream(abc.ABC):
         Raises:
             UsageError: the step is negative or past the stream's end.
         """
-        return sealed({"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()})
+        return with_json_checksum(
+            {"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()}
+        )
 
     def restore(self, state: Mapping[str, Any]) -> int:
         """The step at which to go on.
@@ -236,8 +368,8 @@ class Stream(abc.ABC):
         rows = self.batch_size // self.shard_count
         return self.shard_index * rows, (self.shard_index + 1) * rows
 
-    def _rows_ahead(self, start_step: int, start: int, stop: int) -> InFlight[Batch]:
-        return InFlight(
+    def _rows_ahead(self, start_step: int, start: int, stop: int) -> Prefetcher[Batch]:
+        return Prefetcher(
             functools.partial(self._rows_in_order, start=start, stop=stop),
             self.steps_from(start_step),
             batches_ahead(with_batch(self.row_spec, stop - start)),

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import os
 
-from halofeed.pipelines.memory import importing, keep_freed_memory
+from halofeed.system.memory import importing, keep_freed_memory
 
 _SECONDS_TO_ANSWER = 60
 
@@ -30,7 +30,7 @@ def main() -> None:
 
         # The first bundle meets such an error again, and the command is told of it.
         with contextlib.suppress(ImportError):
-            import halofeed.pipelines.transforms  # noqa: F401 - before the runner waits for it
+            import halofeed.pipelines.beam_pipeline  # noqa: F401 - before the runner waits for it
     keep_freed_memory()
     with GRPCChannelFactory.insecure_channel(endpoint) as channel:
         told = beam_provision_api_pb2_grpc.ProvisionServiceStub(channel).GetProvisionInfo(

@@ -16,17 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed import __version__
+from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey
-from halofeed.pipelines.remote import check_wanted
+from halofeed.pipelines.remote import check_alive
 from halofeed.pipelines.replace import delete_unnamed
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
-from halofeed.prep.convert.tasks.label_image import VOC_VOID, void_problem
+from halofeed.prep.convert.label_image import VOC_VOID, void_problem
 from halofeed.schemas import keys
-from halofeed.schemas.checksum import crc32c
-from halofeed.schemas.errors import JobError
-from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import (
+from halofeed.schemas.files import (
     DATASET_INFO,
     FEATURES,
     MANIFEST,
@@ -37,12 +35,14 @@ from halofeed.schemas.layout import (
     ZERO_AREA,
     index_file,
 )
+from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
+from halofeed.system.checksum import crc32c
 
 SHARDS_AT_ONCE = 256
 _LINES_AT_ONCE = 1_000
@@ -178,7 +178,7 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     files = [shard.file for split in splits.values() for shard in split.shards]
     whole = {*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO}
     delete_unnamed(output, job.name, whole)
-    check_wanted(job.wanted)
+    check_alive(job.wanted)
     output.commit(manifest.to_json().encode(), after=sorted(whole), swept=job.wanted is None)
     return manifest
 

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apache_beam as beam
 
-from halofeed.pipelines.build import build
+from halofeed.errors import CorruptFileError, JobError, UsageError
+from halofeed.pipelines.beam_pipeline import build
 from halofeed.pipelines.commit import check_committed_budget
+from halofeed.pipelines.disk_space import check_room, record_bytes
 from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.lease import held
 from halofeed.pipelines.listing import BELIEVED, ListingInJob
-from halofeed.pipelines.lock import held
 from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
-from halofeed.pipelines.ordered import OrderedThreads, in_thread, is_done
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import FileByShard, NumberedFiles, read_shard
-from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote, want
+from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote, start_heartbeat
 from halofeed.pipelines.replace import (
     check_own,
     check_replacement,
@@ -33,28 +34,26 @@ from halofeed.pipelines.replace import (
     replacement_of,
     take_place,
 )
-from halofeed.pipelines.room import check_room, record_bytes
-from halofeed.pipelines.scratch import scratch_folder
-from halofeed.pipelines.sinks import changed_input
-from halofeed.pipelines.spread import Spread, spread_by_beam
+from halofeed.pipelines.run_distributed import RunDistributed, run_on_beam
+from halofeed.pipelines.shard_writer import changed_input
+from halofeed.pipelines.source_registry import Origin, recall, remember
 from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote, source_files
-from halofeed.pipelines.worker import KEPT
-from halofeed.pipelines.workers import Workers, available_cores, workers_in
+from halofeed.pipelines.workers import KEPT, Workers, available_cores, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import MEBIBYTE
-from halofeed.schemas import stopping
-from halofeed.schemas.errors import CorruptFileError, JobError, UsageError
-from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, index_file
+from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
-from halofeed.schemas.origin import Origin, recall, remember
-from halofeed.schemas.system_errors import in_words
-from halofeed.schemas.telling import tell
+from halofeed.system import signals
+from halofeed.system.console import print_status
+from halofeed.system.memory import MEBIBYTE
+from halofeed.system.resource_errors import in_words
+from halofeed.system.scratch import scratch_folder
+from halofeed.system.threads import OrderedThreads, in_thread, is_done
 
 if TYPE_CHECKING:
-    from halofeed.prep.formats.dicom.listing import SeriesListing
+    from halofeed.prep.formats.dicom.series_listing import SeriesListing
 
 T = TypeVar("T")
 _MOST_NAMED = 4
@@ -201,8 +200,8 @@ class _Run:
         self, output: OutputFolder, _: SourceFiles, policy: SeriesPolicy, below: Sequence[str]
     ) -> Mapping[str, SeriesListing]:
         """Find the DICOM series of the sources by whatever writes the shards later."""
-        from halofeed.pipelines.series import SeriesSearch, find_series
-        from halofeed.prep.formats.dicom.found import CLASSES
+        from halofeed.pipelines.run_distributed import SeriesSearch, find_series
+        from halofeed.prep.formats.dicom.series_listing import CLASSES
 
         if self.scratch is None:
             output.begin()
@@ -214,10 +213,10 @@ class _Run:
         )
         return find_series(self.sources.images, search, self._spread(output, CLASSES))
 
-    def _spread(self, output: OutputFolder, believed: Iterable[Any]) -> Spread:
+    def _spread(self, output: OutputFolder, believed: Iterable[Any]) -> RunDistributed:
         """What has calls made by whatever writes the shards later; by this process where nothing is run."""
         if self.scratch is None and not self.choice.is_described:
-            return spread_by_beam(self.choice, for_workers(output.root), believed, self.store_settings)
+            return run_on_beam(self.choice, for_workers(output.root), believed, self.store_settings)
         workers = self.workers()
         return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
 
@@ -239,7 +238,7 @@ def _committed(version: OutputFolder) -> Manifest | None:
     data = version.read(MANIFEST)
     if is_intact(data):
         return Manifest.from_json(data, version.path(MANIFEST))
-    tell(
+    print_status(
         f"halofeed convert: {version.path(MANIFEST)} is damaged and so commits nothing; what is whole beside it is "
         "used again"
     )
@@ -329,7 +328,7 @@ def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str 
 
 def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
     """What `prepare` returns; where it raises or a signal ends it, what was begun in the folder is gone again."""
-    with stopping.Undone(output.withdraw) as begun:
+    with signals.CleanupOnExit(output.withdraw) as begun:
         prepared = prepare()
         begun.keep()
         return prepared
@@ -447,7 +446,7 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
 
     def begun(holder: str | None) -> tuple[beam.Pipeline, str]:
         """The pipeline of the job, and the file that says that it is wanted."""
-        wanted = want(OutputFolder(job.folder))
+        wanted = start_heartbeat(OutputFolder(job.folder))
         pipeline = new_pipeline(choice)
         build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
         return pipeline, wanted
@@ -467,7 +466,7 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
         except JobError as error:
             if _committed(output) is None:
                 raise
-            tell(f"halofeed convert: the data set is whole; after that, {error}")
+            print_status(f"halofeed convert: the data set is whole; after that, {error}")
 
     with contextlib.closing(Bar(len(indexes), "shards", show=run.show_progress)) as bar:
         restarted(choice.job_restarts, run_once)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.beside import create_anew, keep_mode
+from halofeed.system.atomic_files import create_anew, keep_mode
 
 try:
     import fcntl

@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from halofeed.pipelines.ordered import OrderedThreads
+from halofeed.errors import HalofeedError, JobError, SourceError
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Converter
 from halofeed.prep.sources.files import CHANGED, SourceFiles, Stamp
-from halofeed.prep.sources.memory import MemoryBudget, Share, lacks_memory, with_room
-from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.errors import HalofeedError, JobError, SourceError
-from halofeed.schemas.system_errors import shortage
+from halofeed.prep.sources.reference import SourceExample
+from halofeed.system.memory import MemoryBudget, Share, lacks_memory, with_room
+from halofeed.system.resource_errors import resource_error
+from halofeed.system.threads import OrderedThreads
 
 _ATTEMPTS, _PAUSE_SECONDS = 4, 0.1
 """How often an input is converted that changes meanwhile, and the shortest pause before the next time."""
@@ -26,7 +26,7 @@ _ATTEMPTS, _PAUSE_SECONDS = 4, 0.1
 class Outcome:
     """What became of one input: its records, or the reason why there are none; and its content's SHA-256."""
 
-    reference: Reference
+    reference: SourceExample
     content: str
     result: tuple[Record, ...] | SourceError
 
@@ -52,7 +52,7 @@ class _HashedFiles:
             self._hashes[path] = hashlib.sha256(data).hexdigest()
         return data
 
-    def content_of(self, reference: Reference) -> str:
+    def content_of(self, reference: SourceExample) -> str:
         """The SHA-256 of a reference's file, or of the list of its files and theirs; "" where one cannot be read."""
         try:
             for path in reference.paths:
@@ -65,7 +65,7 @@ class _HashedFiles:
 
 
 def convert_input(
-    reference: Reference,
+    reference: SourceExample,
     sources: SourceFiles,
     converter: Converter,
     budget: MemoryBudget,
@@ -84,21 +84,23 @@ def convert_input(
     return replace(outcome, reference=reference)
 
 
-def _with_members(reference: Reference, series_folder: str | None) -> Reference:
+def _with_members(reference: SourceExample, series_folder: str | None) -> SourceExample:
     """The reference with the files of its series, where those are listed elsewhere, and what is known of them."""
     if reference.stored is None or series_folder is None:
         return reference
-    from halofeed.prep.formats.dicom.found import FoundFiles, from_bytes
+    from halofeed.prep.formats.dicom.series_listing import ListingRecords, listing_from_bytes
 
     output, name = OutputFolder(series_folder), reference.stored[0]
     try:
-        slices = FoundFiles(images=from_bytes(output.read(name)))
+        slices = ListingRecords(images=listing_from_bytes(output.read(name)))
     except pickle.UnpicklingError as error:
         raise JobError(f"{output.path(name)}: {error}; run the same command again") from error
     return replace(reference, members=slices.members, slices=slices)
 
 
-def _convert_now(reference: Reference, sources: SourceFiles, converter: Converter, share: Share) -> Outcome:
+def _convert_now(
+    reference: SourceExample, sources: SourceFiles, converter: Converter, share: Share
+) -> Outcome:
     """The outcome of files that stayed the same from the first look at them to the last.
 
     Raises:
@@ -125,11 +127,13 @@ def _convert_now(reference: Reference, sources: SourceFiles, converter: Converte
     )
 
 
-def _stamps(reference: Reference, sources: SourceFiles) -> dict[str, Stamp | None]:
+def _stamps(reference: SourceExample, sources: SourceFiles) -> dict[str, Stamp | None]:
     return {path: sources.stamp(path) for path in reference.paths}
 
 
-def _convert_once(reference: Reference, sources: SourceFiles, converter: Converter, share: Share) -> Outcome:
+def _convert_once(
+    reference: SourceExample, sources: SourceFiles, converter: Converter, share: Share
+) -> Outcome:
     files, rebuilt = _HashedFiles(sources, share), False
     result: tuple[Record, ...] | SourceError
     try:
@@ -144,7 +148,7 @@ def _convert_once(reference: Reference, sources: SourceFiles, converter: Convert
         elif isinstance(error, RecursionError | OverflowError):
             what = "nesting" if isinstance(error, RecursionError) else "numbers"
             result = SourceError("decode", "file is damaged", f"its {what} go beyond all bounds")
-        elif isinstance(error, OSError) or shortage(error):
+        elif isinstance(error, OSError) or resource_error(error):
             raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
         else:
             detail = f"{type(error).__name__}: {error}; please report it to halofeed with the file"
@@ -159,7 +163,7 @@ def _convert_once(reference: Reference, sources: SourceFiles, converter: Convert
 
 
 def contents_of(
-    references: Sequence[Reference],
+    references: Sequence[SourceExample],
     sources: SourceFiles,
     budget: MemoryBudget,
     threads: OrderedThreads,
@@ -167,7 +171,7 @@ def contents_of(
 ) -> dict[str, str]:
     """The SHA-256 of each reference's content, by its source."""
 
-    def content_of(reference: Reference) -> str:
+    def content_of(reference: SourceExample) -> str:
         whole = _with_members(reference, series_folder)
         return with_room(budget, lambda share: _HashedFiles(sources, share).content_of(whole))
 

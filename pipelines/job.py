@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed import __version__
+from halofeed.errors import JobError, UsageError
+from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.options.option import flag, option
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.reference import Box, Keypoint, Reference
-from halofeed.prep.sources.volume_files import common_folder
-from halofeed.prep.tasks.labels import LabelMap
-from halofeed.schemas.address import NO_USER, Address, address_of
-from halofeed.schemas.errors import JobError, UsageError
-from halofeed.schemas.layout import check_name, check_version, shard_file
+from halofeed.prep.sources.file_names import common_folder
+from halofeed.prep.sources.reference import Box, Keypoint, SourceExample
+from halofeed.schemas.files import check_name, check_version, shard_file
+from halofeed.system.addresses import NO_USER, Address, address_of
 
 _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
 
@@ -242,7 +242,7 @@ class ShardKey:
         return cls(split, int(shard))
 
 
-def reference_to_json(reference: Reference) -> str:
+def reference_to_json(reference: SourceExample) -> str:
     """A reference as text; equal references give equal text. What a reference does not have is left out.
 
     The members of a series all lie in one folder, which is written once, before their names.
@@ -297,7 +297,7 @@ def _box_from_json(document: dict[str, Any]) -> Box:
     return Box(**document, keypoints=tuple(points))
 
 
-def reference_from_json(text: str) -> Reference:
+def reference_from_json(text: str) -> SourceExample:
     """The reference of a text."""
     document = json.loads(text)
     boxes = document.pop("boxes", None)
@@ -314,7 +314,7 @@ def reference_from_json(text: str) -> Reference:
             (path, tuple(name[1:] if name.startswith(_WHOLE) else f"{path}/{name}" for name in names))
             for path, *names in document["mask_members"]
         )
-    return Reference(**document)
+    return SourceExample(**document)
 
 
 def _as_tuples(value: Any) -> Any:

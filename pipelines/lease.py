@@ -6,6 +6,10 @@
 A run that was killed leaves it. The next one takes it over: at once where it sees that the process has ended, on this
 machine, else once it was not renewed for `LEASE_SECONDS`, by the store's clock. What writes for the one that was held
 up so long finds another holder, and writes no more.
+
+How one conversion holds the folder that it writes, so that a second one stays away.
+
+A local folder is locked (halofeed.system.locks), one of an object store is leased (halofeed.pipelines.lease).
 """
 
 from __future__ import annotations
@@ -22,11 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from halofeed.errors import JobError, StoreError
 from halofeed.pipelines.objects.base import ABSENT, ChangedError
 from halofeed.pipelines.objects.choose import store_of
-from halofeed.pipelines.ordered import in_thread, is_done
-from halofeed.schemas.errors import JobError, StoreError
-from halofeed.schemas.stopping import Undone
+from halofeed.system.locks import FolderLock
+from halofeed.system.signals import CleanupOnExit
+from halofeed.system.threads import in_thread, is_done
 
 LEASE_SECONDS: Final = 120.0
 RENEWED_SECONDS: Final = 30.0
@@ -52,7 +57,7 @@ def leased(folder: str) -> Iterator[str]:
         JobError: another run holds it, which is named.
     """
     lease = _Lease(folder)
-    with Undone(lease.release):
+    with CleanupOnExit(lease.release):
         lease.take()
         threading.Thread(target=lease.renew, name="lease", daemon=True).start()
         yield lease.token
@@ -181,3 +186,23 @@ def _has_ended(holder: Mapping[str, Any]) -> bool:
     if not machine or holder.get("machine") != machine or not isinstance(holder.get("process"), int):
         return False
     return _born(holder["process"]) != holder.get("born")
+
+
+@contextmanager
+def held(folder: str) -> Iterator[str | None]:
+    """Hold a folder; a local one is there. Gives the word by which an object store's holder is known, else None.
+
+    Raises:
+        JobError: another run holds it; it is named.
+    """
+    if folder.startswith(("s3://", "gs://")):
+        with leased(folder) as token:
+            yield token
+        return
+    lock = FolderLock("is converting into", "take another --name or --version")
+    if "://" not in folder:
+        lock.take(folder)
+    try:
+        yield None
+    finally:
+        lock.release()

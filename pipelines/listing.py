@@ -22,27 +22,25 @@ from typing import Any
 
 import numpy as np
 
+from halofeed.errors import Problem, UsageError
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.plan import Sources
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
-from halofeed.pipelines.spread import Place, Spread, write_pieces
+from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, for_workers, is_remote, source_files
 from halofeed.pipelines.totals import Totals
-from halofeed.prep.annotations.contract import InParts, LayoutOptions
-from halofeed.prep.annotations.texts import with_written_texts
+from halofeed.prep.annotations.contract import InParts, LayoutOptions, with_written_texts
+from halofeed.prep.annotations.splits import SplitOptions, assign_splits
 from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import LocalFiles, settled_stamp
-from halofeed.prep.sources.listing import Listing
-from halofeed.prep.sources.names import is_image_name
-from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.reference import FileSelection, SourceExample
 from halofeed.prep.sources.walk import Part
-from halofeed.prep.tasks.splits import SplitOptions, assign_splits
-from halofeed.schemas.checksum import with_checksum, without_checksum
-from halofeed.schemas.errors import Problem, UsageError
+from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
-from halofeed.schemas.layout import TEMPORARY_FOLDER
-from halofeed.schemas.telling import tell
+from halofeed.system.checksum import with_checksum, without_checksum
+from halofeed.system.console import print_status
 
 FILES_IN_COMMAND = 100_000
 """So many files at most are listed by the command itself, where nobody says otherwise."""
@@ -113,7 +111,7 @@ class ListingInJob:
     recipe: Recipe
     sources: Sources
     output: OutputFolder
-    spread: Spread
+    spread: RunDistributed
     written: NumberedFiles
     insists: bool
 
@@ -121,7 +119,7 @@ class ListingInJob:
         if layout.in_parts is None or self.sources.annotation_file is not None:
             return f"layout {layout.name} is read as a whole"
         images = self.sources.images
-        if self.recipe.rules.listing(images) != Listing(files=images):
+        if self.recipe.rules.listing(images) != FileSelection(files=images):
             return "it is for pictures"
         if self.sources.annotations is not self.sources.images:
             return "it is for one folder, without --images"
@@ -143,7 +141,9 @@ class ListingInJob:
         try:
             return self._listed(layout.in_parts, layout.name, options, splits)
         except _WholeError as error:
-            tell(f"halofeed convert: the source is listed by this command, and not in the job: {error}")
+            print_status(
+                f"halofeed convert: the source is listed by this command, and not in the job: {error}"
+            )
             return None
 
     def _listed(self, in_parts: InParts, layout: str, options: LayoutOptions, splits: SplitOptions) -> Totals:
@@ -174,7 +174,7 @@ class ListingInJob:
         named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
         for path, problem in sorted(faults.items()):
             if path not in named:
-                reference = Reference(source=path, key=path, problem=problem)
+                reference = SourceExample(source=path, key=path, problem=problem)
                 self.written.add(reference.split, *totals.take(reference, files.size, stamp))
         self.written.finish(())
         return totals

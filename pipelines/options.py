@@ -21,11 +21,11 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.runner import create_runner
 
+from halofeed.errors import UsageError
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.workers import SHARE_OF_MEMORY, available_cores, count_workers
-from halofeed.schemas.address import keep_secret
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.memory import machine_memory
+from halofeed.system.addresses import keep_secret
+from halofeed.system.memory import machine_memory
 
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner")
 

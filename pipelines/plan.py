@@ -14,37 +14,38 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
+from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
+from halofeed.pipelines.classes import (
+    NamesInLabels,
+    check_channels,
+    check_choice,
+    region_classes,
+    segmentation_classes,
+)
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.label_names import NamesInLabels
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
-from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
-from halofeed.prep.annotations.recognize import lists_of_splits
-from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
-from halofeed.prep.convert.tasks.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
+from halofeed.prep.annotations import labels
+from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, in_class_order
+from halofeed.prep.annotations.contract import LayoutOptions, ListSeries, can_be_encoded, with_written_texts
+from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.annotations.splits import SplitOptions, assign_splits, cases_of_fold, check_groups
+from halofeed.prep.annotations.suggest_layout import lists_of_splits
+from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source, settled_stamp
-from halofeed.prep.sources.listing import Listing
-from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.reference import FileSelection, SourceExample
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
-from halofeed.prep.tasks import labels
-from halofeed.prep.tasks.class_choice import BACKGROUND, ClassChoice
-from halofeed.prep.tasks.class_order import in_class_order
-from halofeed.prep.tasks.labels import LabelMap
-from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, check_groups
-from halofeed.prep.voxels.hounsfield import check_channel_names
-from halofeed.schemas.errors import AnnotationsError, Problem, SourceError, UsageError
-from halofeed.schemas.file_names import text_of_name
-from halofeed.schemas.files import read_regular
+from halofeed.prep.voxels.intensity import check_channel_names
+from halofeed.schemas.files import check_split
 from halofeed.schemas.identity import refuse_repeated
-from halofeed.schemas.layout import check_split
 from halofeed.schemas.limits import SHARDS, SPLITS
-from halofeed.schemas.memory import machine_memory
 from halofeed.schemas.tasks import task_named
-from halofeed.schemas.telling import tell
+from halofeed.system.atomic_files import read_regular, text_of_name
+from halofeed.system.console import print_status
+from halofeed.system.memory import machine_memory
 
 _SHOWN = 3
 
@@ -89,7 +90,7 @@ class _Listed:
     recipe: Recipe
     layout: Layout
     sources: Sources
-    listing: Listing
+    listing: FileSelection
     options: LayoutOptions
 
 
@@ -150,7 +151,7 @@ def make_plan(
     with _telling_faults(sources):
         totals = None if in_job is None else in_job(layout, layout_options, split_options)
 
-    def listed() -> Iterator[Reference]:
+    def listed() -> Iterator[SourceExample]:
         return _references(
             replace(source, options=replace(layout_options, list_series=list_series)), split_options
         )
@@ -184,7 +185,7 @@ def make_plan(
     task = recipe.settled_task() or (likely if likely in layout.tasks else layout.tasks[0])
     label_map = _label_map(source, totals, task, options.label_map)
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
-        tell(
+        print_status(
             f"halofeed convert: no label was found for any of the {totals.convertible} images: their records serve "
             "prediction alone. If there are labels, name them: a table with --layout csv and the columns "
             "id,image,label, or --layout pairs with --image-pattern and --label-pattern"
@@ -201,7 +202,7 @@ def make_plan(
 
 
 def _gather(
-    listed: Callable[[], Iterator[Reference]],
+    listed: Callable[[], Iterator[SourceExample]],
     recipe: Recipe,
     sources: Sources,
     written: NumberedFiles | FileByShard | None,
@@ -240,7 +241,7 @@ def _splits_of(totals: Totals) -> tuple[str, ...]:
     return tuple(sorted(totals.splits)) or ("train",)
 
 
-def _references(source: _Listed, split_options: SplitOptions) -> Iterator[Reference]:
+def _references(source: _Listed, split_options: SplitOptions) -> Iterator[SourceExample]:
     sources, listing = source.sources, source.listing
     references = source.layout.list_references(
         sources.annotations, listing.files, sources.annotation_file, source.options
@@ -254,7 +255,7 @@ def _references(source: _Listed, split_options: SplitOptions) -> Iterator[Refere
             yield listing.complete(reference)
     for path, problem in _faults(sources).items():
         if path not in named:
-            yield Reference(source=path, key=path, problem=problem)
+            yield SourceExample(source=path, key=path, problem=problem)
 
 
 def _faults(sources: Sources) -> dict[str, Problem]:
@@ -284,7 +285,7 @@ def _tell_unused_lists(images: SourceFiles) -> None:
     """Say which lists of splits lie beside the images and are not used."""
     if lists := lists_of_splits(images):
         option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
-        tell(
+        print_status(
             f"halofeed convert: all images are in one split, but {' and '.join(lists.values())} divide them; "
             f"to use these lists, say --split-lists {shlex.quote(option)}"
         )
@@ -441,7 +442,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     ignored = recipe.ignore_label
     if ignored is None and _is_void(images, totals.label_images, classes, choice):
         ignored = VOC_VOID
-        tell(
+        print_status(
             f"halofeed convert: {totals.label_images[0]} is a label image of PASCAL VOC by its folder or palette, "
             f"where {VOC_VOID} is void: it is the ignore label; --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
         )
@@ -454,7 +455,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
         raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
     if drawn not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
         return classes
-    tell(
+    print_status(
         f"halofeed convert: label images hold 0 and {VOC_VOID} alone, such as {totals.label_images[0]}: {VOC_VOID} is "
         f"class 1, foreground; --map-classes {VOC_VOID}=NAME names it"
     )

@@ -18,10 +18,10 @@ from typing import TextIO
 
 import numpy as np
 
-from halofeed.schemas.beside import open_own
-from halofeed.schemas.errors import HalofeedError, JobError
-from halofeed.schemas.system_errors import in_words
-from halofeed.schemas.telling import write_if_possible
+from halofeed.errors import HalofeedError, JobError
+from halofeed.system.atomic_files import open_own
+from halofeed.system.console import write_if_possible
+from halofeed.system.resource_errors import in_words
 
 _COUNTS = struct.Struct("<qq")
 _COUNTS_FILE = "counts"

@@ -20,13 +20,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.storage import OutputFolder, TemporaryFile, naming_what_the_disk_lacks
-from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.checksum import crc32c, with_checksum, without_checksum
-from halofeed.schemas.errors import JobError
+from halofeed.prep.sources.reference import SourceExample
+from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
-from halofeed.schemas.layout import TEMPORARY_FOLDER
+from halofeed.system.checksum import crc32c, with_checksum, without_checksum
 
 REFERENCES_PER_FILE = 10_000
 BUFFER_BYTES = 32 << 20
@@ -143,7 +143,7 @@ def write_file(output: OutputFolder, number: int, lines: Sequence[bytes]) -> Non
     output.write(reference_file(number), with_checksum(b"\n".join(lines)))
 
 
-def read_file(output: OutputFolder, number: int) -> Iterator[tuple[Reference, bytes]]:
+def read_file(output: OutputFolder, number: int) -> Iterator[tuple[SourceExample, bytes]]:
     """The references of one file, parsed and as they stand; JobError where they are not as they were written."""
     name = reference_file(number)
     with _naming(output.path(name)):

@@ -27,14 +27,14 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DebugOptions
 
 from halofeed import __version__
+from halofeed.errors import HalofeedError, JobError, LostJobError, NotRunError
 from halofeed.pipelines.options import RunnerChoice
-from halofeed.pipelines.ordered import in_thread, is_done
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.pipelines.worker import KEPT
-from halofeed.schemas import stopping
-from halofeed.schemas.errors import HalofeedError, JobError, LostJobError, NotRunError
-from halofeed.schemas.layout import TEMPORARY_FOLDER
-from halofeed.schemas.telling import tell
+from halofeed.pipelines.workers import KEPT
+from halofeed.schemas.files import TEMPORARY_FOLDER
+from halofeed.system import signals
+from halofeed.system.console import print_status
+from halofeed.system.threads import in_thread, is_done
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_LOOKS = 5.0
@@ -55,7 +55,7 @@ _LACKS = re.compile(
 _ERROR = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
 
 
-def want(output: OutputFolder) -> str:
+def start_heartbeat(output: OutputFolder) -> str:
     """Write the file that says that a job is wanted; its path, which says as well where the job's files lie."""
     name = f"{TEMPORARY_FOLDER}/wanted-{uuid.uuid4().hex}"
     output.write(name, b"wanted\n")
@@ -67,7 +67,7 @@ def _place(wanted: str) -> tuple[OutputFolder, str]:
     return OutputFolder(folder), f"{TEMPORARY_FOLDER}/{name}"
 
 
-def check_wanted(wanted: str | None) -> None:
+def check_alive(wanted: str | None) -> None:
     """Go on only where the command that submitted a job wants it still.
 
     Args:
@@ -85,7 +85,7 @@ def check_wanted(wanted: str | None) -> None:
         )
 
 
-class SignsOfLife:
+class Heartbeat:
     """By which a job's command sees that this process works for it: a file that grows now and then.
 
     Args:
@@ -105,7 +105,7 @@ class SignsOfLife:
         """
         if self._wanted is None or time.monotonic() < self._next:
             return
-        check_wanted(self._wanted)
+        check_alive(self._wanted)
         self._given += 1
         _place(self._wanted)[0].write(self._name, b"." * self._given)
         self._next = time.monotonic() + _SECONDS_BETWEEN_SIGNS
@@ -117,7 +117,7 @@ class SignsOfLife:
         Raises:
             JobError: the job is not wanted as the block begins.
         """
-        check_wanted(self._wanted)
+        check_alive(self._wanted)
         ended = threading.Event()
 
         def go_on() -> None:
@@ -173,7 +173,7 @@ class _Watch:
             if most_seconds == math.inf:
                 limit = "this waits on (--max-silence-minutes sets a limit); Ctrl-C ends the job"
             asked = ": has the cluster free slots, and does its log say that it cannot start workers?"
-            tell(
+            print_status(
                 f"halofeed convert: nothing was heard of the job's workers for {_SECONDS_TO_WONDER / 60:g} "
                 f"minutes{'' if has_begun else asked}; {limit}"
             )
@@ -197,7 +197,7 @@ def run_remote(
         LostJobError: the job failed, and its workers have not said why, or nothing was heard of them.
         JobError: one of them did.
     """
-    stopping.say_at_stop(
+    signals.say_at_stop(
         outlook="its job is told to stop, and ends with the shards that it writes just now; "
         "the same command goes on from there"
     )
@@ -212,7 +212,7 @@ def run_remote(
         with _ending_job_servers(pipeline.runner), quiet_logging(None, "apache_beam"), _quiet_threads():
             watch = _Watch(output.sizes(begun=True), max_silence_seconds)
             result = _submit(pipeline)
-            with stopping.Undone(lambda: _cancel(result, lambda: output.delete([name]))) as job:
+            with signals.CleanupOnExit(lambda: _cancel(result, lambda: output.delete([name]))) as job:
                 _wait(result, look)
                 job.keep()
     except LostJobError:
@@ -238,7 +238,7 @@ def restarted(times: int, run: Callable[[], T]) -> T:
         try:
             return run()
         except LostJobError as error:
-            tell(
+            print_status(
                 f"halofeed convert: {error}\nThe job is started again (--job-restarts leaves {left - 1} more)."
             )
             time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -329,7 +329,7 @@ def _ending_job_servers(runner: Any) -> Iterator[None]:
 
     runner.default_job_server = note
     try:
-        with stopping.Undone(stop):
+        with signals.CleanupOnExit(stop):
             yield
     finally:
         del runner.default_job_server

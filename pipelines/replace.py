@@ -15,12 +15,10 @@ import os
 import stat
 from collections.abc import Iterable
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.pipelines.storage import OutputFolder, is_remote
-from halofeed.schemas.beside import keep_modes
-from halofeed.schemas.durable import exchange, sync
-from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import (
+from halofeed.schemas.bounded_json import parse_json
+from halofeed.schemas.files import (
     DATASET_INFO,
     FEATURES,
     MANIFEST,
@@ -30,10 +28,11 @@ from halofeed.schemas.layout import (
     index_file,
     is_own_file,
 )
+from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import MANIFEST_VALUES
 from halofeed.schemas.manifest import Manifest, is_intact
-from halofeed.schemas.plain_json import parse_json
-from halofeed.schemas.telling import tell
+from halofeed.system.atomic_files import exchange, keep_modes, sync
+from halofeed.system.console import print_status
 
 _BESIDE_SHARDS = {MANIFEST, REJECTED, FEATURES, DATASET_INFO, UNCOMMITTED_MANIFEST}
 _SHOWN = 5
@@ -170,7 +169,7 @@ def delete_unnamed(output: OutputFolder, name: str, files: Iterable[str]) -> Non
     known = proven(output, others) | (_BESIDE_SHARDS & set(others))
     output.delete(sorted(known))
     for file in sorted(set(others) - known):
-        tell(
+        print_status(
             f"halofeed convert: {output.path(file)} is no file of this version and stays: nobody knows who wrote it"
         )
 
@@ -212,4 +211,6 @@ def discard(replacement: OutputFolder, version: OutputFolder, name: str) -> None
         os.rmdir(replacement.root)
     except OSError:
         if os.path.lexists(replacement.root):
-            tell(f"halofeed convert: {replacement.root} stays, as halofeed did not write all that is in it")
+            print_status(
+                f"halofeed convert: {replacement.root} stays, as halofeed did not write all that is in it"
+            )

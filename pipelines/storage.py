@@ -17,18 +17,16 @@ from typing import Any, TypeVar
 
 from apache_beam.io.filesystems import FileSystems
 
+from halofeed.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
 from halofeed.pipelines.direct_file import DirectFile
 from halofeed.pipelines.lease import check_holder
-from halofeed.pipelines.objects.base import ChangedError
+from halofeed.pipelines.objects.base import ChangedError, ObjectReader, ObjectWriter
 from halofeed.pipelines.objects.choose import store_of
-from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
 from halofeed.prep.sources.files import ByteStream, LocalFiles, Stamp
-from halofeed.prep.sources.sizes import Sizes
-from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, is_hidden
-from halofeed.schemas import ownership
-from halofeed.schemas.durable import sync
-from halofeed.schemas.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
-from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
+from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, Sizes, is_hidden
+from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
+from halofeed.system import owned_files
+from halofeed.system.atomic_files import sync
 
 
 def is_remote(path: str) -> bool:
@@ -323,25 +321,25 @@ class OutputFolder:
     def begin(self) -> None:
         """Make the folder of what is not finished, if it is local, with the list that says that it is halofeed's."""
         folder = self.path(TEMPORARY_FOLDER)
-        if is_remote(folder) or (ownership.has_list(folder) and not os.path.islink(folder)):
+        if is_remote(folder) or (owned_files.has_list(folder) and not os.path.islink(folder)):
             return
         os.makedirs(self.root, exist_ok=True)
         is_shared = os.stat(self.root).st_mode & stat.S_IWGRP
         try:  # nobody else may read it: what a failed job leaves may name patients
             os.mkdir(folder, 0o770 if is_shared else 0o700)
         except FileExistsError as error:
-            if os.path.islink(folder) or (os.listdir(folder) and not ownership.has_list(folder)):
+            if os.path.islink(folder) or (os.listdir(folder) and not owned_files.has_list(folder)):
                 raise JobError(
                     f"{folder}: halofeed keeps unfinished files there and did not make it; move it away, or "
                     "take another --out"
                 ) from error
         with contextlib.suppress(FileExistsError):  # another thread's or worker's
-            ownership.begin(folder, whole=True)
+            owned_files.begin(folder, whole=True)
 
     def is_begun(self) -> bool:
         """Whether a conversion has begun to write into the folder, by its temporary folder."""
         folder = self.path(TEMPORARY_FOLDER)
-        return is_remote(folder) or (ownership.has_list(folder) and not os.path.islink(folder))
+        return is_remote(folder) or (owned_files.has_list(folder) and not os.path.islink(folder))
 
     @contextmanager
     def temporary(self, name: str, buffers: int = 2, *, aside: str | None = None) -> Iterator[TemporaryFile]:
@@ -424,7 +422,7 @@ class OutputFolder:
             file.stream.write(manifest)
             sync([*map(self.path, after), self.root])
             if swept and self.is_begun():
-                ownership.delete(self.path(TEMPORARY_FOLDER))
+                owned_files.delete(self.path(TEMPORARY_FOLDER))
             file.keep(synced=True)
             sync([self.root])
 
@@ -466,7 +464,7 @@ class OutputFolder:
             with contextlib.suppress(NotADirectoryError):
                 _remove(self.path(UNCOMMITTED_MANIFEST))
             if self.is_begun():
-                ownership.delete(folder)
+                owned_files.delete(folder)
             return
         store = store_of(folder)
         store.delete([address for address, _ in store.listed(f"{folder}/")])

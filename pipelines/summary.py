@@ -9,7 +9,7 @@ from typing import Any
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
+from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named

@@ -9,17 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from halofeed.errors import AnnotationsError, JobError
+from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.job import reference_to_json
-from halofeed.pipelines.label_names import NamesInLabels
 from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
+from halofeed.prep.sources.file_names import is_image_name, is_volume_name
 from halofeed.prep.sources.files import Stamp
-from halofeed.prep.sources.names import is_image_name
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_files import is_volume_name
+from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
-from halofeed.schemas.address import address_of, redacted
-from halofeed.schemas.errors import AnnotationsError, JobError
 from halofeed.schemas.identity import example_id
+from halofeed.system.addresses import address_of, redacted
 
 SHARE_INVERTED = 0.1
 """Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
@@ -74,7 +73,7 @@ class Totals:
 
     def take(
         self,
-        reference: Reference,
+        reference: SourceExample,
         size: Callable[[str], int | None],
         stamp: Callable[[str], Stamp | None],
     ) -> tuple[int, bytes]:
@@ -112,7 +111,7 @@ class Totals:
             self.first_problems.setdefault(named, reference.source + (f": {detail}" if detail else ""))
         return identity, line.encode("utf-8", "surrogateescape")
 
-    def _take_sound(self, reference: Reference) -> None:
+    def _take_sound(self, reference: SourceExample) -> None:
         has_slices = reference.members or reference.stored
         if not self.first_volume and (has_slices or is_volume_name(reference.source)):
             self.first_volume = reference.source
@@ -133,7 +132,7 @@ class Totals:
             self.labels[label] += 1
             self.first_sources.setdefault(label, reference.source)
 
-    def _take_stamps(self, reference: Reference, stamp: Callable[[str], Stamp | None]) -> None:
+    def _take_stamps(self, reference: SourceExample, stamp: Callable[[str], Stamp | None]) -> None:
         if self.stamps is None:
             return
         stamps = [stamp(path) for path in reference.paths]
@@ -218,7 +217,7 @@ class Totals:
         )
 
 
-def _without_secrets(reference: Reference) -> Reference:
+def _without_secrets(reference: SourceExample) -> SourceExample:
     """A rejected reference, whose name in the annotations may be an address."""
     assert reference.problem is not None
     address = address_of(reference.source)

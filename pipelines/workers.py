@@ -1,4 +1,12 @@
-"""The worker processes of a local run, as the driver sees them: whichever is idle makes the next call.
+"""The fork server of a local run, and what each of its workers does: calls for the driver, one after another.
+
+    driver ── fork or exec ──> fork server ── fork ──> worker
+      └──────────── a pair of sockets each ───────────┘
+
+The driver sends Beam's options, then functions with their argument; the worker says that it is ready, then what each
+gives. Where the driver has ended, its workers end at once, whatever they do.
+
+The worker processes of a local run, as the driver sees them: whichever is idle makes the next call.
 
 Beam's own runner would reach worker processes by way of ports that are open to the network, and give each its share
 of the shards beforehand. So Beam runs in the driver alone, and its transform that writes shards asks these workers, by
@@ -8,6 +16,7 @@ pairs of sockets that nobody else can open. They find DICOM series before that.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import queue
@@ -16,18 +25,114 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, Self
 
+from halofeed.errors import HalofeedError, JobError
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.worker import FAILED, KEPT, run_fork_server
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.memory import MEBIBYTE
-from halofeed.schemas.errors import JobError
-from halofeed.schemas.memory import machine_memory
-from halofeed.schemas.stopping import Undone, all_later
-from halofeed.schemas.system_errors import likely_limits
+from halofeed.system.memory import MEBIBYTE, importing, keep_freed_memory, machine_memory
+from halofeed.system.resource_errors import in_words, likely_limits
+from halofeed.system.scratch import delete_dead_folders
+from halofeed.system.signals import CleanupOnExit, block_signals
+
+KEPT = "What is finished is kept: run the same command again"
+DONE, FAILED = "done", "failed"
+"""What a worker says: with its process id at first, then with what a function gave; or with a message."""
+
+
+def run_fork_server(driver: int, descriptors: Sequence[int]) -> NoReturn:
+    """Fork a worker for each of these sockets, and wait for them; clear up where the driver was killed.
+
+    Args:
+        driver: its process id.
+        descriptors: of the sockets; a single one is served by this process itself.
+    """
+    channels = [socket.socket(fileno=number) for number in descriptors]
+    try:
+        with importing():
+            import halofeed.pipelines.run_distributed
+            import halofeed.pipelines.shard_writer  # noqa: F401 - once for all workers
+    except BaseException as error:
+        for channel in channels:
+            _say_failed(channel.makefile("wb"), error)
+        os._exit(1)
+    for channel in channels:
+        try:
+            process = os.fork() if len(channels) > 1 else 0
+        except OSError as error:
+            _say_failed(channel.makefile("wb"), error)
+            continue
+        if process == 0:
+            for other in channels:
+                if other is not channel:
+                    other.close()
+            with contextlib.suppress(OSError):  # not Linux
+                Path("/proc/self/comm").write_text(f"hfw-{driver}")
+            _serve(channel.makefile("rb"), channel.makefile("wb"))
+    for channel in channels:
+        channel.close()
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    while os.getppid() == driver:  # where a worker failed, and the driver will end this process
+        time.sleep(0.01)
+    delete_dead_folders()
+    os._exit(0)
+
+
+def _serve(reading: BinaryIO, writing: BinaryIO) -> NoReturn:
+    """Serve the driver at the other end of these streams."""
+    keep_freed_memory()
+    logging.disable(logging.CRITICAL)
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def read() -> None:
+        with contextlib.suppress(BaseException):
+            while True:
+                requests.put(pickle.load(reading))  # noqa: S301 (from the driver, which started this process)
+        os._exit(0)
+
+    try:
+        threading.Thread(target=read, name="read-requests", daemon=True).start()
+        _call(requests, writing)
+    except BaseException as error:
+        _say_failed(writing, error)
+    os._exit(1)
+
+
+def _call(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from halofeed.pipelines.objects.choose import use_options
+
+    tempfile.tempdir, beam_arguments = requests.get()
+    use_options(PipelineOptions(beam_arguments))
+    _say(writing, DONE, os.getpid())
+    while True:
+        function, argument = requests.get()
+        _say(writing, DONE, function(argument))
+        del argument
+
+
+def _say_failed(writing: BinaryIO, error: BaseException) -> None:
+    """Tell the driver why this worker goes no further."""
+    told = str(error)
+    if not isinstance(error, HalofeedError):
+        told = f"a worker process could not go on: {in_words(error)}. {KEPT}"
+    with contextlib.suppress(OSError):
+        _say(writing, FAILED, told)
+
+
+def _say(writing: BinaryIO, kind: str, value: object) -> None:
+    pickle.dump((kind, value), writing)
+    writing.flush()
+
 
 SHARE_OF_MEMORY = 0.8
 """Of the machine's, for what is decoded; interpreters, libraries and what is being written take the rest."""
@@ -86,7 +191,7 @@ def workers_in(folder: str, count: int, beam_arguments: Sequence[str]) -> Iterat
         workers = _ready.pop() if _ready else stack.enter_context(Workers(count))
         workers.begin((folder, list(beam_arguments)))
         # Here too, as they write below the progress folder, which is deleted next.
-        stack.enter_context(Undone(workers.kill))
+        stack.enter_context(CleanupOnExit(workers.kill))
         _of_folder[folder] = workers
         stack.callback(_of_folder.pop, folder)
         yield workers
@@ -124,7 +229,7 @@ class Workers:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(count, "worker")
         self._asked: list[tuple[str, Future[Any]]] = []
-        self._killed = Undone(self.kill)
+        self._killed = CleanupOnExit(self.kill)
 
     def __enter__(self) -> Self:
         self._killed.__enter__()
@@ -135,7 +240,7 @@ class Workers:
                 theirs.append(other)
                 self._workers.append(_Worker(ours))
                 self._idle.put(self._workers[-1])
-            with all_later():  # signals reach the driver alone, which stops its workers
+            with block_signals():  # signals reach the driver alone, which stops its workers
                 self._start([one.fileno() for one in theirs])
         except BaseException:
             self.__exit__()
@@ -174,7 +279,7 @@ class Workers:
     def _execute(self, descriptors: list[int]) -> None:
         # With this process's path in place of the working folder, where a module may have any library's name.
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from halofeed.pipelines.worker import run_fork_server; "
+            f"import sys; sys.path[:] = {sys.path!r}; from halofeed.pipelines.workers import run_fork_server; "
             f"run_fork_server({os.getpid()}, {descriptors})"
         )
         child = subprocess.Popen(  # noqa: S603

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.errors import AnnotationsError, UsageError
 
 ID_LIMIT = 2**63
 SHARD_LIMIT = 2**32

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halofeed.schemas import layout, limits
-from halofeed.schemas.earlier_options import in_todays_names
-from halofeed.schemas.errors import ManifestError, UsageError
+from halofeed.errors import ManifestError, UsageError
+from halofeed.schemas import files, limits
+from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import read_regular
-from halofeed.schemas.kinds import Kind, kind_of
-from halofeed.schemas.plain_json import parse_json
-from halofeed.schemas.sealed import checksum_of
+from halofeed.schemas.kinds import Kind, in_todays_names, kind_of
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.system.atomic_files import read_regular
 
 FORMAT_VERSION = 1
 _MOST_NAMED = 8
@@ -64,7 +62,7 @@ class Manifest:
         recipe: the resolved options of the conversion, as plain JSON values; so are `inputs`.
         inputs: the source listing's fingerprint and count, to tell whether the source changed since. Where the source
             lies is nowhere in a data set, so that it has the same bytes wherever that is, see
-            `halofeed.schemas.origin`; those of early versions name a path, which is never opened.
+            `halofeed.pipelines.source_registry`; those of early versions name a path, which is never opened.
         splits: in the order of their names.
         rejected: inputs that were not written, counted by "stage: reason".
         software: version by program.
@@ -271,10 +269,10 @@ class _Reader:
         task = self.item(document, "task", str)
         if task not in TASKS:
             self.add("task", f"expected one of {', '.join(TASKS)}, got {task!r}")
-        name = self.checked(layout.check_name, self.item(document, "name", str), "name")
+        name = self.checked(files.check_name, self.item(document, "name", str), "name")
         read = {
             "name": name,
-            "version": self.checked(layout.check_version, self.item(document, "version", str), "version"),
+            "version": self.checked(files.check_version, self.item(document, "version", str), "version"),
             "task": task,
             "fields": self.fields(self.item(document, "fields", list)),
             "labels": self.labels(self.item(document, "labels", dict)),
@@ -386,7 +384,7 @@ class _Reader:
         return found
 
     def split(self, document: Any, path: str, name: str, split_name: str) -> Split:
-        self.checked(layout.check_split, split_name, path)
+        self.checked(files.check_split, split_name, path)
         if not isinstance(document, dict):
             self.add(path, f"expected an object, got {document!r:.60}")
             return Split(shards=(), statistics=Statistics())
@@ -400,7 +398,7 @@ class _Reader:
             counts = {
                 key: self.count(shard, key, place) for key in Shard.__dataclass_fields__ if key != "file"
             }
-            expected = layout.shard_file(name, split_name, number, len(documents))
+            expected = files.shard_file(name, split_name, number, len(documents))
             file = self.item(shard, "file", str, place)
             if file != expected:
                 self.add(f"{place}.file", f"expected {expected!r}, got {file!r:.200}")
@@ -433,23 +431,23 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         )
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name the version's folder, such as data/cards/1.0.0")
-    file = folder / layout.MANIFEST
+    file = folder / files.MANIFEST
     try:
         return Manifest.from_json(read_regular(file, limits.MANIFEST_BYTES), str(file))
     except FileNotFoundError as error:
         if found := sorted(
             entry.parent
             for level in ("[!.]*", "*/[!.]*")
-            for entry in folder.glob(f"{level}/{layout.MANIFEST}")
+            for entry in folder.glob(f"{level}/{files.MANIFEST}")
         ):
             listed = ", ".join(map(str, found[:_MOST_NAMED]))
             more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
             raise UsageError(f"{folder}: holds versions, not a data set; name one: {listed}{more}") from error
-        if any(folder.glob("*.tfrecord-*")) or (folder / layout.TEMPORARY_FOLDER).exists():
+        if any(folder.glob("*.tfrecord-*")) or (folder / files.TEMPORARY_FOLDER).exists():
             cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
             raise ManifestError(str(file), [("commit mark", cure)]) from error
         raise UsageError(
-            f"{folder}: no {layout.MANIFEST} in it; name the folder that `halofeed convert` wrote, "
+            f"{folder}: no {files.MANIFEST} in it; name the folder that `halofeed convert` wrote, "
             "<out>/<name>/<version>"
         ) from error
     except OSError as error:

@@ -18,7 +18,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from halofeed.schemas.errors import PartitionError
+from halofeed.errors import PartitionError
 
 Dims = tuple[int, ...] | None
 DimsTree = Dims | dict[str, Dims]

@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.errors import CorruptFileError, SystemLimitError
-from halofeed.schemas.files import open_regular, read_regular
-from halofeed.schemas.mapping import MappedFile, is_guarded, map_file
+from halofeed.errors import CorruptFileError, SystemLimitError
+from halofeed.system.atomic_files import open_regular, read_regular
+from halofeed.system.mapped_files import MappedFile, is_guarded, map_file
 
 CURE = "run the same `halofeed convert` with --overwrite to rebuild it, or copy the data set again"
 MOST_OPEN = 128

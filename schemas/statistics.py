@@ -1,6 +1,6 @@
 """What do the statistics of a shard or a split say? Each figure, what it may hold, and how two are put together.
 
-`halofeed.prep.statistics` counts them, each shard's index and the manifest hold them as JSON.
+`halofeed.prep.convert.tallies` counts them, each shard's index and the manifest hold them as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Form = Callable[[Any, str], Problems]
 
 _HISTOGRAM_BINS = 256
 _BINS = 1 << 20
-"""Of values of volumes, see `halofeed.prep.statistics.counts`."""
+"""Of values of volumes, see `halofeed.prep.voxels.counts`."""
 _LARGEST_VALUE = 3.5e38
 _COUNT_BITS, _SUM_BITS = 63, 127
 _PIXEL_SUMS = ("sum", "sum_squares", "histogram")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from halofeed.errors import UsageError
 from halofeed.schemas import keys, kinds
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import RECORD_VALUES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -11,7 +11,7 @@ import pytest
 
 from halofeed import demo, demo_volumes
 from halofeed.demo_volumes import SCANS, compare_scans, compare_twins, draw_scans
-from halofeed.schemas.errors import JobError
+from halofeed.errors import JobError
 from tests.support.conversions import run_convert
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from halofeed import __version__
+from halofeed.errors import UsageError
 from halofeed.packaging import write_packages
-from halofeed.schemas.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
 BASE = f"halofeed-{__version__}"

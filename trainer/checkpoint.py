@@ -31,11 +31,10 @@ from orbax.checkpoint.checkpoint_managers import (  # type: ignore[import-untype
     LatestN,
 )
 
-from halofeed.schemas import ownership
-from halofeed.schemas.beside import make_own_folder
-from halofeed.schemas.durable import sync_tree
-from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
-from halofeed.schemas.sealed import sealed, unsealed
+from halofeed.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
+from halofeed.system import owned_files
+from halofeed.system.atomic_files import make_own_folder, sync_tree
 from halofeed.trainer.step import TrainState
 
 DIGITS = 8
@@ -127,7 +126,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             raise self._unwritten(OSError("the folder is gone or may not be written to"))
         if jax.process_index() == 0:
             for place in (self._place(step), f"{self._place(step)}.orbax-checkpoint-tmp"):
-                ownership.note_below(self.folder.parent, place, whole=False)
+                owned_files.note_below(self.folder.parent, place, whole=False)
         leaves = _leaves(state)
         known = None if metric is None or not math.isfinite(metric) else float(metric)
         document = {
@@ -137,7 +136,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             "metric": known,
         }
         items = ocp.args.Composite(
-            state=ocp.args.StandardSave(leaves), loader=ocp.args.JsonSave(sealed(document))
+            state=ocp.args.StandardSave(leaves), loader=ocp.args.JsonSave(with_json_checksum(document))
         )
         metrics = None if known is None else {METRIC: known}
         try:
@@ -196,7 +195,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         items = ocp.args.Composite(state=ocp.args.StandardRestore(wanted), loader=ocp.args.JsonRestore())
         try:
             found = self._manager.restore(chosen, args=items)
-            leaves, document = dict(found["state"]), unsealed(found["loader"])
+            leaves, document = dict(found["state"]), check_json_checksum(found["loader"])
             expected = document["checksums"]
             loader_state = dict(document["loader"])
             saved_after = document.get("step", chosen)  # which earlier checkpoints do not state
@@ -224,7 +223,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             if latest is not None and latest != self._synced and not self._read_only:
                 sync_tree(self.folder / f"{latest:0{DIGITS}d}")
                 if jax.process_index() == 0:
-                    ownership.note_below(self.folder.parent, self._place(latest), whole=True)
+                    owned_files.note_below(self.folder.parent, self._place(latest), whole=True)
                 self._synced = latest
         except UNWRITTEN as error:
             raise self._unwritten(error) from error
@@ -272,7 +271,9 @@ def _check_metrics(folder: Path) -> None:
         except DAMAGE as error:
             raise _damaged(place, error) from error
         try:
-            saved = unsealed(json.loads((place / "loader/metadata").read_bytes())).get("metric", found)
+            saved = check_json_checksum(json.loads((place / "loader/metadata").read_bytes())).get(
+                "metric", found
+            )
         except DAMAGE:  # which whoever restores it is told
             continue
         if found != saved:

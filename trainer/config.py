@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from halofeed.errors import UsageError
 from halofeed.prep.options.option import option
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.files import read_regular
 from halofeed.schemas.kinds import EARLY_KINDS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
+from halofeed.system.atomic_files import read_regular
 
 _MOST_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")

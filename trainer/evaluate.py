@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from halofeed.loader.mesh import join_id
-from halofeed.schemas.beside import folder_beside
+from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
-from halofeed.schemas.sealed import sealed
+from halofeed.system.atomic_files import temporary_folder
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.run_folder import write_json
-from halofeed.trainer.shared.task import Host
 from halofeed.trainer.step import Problem, Variables, compile_prediction, to_host
+from halofeed.trainer.task import Host
 
 KEPT = 6
 """How many of the worst examples are kept, and of those that are spread over the split."""
@@ -128,7 +128,7 @@ class Examples:
         taken = {(entry.step, entry.row) for entry in worst}
         typical = [entry for entry in self._typical if (entry.step, entry.row) not in taken]
         listed = []
-        with folder_beside(folder) as made:
+        with temporary_folder(folder) as made:
             for number, entry in enumerate([*worst, *typical]):
                 name = f"{number:02d}.npz"
                 image = source.batch(entry.step)["image"][entry.row]
@@ -142,7 +142,9 @@ class Examples:
                         "reason": "worst" if number < len(worst) else "typical",
                     }
                 )
-            write_json(made / "examples.json", sealed({"step": step, "split": split, "examples": listed}))
+            write_json(
+                made / "examples.json", with_json_checksum({"step": step, "split": split, "examples": listed})
+            )
 
 
 def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:

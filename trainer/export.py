@@ -4,7 +4,7 @@
     OUT/saved_model/        tf.saved_model.load(folder).signatures["serving_default"](image=...)
     OUT/signature.json      shapes, dtypes, labels, platforms
     OUT/README.md           how to call either
-    OUT/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
+    OUT/.halofeed           which of these halofeed wrote (halofeed.system.owned_files)
 
 Both hold the parameters, and take images as a data set stores them: normalization is part of the graph.
 
@@ -30,10 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from halofeed.schemas import ownership
-from halofeed.schemas.beside import folder_beside, write_whole
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.lock import holding
+from halofeed.errors import UsageError
+from halofeed.system import owned_files
+from halofeed.system.atomic_files import atomic_write, temporary_folder
+from halofeed.system.locks import holding
 from halofeed.trainer.step import Problem, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -64,7 +64,7 @@ def prediction_function(problem: Problem, parameters: Variables, statistics: Var
 @contextmanager
 def export_folder(folder: str | Path) -> Iterator[Path]:
     """Hold a folder to export into, made if it is not there; JobError where another process is exporting into it."""
-    folder = ownership.real_folder(folder)
+    folder = owned_files.real_folder(folder)
     with holding(folder, "is exporting into", "take another --out"):
         yield folder
 
@@ -73,14 +73,14 @@ def _check_replaced(folder: Path, *names: str) -> None:
     """Make a folder to export into; UsageError where files of these names in it are not of an earlier export."""
     folder.mkdir(parents=True, exist_ok=True)
     if set(names).intersection(os.listdir(folder)):
-        others = [line for line in ownership.others(folder) if re.split("/| \\(", line)[0] in names]
+        others = [line for line in owned_files.others(folder) if re.split("/| \\(", line)[0] in names]
         if others:
             raise UsageError(
                 f"--out {folder}: an export would replace what halofeed did not write; move it away, or name another "
                 "folder:" + "".join(f"\n  {line}" for line in others)
             )
-    if not ownership.has_list(folder):
-        ownership.begin(folder)
+    if not owned_files.has_list(folder):
+        owned_files.begin(folder)
 
 
 def export_stablehlo(
@@ -128,9 +128,9 @@ def export_stablehlo(
     }
     folder = Path(folder)
     _check_replaced(folder, STABLEHLO, SIGNATURE, README)
-    write_whole(folder / STABLEHLO, bytes(exported.serialize()))
-    write_whole(folder / SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode())
-    write_whole(folder / README, _readme(signature).encode())
+    atomic_write(folder / STABLEHLO, bytes(exported.serialize()))
+    atomic_write(folder / SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode())
+    atomic_write(folder / README, _readme(signature).encode())
     return signature
 
 
@@ -165,7 +165,7 @@ def export_saved_model(
     folder = Path(folder)
     final = folder / SAVED_MODEL
     _check_replaced(folder, SAVED_MODEL)
-    with folder_beside(final) as made:
+    with temporary_folder(final) as made:
         tf.saved_model.save(module, str(made), signatures={"serving_default": module.predict})
     return final
 

@@ -5,7 +5,7 @@
     folder/tensorboard/         the same numbers for TensorBoard
 
 JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity". The last member of a
-line is its checksum (`halofeed.schemas.sealed`).
+line is its checksum (`halofeed.schemas.bounded_json`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, TextIO
 import numpy as np
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
-from halofeed.schemas import ownership
-from halofeed.schemas.beside import make_own_folder, open_own, write_whole
-from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.sealed import sealed, unsealed
-from halofeed.schemas.system_errors import during
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
+from halofeed.system import owned_files
+from halofeed.system.atomic_files import atomic_write, make_own_folder, open_own
+from halofeed.system.resource_errors import during
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
 FLUSH_SECONDS = 10
@@ -57,7 +57,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         make_own_folder(board)
         kept = -1 if resume_step is None else resume_step
         for name in (STEPS, EVALUATIONS):
-            ownership.note_growing(folder, name)
+            owned_files.note_growing(folder, name)
             _cut(folder / name, kept)
             try:
                 descriptor = open_own(folder / name, os.O_WRONLY | os.O_APPEND)
@@ -71,7 +71,7 @@ class RunLog(AbstractContextManager["RunLog"]):
             str(board), purge_step=kept + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
         )
         for file in board.glob(f"*{suffix}"):
-            ownership.note_growing(folder, f"{TENSORBOARD}/{file.name}")
+            owned_files.note_growing(folder, f"{TENSORBOARD}/{file.name}")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Log a training step.
@@ -153,7 +153,7 @@ def _plain(value: Any) -> Any:
 
 
 def _line(document: Mapping[str, Any]) -> str:
-    return json.dumps(sealed(document), allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(with_json_checksum(document), allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -163,7 +163,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n")[:-1]
     for number, line in enumerate(lines, start=1):
         try:
-            document = unsealed(json.loads(line))
+            document = check_json_checksum(json.loads(line))
         except ValueError as error:
             raise CorruptFileError(
                 f"{path}, line {number}: expected JSON as it was written, got {line[:80]!r} ({error}); remove this line"
@@ -180,4 +180,4 @@ def _cut(path: Path, last_step: int) -> None:
     if not path.exists():
         return
     kept = [_line(document) for document in _lines(path) if document["step"] <= last_step]
-    write_whole(path, "".join(kept).encode())
+    atomic_write(path, "".join(kept).encode())

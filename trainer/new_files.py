@@ -15,14 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.data_files import data_files
+from halofeed.prep.sources.file_names import (
+    UNREAD_EXTENSIONS,
+    files_of,
+    is_document_name,
+    is_image_name,
+    is_volume_name,
+    stem_of,
+    whole_scans,
+)
 from halofeed.prep.sources.files import LocalFiles, check_source
-from halofeed.prep.sources.listing import Listing
-from halofeed.prep.sources.names import UNREAD_EXTENSIONS, is_document_name, is_image_name
-from halofeed.prep.sources.volume_files import files_of, is_volume_name, stem_of, whole_scans
-from halofeed.schemas.errors import SourceError, UsageError
-from halofeed.schemas.layout import REJECTED
+from halofeed.prep.sources.reference import FileSelection, data_files
+from halofeed.schemas.files import REJECTED
 
 TABLE, LINKS = "files.jsonl", "files"
 WINDOW_OVERLAP = 0.25
@@ -58,17 +64,17 @@ class Rejected:
     reason: str
 
 
-def _pictures(listing: Listing, recipe: Recipe) -> list[list[str]]:
+def _pictures(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
     paths = listing.files.sizes()
     return [[path] for path in paths if is_image_name(path) or path.lower().endswith(UNREAD_EXTENSIONS)]
 
 
-def _scans(listing: Listing, recipe: Recipe) -> list[list[str]]:
+def _scans(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
     scans = [path for path in whole_scans(listing.files.sizes()) if is_volume_name(path)]
     return channels_of(scans, recipe.channels)
 
 
-def _clips(listing: Listing, recipe: Recipe) -> list[list[str]]:
+def _clips(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
     return [[path] for path in listing.files.sizes() if listing.takes(path)]
 
 
@@ -82,7 +88,7 @@ class _Search:
     """
 
     noun: str
-    listed: Callable[[Listing, Recipe], list[list[str]]]
+    listed: Callable[[FileSelection, Recipe], list[list[str]]]
     takes_series: bool = False
     may_be_folder: bool = False
     unlabeled: Mapping[str, str] = field(default_factory=dict)

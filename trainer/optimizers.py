@@ -1,16 +1,212 @@
-"""How do gradients become updates? A new optimizer is one line in `OPTIMIZERS`."""
+"""Optimizers and learning-rate schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
+from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.schedules import Schedule, build_schedule
+
+Schedule = Callable[[jax.Array | int], jax.Array]
+"""The rate of the update after so many updates, a scalar."""
+
+
+def cosine_with_warmup(
+    *, base: float, total_steps: int, warmup_rate: float, warmup_steps: int, hold_steps: int = 0
+) -> Schedule:
+    """A rate that rises linearly, holds, and falls as half a cosine to 0.
+
+        base        _______
+                   /       \\__
+        warmup    /           \\__
+                                 0
+                0  warmup  hold   total
+
+    Args:
+        base: the highest rate.
+        total_steps: from there on it is 0.
+        warmup_rate: at step 0.
+        warmup_steps: at this step the rate is `base`.
+        hold_steps: for so long it stays there.
+
+    Raises:
+        UsageError: `base` is below `warmup_rate`, or `total_steps` below `warmup_steps`.
+
+    Source: `cosine_decay_with_warmup` of the TF Object Detection API. Its pieces are Optax's; their join is ours,
+    for `optax.warmup_cosine_decay_schedule` does not hold.
+
+    >>> rate = cosine_with_warmup(base=0.04, total_steps=25000, warmup_rate=0.013333, warmup_steps=2000)
+    >>> [round(float(rate(step)), 7) for step in (0, 1000, 2000, 13500, 25000)]
+    [0.013333, 0.0266665, 0.04, 0.02, 0.0]
+    """
+    if total_steps < warmup_steps:
+        raise UsageError(
+            f"warm-up steps: expected at most the {total_steps} updates of the run, got {warmup_steps}; "
+            "take more steps, or shorten the warm-up"
+        )
+    held_until = min(warmup_steps + hold_steps, total_steps)
+    falling = total_steps - held_until
+    parts = [optax.cosine_decay_schedule(base, falling) if falling else optax.constant_schedule(0.0)]
+    if held_until == warmup_steps:
+        return _warmed_up(base, warmup_rate, warmup_steps, parts, [])
+    return _warmed_up(base, warmup_rate, warmup_steps, [optax.constant_schedule(base), *parts], [held_until])
+
+
+def manual_step(*, boundaries: Sequence[int], rates: Sequence[float], warmup: bool = False) -> Schedule:
+    """A rate that is constant between boundaries: `rates[i]` from step `boundaries[i - 1]` on.
+
+    Args:
+        boundaries: steps, each above 0 and above the one before.
+        rates: one more than boundaries.
+        warmup: from `rates[0]` it rises linearly to `rates[1]` at the first boundary.
+
+    Raises:
+        UsageError: boundaries or rates break these rules, or there is a warm-up without a boundary.
+
+    Source: `manual_stepping` of the TF Object Detection API. The constants are joined, for
+    `optax.piecewise_constant_schedule` multiplies by factors, which rounds, and cannot leave a rate of 0.
+
+    >>> rate = manual_step(boundaries=[2, 5], rates=[1.0, 0.5, 0.25])
+    >>> [float(rate(step)) for step in (0, 1, 2, 4, 5, 100)]
+    [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    """
+    if not all(isinstance(step, int) and not isinstance(step, bool) and step > 0 for step in boundaries):
+        raise UsageError(f"boundaries: expected whole numbers above 0, got {list(boundaries)}")
+    if any(after <= before for before, after in pairwise(boundaries)):
+        raise UsageError(f"boundaries: expected each above the one before, got {list(boundaries)}")
+    if len(rates) != len(boundaries) + 1:
+        raise UsageError(
+            f"rates: expected {len(boundaries) + 1}, one more than boundaries, got {len(rates)}: {list(rates)}"
+        )
+    parts = [optax.constant_schedule(rate) for rate in rates]
+    if warmup:
+        if not boundaries:
+            raise UsageError("boundaries: expected one at least, where the warm-up ends, got none")
+        parts[0] = optax.linear_schedule(rates[0], rates[1], boundaries[0])
+    return _joined(parts, boundaries)
+
+
+def constant_with_warmup(*, base: float, warmup_rate: float, warmup_steps: int) -> Schedule:
+    """A rate that rises linearly from `warmup_rate` to `base` at `warmup_steps` and stays there.
+
+    Raises:
+        UsageError: `base` is below `warmup_rate`.
+
+    >>> rate = constant_with_warmup(base=1.0, warmup_rate=0.5, warmup_steps=2)
+    >>> [float(rate(step)) for step in (0, 1, 2, 9)]
+    [0.5, 0.75, 1.0, 1.0]
+    """
+    return _warmed_up(base, warmup_rate, warmup_steps, [optax.constant_schedule(base)], [])
+
+
+def linear_scaling(config: TrainConfig) -> float:
+    """By how much the images of one update exceed those that the config's rates are meant for; 1 where it names none.
+
+    Source: Goyal et al., Accurate, Large Minibatch SGD (2017), the linear scaling rule.
+
+    >>> linear_scaling(TrainConfig(batch_size=8, accumulate_steps=4, base_batch_size=64))
+    0.5
+    """
+    if not config.base_batch_size:
+        return 1.0
+    return config.batch_size * config.accumulate_steps / config.base_batch_size
+
+
+def _warm_up(config: TrainConfig) -> dict[str, Any]:
+    scale = linear_scaling(config)
+    rates = {"base": config.learning_rate * scale, "warmup_rate": config.warmup_learning_rate * scale}
+    return {**rates, "warmup_steps": config.warmup_steps}
+
+
+def _cosine(config: TrainConfig, updates: int) -> Schedule:
+    return cosine_with_warmup(total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config))
+
+
+def _constant(config: TrainConfig, updates: int) -> Schedule:
+    return constant_with_warmup(**_warm_up(config))
+
+
+def _manual_step(config: TrainConfig, updates: int) -> Schedule:
+    if not config.rates:
+        raise UsageError("rates: expected those of the manual_step schedule, got none")
+    if config.warmup_steps and config.boundaries[:1] != (config.warmup_steps,):
+        raise UsageError(
+            f"warm-up steps: expected 0 or the first of the boundaries {list(config.boundaries)}, where the warm-up "
+            f"of manual_step ends, got {config.warmup_steps}"
+        )
+    if config.warmup_learning_rate not in (0.0, config.rates[0]):
+        raise UsageError(
+            f"warm-up learning rate: manual_step begins at the first of its rates {list(config.rates)}, got "
+            f"{config.warmup_learning_rate}; leave it out"
+        )
+    scale = linear_scaling(config)
+    return manual_step(
+        boundaries=config.boundaries,
+        rates=[rate * scale for rate in config.rates],
+        warmup=config.warmup_steps > 0,
+    )
+
+
+SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
+    "cosine": _cosine,
+    "manual_step": _manual_step,
+    "constant": _constant,
+}
+
+ONLY_OF = {"hold_steps": "cosine", "boundaries": "manual_step", "rates": "manual_step"}
+"""The settings that one schedule alone knows."""
+
+
+def build_schedule(config: TrainConfig) -> Schedule:
+    """The config's schedule over its updates.
+
+    It counts updates, of which there are `steps // accumulate_steps`; `warmup_steps`, `hold_steps` and
+    `boundaries` count updates too. `base_batch_size` scales every rate (`linear_scaling`). The warm-up of
+    manual_step leads from the first rate to the second: `warmup_steps` is then 0 or the first boundary.
+
+    Raises:
+        UsageError: settings that contradict each other or belong to another schedule.
+    """
+    for name, schedule in ONLY_OF.items():
+        if getattr(config, name) and schedule != config.schedule:
+            raise UsageError(
+                f"{name.replace('_', ' ')}: belongs to the schedule {schedule}, not {config.schedule}; leave it out"
+            )
+    updates = config.steps // config.accumulate_steps
+    if not updates:
+        raise UsageError(
+            f"accumulate steps: expected at most the {config.steps} steps of the run, got {config.accumulate_steps}"
+        )
+    return SCHEDULES[config.schedule](config, updates)
+
+
+def _warmed_up(
+    base: float, warmup_rate: float, warmup_steps: int, parts: list[Schedule], boundaries: list[int]
+) -> Schedule:
+    """Parts that begin after a warm-up, joined to it."""
+    if base < warmup_rate:
+        raise UsageError(
+            f"warm-up learning rate: expected at most the learning rate {base:g}, got {warmup_rate:g}"
+        )
+    if not warmup_steps:
+        return _joined(parts, boundaries)
+    rising = optax.linear_schedule(warmup_rate, base, warmup_steps)
+    return _joined([rising, *parts], [warmup_steps, *boundaries])
+
+
+def _joined(parts: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
+    joined = optax.join_schedules(parts, boundaries)
+
+    def rate(step: jax.Array | int) -> jax.Array:
+        return jnp.asarray(joined(step), jnp.result_type(float))
+
+    return rate
 
 
 def decayed(parameters: Any) -> Any:

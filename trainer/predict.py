@@ -5,7 +5,7 @@ OUT/detections.json     detection: COCO results in pixels of the source, with ca
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
 OUT/KEY/0/0000.png      the same of each frame of a clip, and of each clip of a source
 OUT/classes.csv         classification: the most probable class, and the probability of each
-OUT/.halofeed           which of these halofeed wrote (halofeed.schemas.ownership)
+OUT/.halofeed           which of these halofeed wrote (halofeed.system.owned_files)
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Any
 
 import jax
 
-from halofeed.schemas import ownership
-from halofeed.schemas.beside import folder_beside
-from halofeed.schemas.errors import JobError, UsageError
-from halofeed.schemas.lock import FolderLock
-from halofeed.schemas.stopping import Undone
-from halofeed.trainer.origins import Origins
+from halofeed.errors import JobError, UsageError
+from halofeed.system import owned_files
+from halofeed.system.atomic_files import temporary_folder
+from halofeed.system.locks import FolderLock
+from halofeed.system.signals import CleanupOnExit
 from halofeed.trainer.prediction_files import WRITERS, rows_of, written_labels
+from halofeed.trainer.record_metadata import Origins
 from halofeed.trainer.run_folder import Run, write_json
-from halofeed.trainer.shared.facts import DataFacts
-from halofeed.trainer.shared.task import Host, valid_host
-from halofeed.trainer.trained import Trained
+from halofeed.trainer.task import DataFacts, Host, valid_host
+from halofeed.trainer.trained import LoadedRun
 
 PREDICTIONS = "predictions.json"
 FORMAT = 1
@@ -63,7 +62,7 @@ def predict(
     """
     folder = Path(folder).absolute()
     check_folder(folder, overwrite)
-    trained = Trained(run, data, split, which=which, with_probabilities=True)
+    trained = LoadedRun(run, data, split, which=which, with_probabilities=True)
     batches = ((batch.predictions, batch.truth) for batch in trained.predictions())
     if jax.process_index():
         for _ in batches:
@@ -147,13 +146,13 @@ def whole_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
             in it is not as halofeed wrote it.
         JobError: another process is writing there.
     """
-    folder = ownership.real_folder(folder.absolute())
+    folder = owned_files.real_folder(folder.absolute())
     check_folder(folder, overwrite)
     lock = FolderLock("is writing predictions into", "take another --out")
-    with Undone(lock.release):
+    with CleanupOnExit(lock.release):
         lock.make(folder)
         check_folder(folder, overwrite)
-        with folder_beside(folder) as made:
+        with temporary_folder(folder) as made:
             yield made
 
 
@@ -168,4 +167,4 @@ def check_folder(folder: Path, overwrite: bool) -> None:
             raise UsageError(
                 f"--out {folder}: holds predictions; name another folder, or pass --overwrite to replace them"
             )
-        ownership.check_own(folder, "--out")
+        owned_files.check_own(folder, "--out")

@@ -15,12 +15,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from halofeed.prep.sources.volume_files import extension_of
-from halofeed.schemas.beside import write_whole
-from halofeed.schemas.errors import JobError, UsageError
-from halofeed.trainer.origins import Origin, Origins
-from halofeed.trainer.source_boxes import boxes_in_source, coco_results
-from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
+from halofeed.errors import JobError, UsageError
+from halofeed.prep.sources.file_names import extension_of
+from halofeed.system.atomic_files import atomic_write
+from halofeed.trainer.record_metadata import Origin, Origins
+from halofeed.trainer.source_grid import (
+    boxes_in_source,
+    coco_results,
+    labels_in_source,
+    picture_labels_in_source,
+    write_nifti,
+    write_png,
+)
 from halofeed.trainer.windows import Blend, Tile
 
 DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
@@ -64,7 +70,7 @@ class DetectionWriter(PredictionWriter):
         super().__init__(folder, origins, labels)
         self._size = origins.manifest.field("image").shape[:2]
         self._count = 0
-        write_whole(folder / CATEGORIES, (json.dumps(written_labels(labels), indent=1) + "\n").encode())
+        atomic_write(folder / CATEGORIES, (json.dumps(written_labels(labels), indent=1) + "\n").encode())
         self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
 
     def add(self, origin: Origin, row: Row) -> None:

@@ -1,14 +1,44 @@
-"""What does a person see while a run goes on?"""
+"""Has somebody asked this run to stop? SIGTERM, SIGHUP and Ctrl-C end it after the step in hand, saved.
+
+What does a person see while a run goes on?
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TextIO
 
 from jax.sharding import Mesh
 
-from halofeed.schemas.telling import write_if_possible
+from halofeed.system.console import write_if_possible
+from halofeed.system.signals import GracefulStop
 from halofeed.trainer.config import TrainConfig
+
+
+class StopRequest(AbstractContextManager["StopRequest"]):
+    """From `begin` to the end of the block the first signal is noted; a second one acts as ever.
+
+    In another thread than the main one, where Python takes no signals, nothing is noted.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._noted = GracefulStop(self._note)
+
+    def begin(self) -> None:
+        """Note it from now on: there is a step in hand, which is worth saving."""
+        self._noted.__enter__()
+
+    def __exit__(self, *details: object) -> None:
+        self._noted.__exit__(*details)
+
+    def _note(self, number: int) -> None:
+        self.signal = number
+        if sys.stderr is not None and sys.stderr.isatty():
+            text = "\r\x1b[Ksaving after the step in hand; once more ends the run without\n"
+            write_if_possible(sys.stderr, text)
 
 
 class Pace:

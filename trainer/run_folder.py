@@ -17,20 +17,19 @@ from typing import Any
 from jax.sharding import Mesh
 
 from halofeed import __version__
-from halofeed.schemas import ownership
-from halofeed.schemas.beside import write_whole
-from halofeed.schemas.durable import exchange
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.lock import FolderLock
-from halofeed.schemas.run import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
-from halofeed.schemas.sealed import sealed
-from halofeed.schemas.telling import tell
+from halofeed.errors import UsageError
+from halofeed.schemas.bounded_json import with_json_checksum
+from halofeed.schemas.files import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
+from halofeed.system import owned_files
+from halofeed.system.atomic_files import atomic_write, exchange
+from halofeed.system.console import print_status
+from halofeed.system.locks import FolderLock
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.problem import build_problem
-from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import Problem, Variables, abstract_state
+from halofeed.trainer.task import DataFacts
 
 _MAY_CHANGE = {
     *("cores_per_replica", "partition", "evaluate_every", "evaluate_split", "evaluate_batch_size"),
@@ -141,9 +140,9 @@ def begin_run(
             held.make(folder)
             for left in folder.parent.glob(f".*{glob.escape(folder.name)}.*.removed"):
                 if _REMOVED.fullmatch(left.name):  # of a removal that was killed
-                    ownership.delete(left)
+                    owned_files.delete(left)
             if overwrite and (folder / RUN_FILE).is_file():
-                ownership.check_own(folder, "--out")
+                owned_files.check_own(folder, "--out")
                 _set_aside(folder, held)
         _begin(folder, config, facts, description, chief=chief)
     except OSError as error:
@@ -169,13 +168,15 @@ def _begin(
         _check_same(folder, open_run(folder).document, document)
     elif chief:
         # Of a run that was killed as it began there may be these two.
-        left = [ownership.TEMPORARY.fullmatch(name) or name == ownership.LIST for name in os.listdir(folder)]
+        left = [
+            owned_files.TEMPORARY.fullmatch(name) or name == owned_files.LIST for name in os.listdir(folder)
+        ]
         if not all(left):
             raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
-        if not ownership.has_list(folder):
-            ownership.begin(folder)
+        if not owned_files.has_list(folder):
+            owned_files.begin(folder)
     if chief:
-        write_json(folder / RUN_FILE, sealed(document))
+        write_json(folder / RUN_FILE, with_json_checksum(document))
 
 
 def _replaced(folder: Path) -> Path:
@@ -184,7 +185,7 @@ def _replaced(folder: Path) -> Path:
 
 
 def _is_set_aside(replaced: Path) -> bool:
-    return not replaced.is_symlink() and ownership.has_list(replaced)
+    return not replaced.is_symlink() and owned_files.has_list(replaced)
 
 
 def _set_aside(folder: Path, lock: FolderLock) -> None:
@@ -214,8 +215,8 @@ def _remove(folder: Path) -> None:
     """Delete a run in one rename: another thread or process that writes to it finds nothing, or its own new folder."""
     moved = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.removed")
     folder.rename(moved)
-    if not ownership.delete(moved):
-        tell(f"halofeed train: {moved} stays, as halofeed did not write all that is in it")
+    if not owned_files.delete(moved):
+        print_status(f"halofeed train: {moved} stays, as halofeed did not write all that is in it")
 
 
 def drop_replaced(folder: Path) -> None:
@@ -245,7 +246,7 @@ def bring_back(folder: Path) -> bool:
 
 def write_json(file: Path, document: Any) -> None:
     """Write a JSON file whole or not at all, whatever ends the process or the machine."""
-    write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
+    atomic_write(file, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

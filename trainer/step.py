@@ -17,16 +17,15 @@ import optax  # type: ignore[import-untyped]
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from halofeed.errors import UsageError
 from halofeed.loader.device import DeviceAugmentation, Normalization, augment_on_device
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import platform_of
-from halofeed.trainer.models.layers import KEPT, Layers, Pass
-from halofeed.trainer.models.names import name_layers
-from halofeed.trainer.shared.task import Batch, Task
+from halofeed.trainer.models.layers import KEPT, Layers, Pass, name_layers
+from halofeed.trainer.task import Batch, Task
 
 if TYPE_CHECKING:
-    from halofeed.trainer.schedules import Schedule
+    from halofeed.trainer.optimizers import Schedule
 
 Variables = nnx.State[Any, Any]
 

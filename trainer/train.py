@@ -16,12 +16,12 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
+from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.loader.mesh import join_id
-from halofeed.schemas import ownership, stopping
-from halofeed.schemas.beside import no_wider_than
-from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
-from halofeed.schemas.run import CHECKPOINTS, EXAMPLES, RUN_FILE
-from halofeed.schemas.telling import tell
+from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
+from halofeed.system import owned_files, signals
+from halofeed.system.atomic_files import no_wider_than
+from halofeed.system.console import print_status
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.config import TrainConfig
@@ -31,12 +31,11 @@ from halofeed.trainer.evaluate import Examples, Predictor, summary_lines
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
-from halofeed.trainer.program import build_program
-from halofeed.trainer.progress import Pace, Progress
+from halofeed.trainer.problem import build_program
+from halofeed.trainer.progress import Pace, Progress, StopRequest
 from halofeed.trainer.run_folder import begin_run, bring_back, drop_replaced, run_lock
-from halofeed.trainer.shared.task import Batch
 from halofeed.trainer.step import Problem, TrainState
-from halofeed.trainer.stopping import StopRequest
+from halofeed.trainer.task import Batch
 
 _AGREE_EVERY = 10
 """Steps between two looks, of several processes together, at whether one of them was asked to stop."""
@@ -203,11 +202,11 @@ class _Kept(AbstractContextManager["_Kept"]):
         problem: Problem,
         parameters: int,
     ) -> None:
-        self.folder = None if folder is None else ownership.real_folder(folder)
+        self.folder = None if folder is None else owned_files.real_folder(folder)
         self._config, self._data = config, data
         self._checkpoints: Checkpoints | None = None
         self._log: RunLog | None = None
-        self._set_aside = stopping.Undone(self._bring_back)
+        self._set_aside = signals.CleanupOnExit(self._bring_back)
         self._ended = ExitStack()
         self._lock = run_lock()
         if self.folder is None:
@@ -220,10 +219,10 @@ class _Kept(AbstractContextManager["_Kept"]):
             "platform": mesh.devices.flat[0].platform,
             "best_metric": problem.task.best,
         }
-        stopping.say_at_stop(outlook="no step of this run was saved: the same command starts it again")
+        signals.say_at_stop(outlook="no step of this run was saved: the same command starts it again")
         self._ended.callback(self._lock.release)
         self._ended.enter_context(no_wider_than(self.folder / RUN_FILE))
-        with ExitStack() as failed, stopping.Whole():
+        with ExitStack() as failed, signals.DeferSignals():
             failed.push(self._ended.__exit__)
             description = {**data.description, **made}
             begin_run(
@@ -250,7 +249,7 @@ class _Kept(AbstractContextManager["_Kept"]):
         if step is None:
             return state, 0
         self._set_aside.keep()
-        stopping.say_at_stop(outlook=f"the same command goes on after step {step}")
+        signals.say_at_stop(outlook=f"the same command goes on after step {step}")
         state, loader_state = self._checkpoints.restore(state, step)
         if (following := self._data.batches.restore(loader_state)) != step:
             place = self.folder / CHECKPOINTS / f"{step:0{DIGITS}d}"
@@ -271,7 +270,7 @@ class _Kept(AbstractContextManager["_Kept"]):
         latest = self._checkpoints.latest()
         if latest is not None:
             drop_replaced(self.folder)
-            stopping.say_at_stop(outlook=f"the same command goes on after step {latest}")
+            signals.say_at_stop(outlook=f"the same command goes on after step {latest}")
         self._set_aside.keep()
         if step != latest:
             self._checkpoints.save(step, state, self._data.batches.state(step), metric, wait=wait)
@@ -305,7 +304,7 @@ class _Kept(AbstractContextManager["_Kept"]):
     def _bring_back(self) -> None:
         """Have the run that was to be replaced stand where it did."""
         if self.folder is not None and is_chief() and bring_back(self.folder):
-            tell(f"halofeed train: {self.folder} holds the earlier run again")
+            print_status(f"halofeed train: {self.folder} holds the earlier run again")
 
 
 class _Evaluation:

@@ -7,21 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from halofeed.errors import UsageError
 from halofeed.loader import Loader
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
-from halofeed.trainer.data import evaluation_loader, evaluation_split
+from halofeed.trainer.data import OrderedRecords, evaluation_loader, evaluation_split, tiles_in_order
 from halofeed.trainer.evaluate import Predicted, Predictor
 from halofeed.trainer.mesh import make_mesh
-from halofeed.trainer.origins import Origins
 from halofeed.trainer.problem import build_problem
+from halofeed.trainer.record_metadata import Origins
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
-from halofeed.trainer.shared.facts import check_one_class_each, refuse_several_classes
+from halofeed.trainer.task import check_one_class_each, refuse_several_classes
 from halofeed.trainer.tasks.segmentation import Segmentation
 
 
-class Trained:
+class LoadedRun:
     """A run's model on a split of a data set, on all devices, as the run's partition splits them.
 
     Args:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.errors import UsageError
 from halofeed.prep.geometry.scan import Grid, Shape
 from halofeed.prep.geometry.volume import triple
-from halofeed.schemas.errors import UsageError
 
 GAUSSIAN_DEVIATIONS = 4.0
 """From a tile's middle to its edge: as in nnU-Net, whose standard deviation is an eighth of the tile."""

@@ -1,9 +1,14 @@
-"""How values become one self-contained page: templates that escape all text, with the styles inside."""
+"""What is a data set's report made of? The facts, the folder, and the records that are shown.
+
+How values become one self-contained page: templates that escape all text, with the styles inside.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,12 +17,53 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup
 
-from halofeed.inspection.facts.words import percent, plural, printable
+from halofeed.errors import UsageError
+from halofeed.inspection.candidates import Candidate, choose, find_candidates
+from halofeed.inspection.dataset_facts import Facts
+from halofeed.inspection.display import Display, display_of
 from halofeed.inspection.html import charts
-from halofeed.loader.colors import color_of
-from halofeed.schemas.beside import write_whole
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.sizes import human_bytes
+from halofeed.inspection.place import Place
+from halofeed.inspection.samples import thumbnail_side
+from halofeed.inspection.words import percent, plural, printable
+from halofeed.loader.picture import color_of
+from halofeed.system.atomic_files import atomic_write
+from halofeed.system.console import human_bytes
+
+_LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What is reported of: the facts, and which records are shown.
+
+    Args:
+        folder: of the data set.
+        sources: the folder of the source pictures, where the user names it.
+        samples: how many records are shown.
+    """
+
+    facts: Facts
+    folder: Place
+    sources: str | None
+    samples: int
+
+    @cached_property
+    def chosen(self) -> list[tuple[Candidate, str | None]]:
+        """The records that are shown, and what is awkward of each."""
+        if not self.samples:
+            return []
+        found = find_candidates(self.folder, self.facts.manifest)
+        return choose(found, self.samples, detection=self.facts.task.has_boxes)
+
+    @property
+    def side(self) -> int:
+        """The longer side of a sample's picture."""
+        return thumbnail_side(len(self.chosen), _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL)
+
+    @cached_property
+    def display(self) -> Display:
+        """How volumes are shown."""
+        return display_of(self.facts.manifest, self.facts.total)
 
 
 class _Layout(Extension):
@@ -81,7 +127,7 @@ def write_page(file: Path, template: str, *styles: str, **values: Any) -> Path:
     page = printable(rendered(template, style=style, **values))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, f"{page}\n".encode())
+        atomic_write(file, f"{page}\n".encode())
     except OSError as error:
         raise UsageError(f"--output {file}: cannot be written: {error.strerror or error}") from error
     return file

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from halofeed.inspection.facts.plan import (
+from halofeed.inspection.html.page import check_output, rendered, times, write_page
+from halofeed.inspection.plan_words import (
     figures,
     gibibytes,
     images_of,
@@ -17,8 +18,7 @@ from halofeed.inspection.facts.plan import (
     total_of,
     verdict,
 )
-from halofeed.inspection.facts.words import plural
-from halofeed.inspection.html.page import check_output, rendered, times, write_page
+from halofeed.inspection.words import plural
 
 PARTS = (
     ("s0", "parameters", ("parameters",)),

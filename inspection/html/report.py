@@ -1,21 +1,396 @@
-"""How one HTML file comes to say what is in a data set, what was rejected and why: `write_report`."""
+"""What does each section of a data set's report say? Its values here, its words in the template of the same name.
+
+How one HTML file comes to say what is in a data set, what was rejected and why: `write_report`.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from halofeed.inspection.facts.dataset import Facts, split_reason
-from halofeed.inspection.html.page import check_output, rendered, write_page
-from halofeed.inspection.html.reported import Report
-from halofeed.inspection.html.sections import VALUES
-from halofeed.inspection.stored.place import Place, open_manifest, open_place
-from halofeed.schemas.address import Address, address_of
-from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.layout import REJECTED
+import numpy as np
+from markupsafe import Markup
+
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.inspection.dataset_facts import CORES, Facts, padding_choices, source_sizes, split_reason
+from halofeed.inspection.html.page import Report, check_output, rendered, swatched, times, write_page
+from halofeed.inspection.html.plan_page import plan_values
+from halofeed.inspection.html.scan_sections import findings, grids, values
+from halofeed.inspection.overlay import place_boxes
+from halofeed.inspection.place import Place, open_manifest, open_place
+from halofeed.inspection.planes import load_scan
+from halofeed.inspection.samples import Sample, load_sample, open_sources
+from halofeed.inspection.stored_records import class_channels
+from halofeed.inspection.words import percent, plural
+from halofeed.pipelines.source_registry import recall
+from halofeed.prep.convert.tallies import ROW_STEP
+from halofeed.prep.options.option import flag
+from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.bounded_json import parse_json
+from halofeed.schemas.files import OBJECT, REJECTED, SELECTION, read_plan
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.origin import recall
-from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.partition import nearest, splits_that_divide
+from halofeed.system.addresses import Address, address_of
+from halofeed.system.console import human_bytes
+
+_MOST_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
+_MOST_VOXEL_ROWS = 130
+_MOST_SPLITS = 8
+_MOST_PICTURE_CHIPS, _MOST_SCAN_CHIPS = 14, 12
+_MOST_NAMES = 12
+_CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blue", "alpha")}
+
+
+def conversion(report: Report) -> dict[str, Any]:
+    """What was converted into which split, and what was not, and why."""
+    facts, splits = report.facts, report.facts.manifest.splits
+    failures, left_out, objects = facts.rejected(), facts.rejected(SELECTION), facts.rejected(OBJECT)
+    entries = [(f"s{at}", f"{name} {splits[name].records:,}") for at, name in enumerate(facts.splits)]
+    entries += [("bad", f"rejected {failures:,}")] if failures else []
+    entries += [("left", f"left out on purpose {left_out:,}")] if left_out else []
+    rows = []
+    for name in facts.splits:
+        records, size = splits[name].records, facts.bytes_of(name)
+        each = human_bytes(size // records) if records else "–"
+        rows.append((name, f"{records:,}", f"{len(splits[name].shards):,}", human_bytes(size), each))
+    reasons = facts.reasons()
+    return {
+        "failures": failures,
+        "left_out": left_out,
+        "objects": objects,
+        "entries": entries,
+        "rows": rows,
+        "parts": [(f"s{at}", splits[name].records) for at, name in enumerate(facts.splits)],
+        "inputs": facts.manifest.inputs.get("count"),
+        "rejected": {
+            "Rejected": [entry for entry in reasons if entry.stage not in (SELECTION, OBJECT)],
+            "Objects dropped": [entry for entry in reasons if entry.stage == OBJECT],
+            "Left out on purpose": [entry for entry in reasons if entry.stage == SELECTION],
+        },
+        "file": REJECTED,
+    }
+
+
+def samples(report: Report) -> dict[str, Any]:
+    """Pictures before and after, with their boxes; the awkward ones come last."""
+    facts = report.facts
+    sources, without_sources = open_sources(facts.origin, report.sources)
+    shown = [
+        load_sample(report.folder, facts.manifest, one, sources, report.side, facts.ranks)
+        for one in report.chosen
+    ]
+    return {
+        "shown": [_sample_card(facts, sample) for sample in shown],
+        "without_sources": without_sources,
+        "quoted_path": shlex.quote(facts.path),
+        "padded": any(sample.stored.content != (1.0, 1.0) for sample in shown),
+    }
+
+
+def _sample_card(facts: Facts, sample: Sample) -> tuple[Any, ...]:
+    """A sample, its classes, how many more it has, and (picture, caption, width in the row, boxes) of each picture."""
+    counted = Counter(sample.candidate.labels).most_common()
+    names = [(facts.label_name(label), facts.ranks.get(label, 0)) for label in sample.candidate.labels]
+    stored = sample.stored
+    unpadded = tuple(round(side * share) for side, share in zip(stored.size, stored.content, strict=True))
+    inside = "" if unpadded == stored.size else f", picture {times(unpadded)}"
+    caption = f"stored {times(stored.shape or stored.size)}{inside}"
+    pictures = [(stored, caption, stored.size[1], place_boxes(stored.boxes, names, stored.size))]
+    if sample.before is not None:
+        # The same scale as the stored picture's, so that what is one thing has one size in both.
+        width = unpadded[1] if sample.candidate.orientation < 5 else unpadded[0]
+        before = sample.before
+        placed = place_boxes(before.boxes, names, before.size, tags=False)
+        pictures.insert(0, (before, f"source {times(before.shape or before.size)}", width, placed))
+    return sample, counted[:_MOST_PICTURE_CHIPS], max(0, len(counted) - _MOST_PICTURE_CHIPS), pictures
+
+
+def scans(report: Report) -> dict[str, Any]:
+    """The planes of some records with their classes; the awkward ones come last."""
+    facts = report.facts
+    shown = []
+    for one in report.chosen:
+        scan = load_scan(report.folder, facts.manifest, one, report.display, facts.ranks, report.side)
+        counted = [(label, count) for label, count in scan.classes.voxels.items() if label]
+        shown.append((scan, sorted(counted, key=lambda item: (-item[1], item[0]))))
+    return {
+        "shown": shown,
+        "display": report.display,
+        "overlap": bool(class_channels(facts.manifest)),
+        "most_chips": _MOST_SCAN_CHIPS,
+    }
+
+
+def labels(report: Report) -> dict[str, Any]:
+    """How often each class occurs, per split, and the pixels or voxels of each."""
+    facts, words, counts = report.facts, report.facts.task, report.facts.label_counts
+    present = [label for label, values in counts.items() if sum(values)]
+    first, last = present, []
+    if len(present) > _MOST_LABELS + _LAST_LABELS:
+        first, last = present[:_MOST_LABELS], present[-_LAST_LABELS:]
+    lead = words.lead.format(
+        classes=plural(len(present), "class", "classes"), unit=words.counted or facts.noun[1]
+    )
+    if len(present) > 1:
+        most, least = present[0], present[-1]
+        lead += words.extremes.format(
+            most=facts.label_name(most),
+            most_count=f"{sum(counts[most]):,}",
+            least=facts.label_name(least),
+            least_count=f"{sum(counts[least]):,}",
+        )
+    return {
+        "lead": f"{lead}.",
+        "per_class": words.per_class.format(records=facts.noun[1].capitalize()),
+        "kind": "bars" if len(first) <= _FEW_LABELS else "bars many",
+        "first": first,
+        "last": last,
+        "hidden": len(present) - len(first) - len(last),
+        "lacking": _missing_in_splits(facts),
+        "absent": _listed(facts, [label for label, values in counts.items() if not sum(values)]),
+        **(_class_voxels(facts) if words.has_label_map else {}),
+    }
+
+
+def _class_voxels(facts: Facts) -> dict[str, Any]:
+    """Per class its pixels or voxels and their share."""
+    source, cut = facts.integers("label_mm3"), facts.integers("label_cut_mm3")
+    counted = {**dict.fromkeys(source, 0), **facts.integers("label_voxels")}
+    records, foreground, everything = facts.integers("labels"), facts.foreground, facts.labelled_voxels
+    noun, without = facts.noun[0], facts.records - facts.labelled
+    order = sorted(counted.keys() - {0}, key=lambda value: (-counted[value], value))
+    rows = []
+    for value in order[:_MOST_VOXEL_ROWS] if facts.labelled else ():
+        count = counted[value]
+        row = [
+            swatched(facts.label_name(value), facts.ranks.get(value, 0)),
+            str(value),
+            f"{records.get(value, 0):,}",
+            f"{count:,}",
+            f"{count / records[value] if records.get(value) else 0:,.0f}",
+            percent(count / foreground),
+            percent(count / everything),
+        ]
+        if source:
+            row.append(percent(cut.get(value, 0) / source[value]) if source.get(value) else "–")
+        rows.append(row)
+    shares = ["of the foreground", "of everything"]
+    head = ["class", "id", facts.noun[1], facts.kind.unit, f"each {noun}", *shares]
+    notes = []
+    if without:
+        has, is_, it = ("has", "is", "it is") if without == 1 else ("have", "are", "they are")
+        notes.append(
+            f"{plural(without, *facts.noun)} of {facts.records:,} {has} no label and {is_} for prediction: the label "
+            f"is 0 throughout, labelled is false, and {it} not counted here."
+        )
+    if class_channels(facts.manifest):
+        notes.append(
+            "Classes overlap: a voxel counts for each of its classes, so that shares may add to more."
+        )
+    if facts.labelled and len(order) > _MOST_VOXEL_ROWS:
+        notes.append(f"{len(order) - _MOST_VOXEL_ROWS:,} smaller classes are not shown.")
+    if facts.labelled and source:
+        head.append("cut off")
+        notes.append(
+            "“Cut off” is the share of the class's volume in the sources that no record shows, because the static "
+            "shape or a crop leaves it out."
+        )
+    return {"voxel_rows": rows, "head": head, "notes": notes}
+
+
+def boxes(report: Report) -> dict[str, Any] | None:
+    """Boxes per image, what the loader cuts, and what became of boxes; None where records have none."""
+    facts = report.facts
+    per_image = {int(value): counts for value, counts in facts.per_split("boxes_per_image").items()}
+    if not per_image:
+        return None
+    rows = []
+    for name in facts.splits:
+        found = facts.boxes(name)
+        average = f"{found.average:.1f}" if found.images else "–"
+        most = max((boxes for boxes, images in found.per_image.items() if images), default=0)
+        rows.append((name, f"{found.boxes:,}", average, most, f"{found.empty:,}"))
+    field = next((field for field in facts.manifest.fields if field.name == "boxes"), None)
+    cut = facts.total.cut
+    return {
+        "per_image": per_image,
+        "rows": rows,
+        "fates": list(facts.per_split("boxes").items()),
+        "limit": field.shape[0] if field else 0,
+        "cut": cut if cut and cut.images else None,
+    }
+
+
+def sizes(report: Report) -> dict[str, Any]:
+    """Sizes and shapes of the sources, what padding costs now and what it would cost otherwise."""
+    facts = report.facts
+    choices = padding_choices(facts)
+    rows = [
+        (name, times(size), percent(share), f"{math.prod(size) / math.prod(facts.size[-2:]):.2f}×")
+        for name, size, share in choices
+    ]
+    return {
+        "sources": source_sizes(facts),
+        "ratios": {float(ratio): counts for ratio, counts in facts.per_split("aspect_ratios").items()},
+        "notes": list({**facts.per_split("warnings"), **facts.per_split("notes")}.items()),
+        "static": facts.image.encoding == "raw" or facts.manifest.recipe.get("pad") is True,
+        "choices": choices,
+        "rows": rows,
+    }
+
+
+def pixels(report: Report) -> dict[str, Any]:
+    """The distribution of the pixels' values per channel, and the numbers for normalization."""
+    facts = report.facts
+    counted = facts.total.pixels
+    if counted is None or not counted.count:
+        return {"counted": None}
+    channels = facts.image.shape[-1]
+    names = _CHANNELS.get(channels, tuple(f"channel{at}" for at in range(channels)))
+    peak = int(np.iinfo(facts.image.dtype).max)
+    means, deviations = counted.mean_and_deviation()
+    per_split = [
+        (split, *sums.mean_and_deviation())
+        for split in facts.splits
+        if (sums := facts.manifest.splits[split].statistics.pixels) and sums.count
+    ]
+    scaled = [
+        f"{what} = ({', '.join(f'{value / peak:.4f}' for value in values)}{',' * (len(names) == 1)})"
+        for what, values in (("mean", means), ("std", deviations))
+    ]
+    return {
+        "counted": counted,
+        "figures": [
+            (name, split, of_split[at], spread[at])
+            for at, name in enumerate(names)
+            for split, of_split, spread in per_split
+        ],
+        "means": means,
+        "names": names,
+        "peak": peak,
+        "scaled": "\n".join(scaled),
+        "row_step": ROW_STEP,
+    }
+
+
+def partitions(report: Report) -> dict[str, Any]:
+    """Over how many cores one image can be split, and how."""
+    size = report.facts.size
+    found = splits_that_divide((1, *report.facts.image.shape), CORES, axes=range(1, len(size) + 1))
+    rows = []
+    for cores, every in found.items():
+        shown = [
+            (dims, [side // parts for side, parts in zip(size, dims[1:-1], strict=True)])
+            for dims in every[:_MOST_SPLITS]
+        ]
+        cures = () if every else nearest(size[-2], cores)
+        rows.append((Markup("<b>{}</b>").format(cores), shown, len(every) - len(shown), cures))
+    return {"found": rows}
+
+
+def plan(report: Report) -> dict[str, Any] | None:
+    """What `halofeed plan` said of the data set."""
+    made = read_plan(str(report.folder))
+    return None if made is None else plan_values(made)
+
+
+def recipe(report: Report) -> dict[str, Any]:
+    """The options that were given, then all others, and the fields of a record."""
+    manifest, defaults = report.facts.manifest, Recipe().to_json()
+    options = [
+        (value == defaults.get(name), (flag(name), _option_text(value)))
+        for name, value in manifest.recipe.items()
+    ]
+    return {
+        "given": [entry for usual, entry in options if not usual],
+        "usual": [entry for usual, entry in options if usual],
+        "software": ", ".join(f"{name} {version}" for name, version in manifest.software.items()),
+    }
+
+
+def use(report: Report) -> dict[str, Any]:
+    """How to load the data, and how to train on it."""
+    facts, manifest, shape = report.facts, report.facts.manifest, report.facts.image.shape
+    filled = [name for name in facts.splits if manifest.splits[name].records] or list(facts.splits)
+    split = filled[0] if filled else "train"
+    records = manifest.splits[split].records if split in manifest.splits else 0
+    batch = next((size for size in (64, 32, 16, 8, 4, 2) if size * 4 <= records), 1)
+    found = splits_that_divide((1, *shape), CORES, axes=range(1, len(shape)))
+    cores = next((count for count in (4, 2, 8, 16) if found[count]), 1)
+    whole = (1,) * (len(shape) + 1)
+    by_rows = (*whole[: len(shape) - 2], cores, 1, 1)
+    every = found.get(cores, [])
+    dims = by_rows if by_rows in every and facts.kind.splits_by_rows else next(iter(every), whole)
+    parts = ",".join(map(str, dims))
+    channels = class_channels(manifest)
+    if facts.task.has_label_map:
+        parts += f";label={','.join(map(str, (*dims[:-1], 1) if channels else dims[:-1]))}"
+    label = [batch, *shape[:-1], len(channels)] if channels else [batch, *shape[:-1]]
+    others = facts.task.in_batch.format(labels=[batch, len(manifest.labels)], label=label)
+    loader = f"loader = Loader({facts.path!r}, split={split!r}, batch_size={batch}, seed=7)\n"
+    train = f"halofeed train {shlex.quote(facts.path)} --split {split} --batch-size {max(1, min(8, batch))}"
+    if cores > 1:
+        train += f" \\\n    --cores-per-replica {cores} --partition image={parts}"
+    return {
+        "cores": cores,
+        "train": train,
+        "load": (
+            f"from halofeed.loader import Loader\n\n{loader}"
+            f'batch = loader.batch(0)        # "image": {facts.image.dtype} {[batch, *shape]}; {others}, "id", ...\n'
+            "stream = loader.dataset()      # tf.data.Dataset of the same batches"
+        ),
+        "mesh": (
+            "from halofeed.loader import Loader\n"
+            "from halofeed.schemas.partition import Partition\n"
+            "from halofeed.trainer.mesh import make_mesh\n\n"
+            f"partition = Partition.parse('image={parts}', cores_per_replica={cores})\n{loader}"
+            f"for batch in loader.on_mesh(make_mesh({cores}), partition):\n"
+            "    ...                        # global jax.Arrays, each core holds its own part"
+        ),
+    }
+
+
+VALUES: Mapping[str, Callable[[Report], dict[str, Any] | None]] = {
+    section.__name__: section
+    for section in (
+        conversion, samples, scans, labels, boxes, sizes, pixels, findings, grids, values, partitions, plan, recipe, use
+    )
+}  # fmt: skip
+"""The values of each section by its name, which its template has too; None where there is nothing to say."""
+
+
+def _missing_in_splits(facts: Facts) -> str:
+    """Which classes a split lacks, in a sentence."""
+    found = []
+    for at, split in enumerate(facts.splits):
+        records, statistics = facts.manifest.splits[split].records, facts.manifest.splits[split].statistics
+        seen = statistics.labelled if facts.task.has_label_map else records
+        lacking = [label for label, counts in facts.label_counts.items() if sum(counts) and not counts[at]]
+        if lacking and seen:
+            found.append(f"not in {split}: {_listed(facts, lacking)}")
+        elif records and not seen:
+            found.append(f"no labels at all in {split}")
+    joined = "; ".join(found)
+    return joined[:1].upper() + joined[1:] + "." if joined else ""
+
+
+def _listed(facts: Facts, found: Sequence[int]) -> str:
+    more = f" and {len(found) - _MOST_NAMES:,} more" if len(found) > _MOST_NAMES else ""
+    return ", ".join(map(facts.label_name, found[:_MOST_NAMES])) + more
+
+
+def _option_text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not set" if value is None else str(value)
+
 
 EXAMPLES_PER_REASON = 4
 _LONGEST_TEXT = 2000

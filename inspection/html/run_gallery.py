@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.facts.display import Display, display_of_run
-from halofeed.inspection.facts.kinds import KINDS
-from halofeed.inspection.facts.words import percent, plural
-from halofeed.inspection.pictures.overlay import Placed, overlay, place_boxes
-from halofeed.inspection.pictures.planes import Plane, cut_planes, telling_planes
-from halofeed.inspection.pictures.samples import picture_of
-from halofeed.inspection.pictures.source import thumbnail_side
-from halofeed.inspection.run.examples import LEAST_OVERLAP, LEAST_SCORE, Boxes, Example, load_example, meet
-from halofeed.inspection.run.facts import RunFacts
-from halofeed.inspection.stored.geometry import CANONICAL, DIRECTIONS
-from halofeed.inspection.stored.labels import count_classes
+from halofeed.inspection.display import Display, display_of_run
+from halofeed.inspection.overlay import Placed, overlay, place_boxes
+from halofeed.inspection.planes import Plane, cut_planes, telling_planes
+from halofeed.inspection.record_words import KINDS
+from halofeed.inspection.run_examples import LEAST_OVERLAP, LEAST_SCORE, Boxes, Example, load_example, meet
+from halofeed.inspection.run_facts import RunFacts
+from halofeed.inspection.samples import picture_of, thumbnail_side
+from halofeed.inspection.stored_records import CANONICAL, DIRECTIONS, count_classes
+from halofeed.inspection.words import percent, plural
 
 _MOST_PICTURES = 96
 _LARGEST_SIDE, _SMALLEST_SIDE = 360, 130

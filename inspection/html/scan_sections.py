@@ -7,15 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.facts.dataset import Facts, source_shapes, source_spacings, volume_sizings
-from halofeed.inspection.facts.display import Display, counts_of
-from halofeed.inspection.facts.findings import MEANINGS, TREATMENTS, split_finding
-from halofeed.inspection.facts.words import percent
+from halofeed.inspection.dataset_facts import Facts, source_shapes, source_spacings, volume_sizings
+from halofeed.inspection.display import Display, counts_of
 from halofeed.inspection.html import charts
-from halofeed.inspection.html.page import times
-from halofeed.inspection.html.reported import Report
-from halofeed.prep.statistics.counts import mean_and_deviation, percentile
-from halofeed.prep.statistics.volumes import ROW_STEP as VOLUME_ROW_STEP
+from halofeed.inspection.html.page import Report, times
+from halofeed.inspection.words import MEANINGS, TREATMENTS, percent, split_finding
+from halofeed.prep.convert.tallies import ROW_STEP as VOLUME_ROW_STEP
+from halofeed.prep.voxels.counts import mean_and_deviation, percentile
 
 
 def findings(report: Report) -> dict[str, Any]:

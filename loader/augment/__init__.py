@@ -10,14 +10,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from halofeed.loader.augment.drawing import Others, augment
-from halofeed.loader.augment.elastic_deformation import ElasticDeformation
-from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown
-from halofeed.loader.augment.mix_up import MixUp
-from halofeed.loader.augment.mosaic import Mosaic
-from halofeed.loader.augment.quarter_turns import Rotate90
+from halofeed.errors import UsageError
+from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown, Rotate90
+from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.random_crop import RandomCrop
-from halofeed.loader.augment.random_rotation import RandomRotation
 from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.scene import (
     DEPTH,
@@ -26,13 +22,17 @@ from halofeed.loader.augment.scene import (
     WIDTH,
     Augmentation,
     Combination,
+    Example,
     Frame,
     Objects,
-    Scene,
+    PartnerSampler,
+    Uniform,
+    augment,
+    draw_uniform,
+    draw_uniforms,
     to_view,
 )
-from halofeed.loader.augment.uniform import Uniform, draw_uniform, draw_uniforms
-from halofeed.schemas.errors import UsageError
+from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
 
 __all__ = [
     "AUGMENTATIONS",
@@ -43,6 +43,7 @@ __all__ = [
     "Augmentation",
     "Combination",
     "ElasticDeformation",
+    "Example",
     "FlipDepth",
     "FlipLeftRight",
     "FlipUpDown",
@@ -51,6 +52,7 @@ __all__ = [
     "Mosaic",
     "Objects",
     "Others",
+    "PartnerSampler",
     "RandomCrop",
     "RandomRotation",
     "Rotate90",
@@ -64,6 +66,9 @@ __all__ = [
     "draw_uniforms",
     "to_view",
 ]
+
+Scene, Others = Example, PartnerSampler
+"""The names of these classes in version 0.1."""
 
 AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
     kind.__name__: kind

@@ -8,14 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.scene import Frame, Scene, check_pictures, check_range, check_share, check_sides
-from halofeed.loader.augment.uniform import Uniform
+from halofeed.errors import UsageError
+from halofeed.loader.augment.scene import (
+    Example,
+    Frame,
+    Uniform,
+    check_pictures,
+    check_range,
+    check_share,
+    check_sides,
+)
 from halofeed.loader.augment.view import Ranges, Shape
 from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.geometry.volume import Resample
 from halofeed.prep.voxels.kernels import nearest_lines, resize_image
 from halofeed.prep.voxels.resample import sample_image
-from halofeed.schemas.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class ScaleJitter:
         check_pictures("ScaleJitter", frame)
         return replace(frame, shape=(self.height, self.width))
 
-    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
+    def apply(self, scene: Example, uniform: Uniform) -> Example:
         """Resized and cut."""
         frame = (self.height, self.width)
         low, high = self.scales
@@ -67,7 +74,7 @@ class ScaleJitter:
         return scene.crop(start, shape, self.minimum_visible)
 
 
-def scaled(scene: Scene, frame: Shape, scale: float) -> Scene:
+def scaled(scene: Example, frame: Shape, scale: float) -> Example:
     """A picture resized without distortion; at scale 1 it just fits into the frame."""
     source = scene.view.shape
     factor = scale * min(side / size for side, size in zip(frame, source, strict=True))

@@ -3,12 +3,24 @@
 Neither is imported before it is needed. What moves pixels, and labels with them, is `halofeed.loader`'s.
 """
 
-from halofeed.loader.device.apply import augment_on_device, check_device_augmentations, device_keys
-from halofeed.loader.device.augmentation import DeviceAugmentation
-from halofeed.loader.device.blur import GaussianBlur
-from halofeed.loader.device.light import Brightness, Contrast, Gamma, GaussianNoise, Hue, Saturation
+from halofeed.loader.device.augmentation import (
+    DeviceAugmentation,
+    augment_on_device,
+    check_device_augmentations,
+    device_keys,
+)
 from halofeed.loader.device.normalize import Normalization
-from halofeed.loader.device.scans import BiasField, HUWindow
+from halofeed.loader.device.photometric import (
+    BiasField,
+    Brightness,
+    Contrast,
+    Gamma,
+    GaussianBlur,
+    GaussianNoise,
+    Hue,
+    HUWindow,
+    Saturation,
+)
 
 AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
     kind.__name__: kind

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from halofeed.errors import UsageError
 from halofeed.loader.device.ops import Array, ops_of
-from halofeed.prep.statistics.counts import Counts, mean_and_deviation
-from halofeed.schemas.errors import UsageError
+from halofeed.prep.voxels.counts import Counts, mean_and_deviation
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import PixelSums, Statistics
 

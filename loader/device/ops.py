@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from halofeed.errors import UsageError, require_extra
 from halofeed.loader.mesh import split_id
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.extras import needing
 
 Array = Any
 """A jax.Array or a tf.Tensor."""
@@ -87,7 +86,7 @@ class JaxOps(_Functions):
     """JAX's."""
 
     def __init__(self) -> None:
-        with needing("train", "jax"):
+        with require_extra("train", "jax"):
             import jax.numpy as jnp
             from jax import lax
         super().__init__(jnp, jnp)
@@ -139,7 +138,7 @@ class TensorFlowOps(_Functions):
     """TensorFlow's."""
 
     def __init__(self) -> None:
-        with needing("tf", "tensorflow"):
+        with require_extra("tf", "tensorflow"):
             import tensorflow as tf
         super().__init__(tf, tf.math)
         self._tf = tf

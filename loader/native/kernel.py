@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.checksum import extend_address
+from halofeed.system.checksum import extend_address
 
 VERSION = 1
 """Of kernel.c; one that was built of another is not used."""

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol, TypeVar
 
-from halofeed.schemas.checksum import crc32c
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE, OpenFile
+from halofeed.system.checksum import crc32c
 
 PIECE_BYTES = 8 << 20
 """What is read at a time of a shard that is read whole, and at most in one request."""
@@ -87,7 +87,7 @@ class Store(Protocol):
         """Have bytes that were found to be wrong read again."""
 
 
-class Wrapped:
+class StoreWrapper:
     """What a store is that has its files from another one; see `Store`.
 
     Attributes:
@@ -149,7 +149,7 @@ class HeldFile(OpenFile):
         return True
 
 
-class Held:
+class RemoteShard:
     """A shard that needs no opening: `open` gives what reads it."""
 
     def __init__(self, open: Callable[[], HeldFile]) -> None:

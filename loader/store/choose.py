@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from halofeed.errors import UsageError
 from halofeed.loader.store.base import Store
 from halofeed.loader.store.disk import DiskStore
-from halofeed.loader.store.local import LocalStore
-from halofeed.loader.store.memory import MemoryStore
+from halofeed.loader.store.local import LocalStore, MemoryStore
 from halofeed.loader.store.remote import RemoteStore
-from halofeed.schemas.address import address_of
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.addresses import address_of
 
 CONCURRENT_READS = 32
 

@@ -24,14 +24,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from halofeed.loader.store.base import ShardSource, Store, Wrapped, checked_pieces
+from halofeed.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
+from halofeed.loader.store.base import ShardSource, Store, StoreWrapper, checked_pieces
 from halofeed.loader.store.local import LocalStore
-from halofeed.schemas.beside import create, open_own
-from halofeed.schemas.durable import sync
-from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import OpenFile, ShardFile, close_idle
-from halofeed.schemas.sizes import human_bytes
+from halofeed.system.atomic_files import create, open_own, sync
+from halofeed.system.console import human_bytes
 
 PART, LOCK = ".part", ".lock"
 _FOLDER = re.compile(r".+-\d+\.\d+\.\d+-[0-9a-f]{16}")
@@ -41,7 +40,7 @@ _held: set[int] = set()
 _stores: weakref.WeakSet[DiskStore] = weakref.WeakSet()
 
 
-class DiskStore(Wrapped):
+class DiskStore(StoreWrapper):
     """The shards of a split, staged in a folder; all else as in the store that they come from.
 
     Args:

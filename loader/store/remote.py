@@ -1,4 +1,9 @@
-"""A data set's files in an object store or on a web server, read by ranges through fsspec.
+"""Which ranges of files are asked for, and where what they gave is found: planned on numbers alone.
+
+wanted        ▇▇  ▇▇▇ ▇      ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
+asked for     └─ one ──┘     └─ one ──┘└─ another ──┘
+
+A data set's files in an object store or on a web server, read by ranges through fsspec.
 
 Each request has a time-out, is repeated with growing pauses where it may help, and gives just as many bytes as were
 asked for; whether they are the right ones is what the index's checksums say, with every transfer.
@@ -6,6 +11,7 @@ asked for; whether they are the right ones is what the index's checksums say, wi
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import logging
 import os
@@ -13,22 +19,100 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
-from halofeed.loader.store.base import PIECE_BYTES, Held, HeldFile, Item, Piece, Result, Span
-from halofeed.loader.store.ranges import Part, Window, joined
+from halofeed.errors import CorruptFileError, HalofeedError, StoreError, UsageError, require_extra
+from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Piece, RemoteShard, Result, Span
 from halofeed.loader.store.web import RangeReader, RefusedRedirectError, WebError, check_redirect
-from halofeed.schemas.address import NO_USER, Address, printable_cause, redacted
-from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, UsageError
-from halofeed.schemas.extras import needing
-from halofeed.schemas.layout import MANIFEST, index_file
+from halofeed.schemas.files import MANIFEST, index_file
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
-from halofeed.schemas.repeating import LONGEST_PAUSE_SECONDS, is_final, pause_seconds
 from halofeed.schemas.shard_file import CURE
+from halofeed.system.addresses import NO_USER, Address, printable_cause, redacted
+from halofeed.system.retry import LONGEST_PAUSE_SECONDS, backoff_delay, is_final
+
+GAP_BYTES = 128 << 10
+"""What is read for nothing rather than left out by one more request."""
+_LEAST_BYTES = 1 << 20
+
+
+def joined(spans: Iterable[Span], side_by_side: int) -> list[Span]:
+    """The ranges to ask for: those that lie close together as one, what is large in parts.
+
+    Args:
+        spans: what is needed, in the order in which it is.
+        side_by_side: so many are asked for at a time, over which the bytes are spread.
+
+    Returns:
+        ranges that have all bytes of the spans, none twice, of at most `PIECE_BYTES`; first those needed first.
+
+    >>> joined([("b", 5, 9), ("a", 300_000, 300_010), ("a", 0, 10), ("a", 20, 40)], 4)
+    [('b', 5, 9), ('a', 300000, 300010), ('a', 0, 40)]
+    """
+    order = sorted(
+        (name, start, stop, rank) for rank, (name, start, stop) in enumerate(spans) if start < stop
+    )
+    each = sum(stop - start for _, start, stop, _ in order) // max(1, side_by_side)
+    most = min(PIECE_BYTES, max(_LEAST_BYTES, each))
+    found: list[tuple[int, Span]] = []
+    for name, start, stop, rank in order:
+        if found:
+            first, (last_name, last_start, last_stop) = found[-1]
+            if (
+                name == last_name
+                and start <= last_stop + GAP_BYTES
+                and max(stop, last_stop) - last_start <= most
+            ):
+                found[-1] = min(first, rank), (name, last_start, max(stop, last_stop))
+                continue
+            if name == last_name:
+                start = max(start, last_stop)
+        for begin in range(start, stop, PIECE_BYTES):
+            found.append((rank, (name, begin, min(begin + PIECE_BYTES, stop))))
+    return [span for _, span in sorted(found, key=lambda one: one[0])]
+
+
+class Part(NamedTuple):
+    """Some bytes of a file, from `start` to before `stop`, here or on their way."""
+
+    start: int
+    stop: int
+    bytes: Future[bytes | bytearray]
+
+
+class Window:
+    """The parts that were asked for together, by their places."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Part]] = {}
+
+    def add(self, name: str, part: Part) -> None:
+        """Take one more."""
+        bisect.insort(self._parts.setdefault(name, []), part, key=lambda one: one.start)
+
+    def find(self, name: str, offset: int) -> Part | None:
+        """The part that has the byte at `offset`."""
+        parts = self._parts.get(name, ())
+        at = bisect.bisect_right(parts, offset, key=lambda one: one.start) - 1
+        return parts[at] if at >= 0 and offset < parts[at].stop else None
+
+    def renew(self, name: str, start: int, stop: int, ask: Callable[[str, int, int], Part]) -> None:
+        """Ask again for the parts that have one of these bytes."""
+        if name in self._parts:
+            self._parts[name] = [
+                part if part.stop <= start or part.start >= stop else ask(name, part.start, part.stop)
+                for part in self._parts[name]
+            ]
+
+    def cancel(self) -> None:
+        """Ask for no more of them."""
+        for parts in self._parts.values():
+            for part in parts:
+                part.bytes.cancel()
+
 
 ATTEMPTS = 5
 REQUEST_SECONDS = 30.0
@@ -110,8 +194,8 @@ class RemoteStore:
             for part in coming:
                 part.bytes.cancel()
 
-    def source(self, shard: Shard) -> Held:
-        return Held(lambda: RemoteFile(self, shard))
+    def source(self, shard: Shard) -> RemoteShard:
+        return RemoteShard(lambda: RemoteFile(self, shard))
 
     def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         if len(items) < 2:
@@ -205,7 +289,7 @@ class RemoteStore:
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.count_retry()
-                time.sleep(pause_seconds(attempt))
+                time.sleep(backoff_delay(attempt))
             try:
                 data = process.request(name, start, stop)
             except Exception as error:
@@ -269,7 +353,7 @@ class RemoteStore:
                     problem = f"{self.place}/{name}: cannot be reached: {_described(told)}"
                     raise StoreError(problem) from printable_cause(told)
             self.count_retry()
-            time.sleep(pause_seconds(attempt + 1))
+            time.sleep(backoff_delay(attempt + 1))
         raise AssertionError
 
     def _here(self) -> _Process:
@@ -294,7 +378,7 @@ class _Process:
     def __init__(self, place: Address, concurrent_reads: int) -> None:
         self.number, self._place = os.getpid(), place
         self._is_web, self._signs = place.scheme in _WEB, place.scheme in _S3
-        with needing("remote", *_PACKAGES):
+        with require_extra("remote", *_PACKAGES):
             try:
                 import fsspec
 

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from halofeed.schemas.address import Address
+from halofeed.system.addresses import Address
 
 _MOST_REDIRECTS = 5
 _PORTS = {"http": 80, "https": 443}

@@ -14,7 +14,7 @@ from halofeed.pipelines.objects.base import ObjectStore
 from halofeed.pipelines.objects.beam import BeamObjects
 from halofeed.pipelines.objects.gcs import GcsObjects
 from halofeed.pipelines.objects.s3 import S3Objects
-from halofeed.schemas.address import keep_secret
+from halofeed.system.addresses import keep_secret
 
 _ARGUMENTS = {
     "s3_access_key_id": "aws_access_key_id",

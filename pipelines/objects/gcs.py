@@ -24,8 +24,8 @@ from halofeed.pipelines.objects.base import (
     repeated,
     whole,
 )
-from halofeed.schemas.checksum import crc32c
-from halofeed.schemas.repeating import is_final
+from halofeed.system.checksum import crc32c
+from halofeed.system.retry import is_final
 
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 16

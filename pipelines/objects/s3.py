@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from halofeed.errors import StoreError
 from halofeed.pipelines.objects.base import (
     ABSENT,
     ANY,
@@ -21,8 +22,7 @@ from halofeed.pipelines.objects.base import (
     repeated,
     whole,
 )
-from halofeed.schemas.errors import StoreError
-from halofeed.schemas.repeating import is_final
+from halofeed.system.retry import is_final
 
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 1000

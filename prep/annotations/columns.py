@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.errors import AnnotationsError
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 FORMS = ("auto", "corners", "corner-size", "center-size")

@@ -1,4 +1,10 @@
-"""What every annotation layout shares: its form, its options, split names, and the check of a box."""
+"""Which texts of annotations can be written into records: all but those with a lone surrogate.
+
+JSON can hold "\ud800", half of a pair of code units, which has no bytes in UTF-8. Names of files that are not UTF-8
+have lone surrogates too, U+DC80 to U+DCFF; those stand for bytes (see `halofeed.system.atomic_files`) and pass.
+
+What every annotation layout shares: its form, its options, split names, and the check of a box.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +12,125 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.class_names import ClassChoice
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.names import is_image_name
-from halofeed.prep.sources.reference import Box, Reference
-from halofeed.prep.sources.volume_files import is_scan_name
-from halofeed.prep.tasks.class_choice import ClassChoice
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.sources.reference import Box, SourceExample
 from halofeed.schemas.tasks import task_named
+from halofeed.system.atomic_files import can_be_named
 
 if TYPE_CHECKING:
-    from halofeed.prep.formats.dicom.listing import SeriesListing
+    from halofeed.prep.formats.dicom.series_listing import SeriesListing
+
+
+REASON = "text holds a lone surrogate"
+
+
+def with_written_texts(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """The references; one of which a text cannot be written has that for its problem, and escapes in its place.
+
+    >>> (found,) = with_written_texts([Reference(source="a.jpg", key="a\\ud800")])
+    >>> print(*found.problem, sep="; ")
+    annotation; text holds a lone surrogate; id 'a\\ud800' is no Unicode text: correct it
+    """
+    for reference in references:
+        if _is_plain(reference):
+            yield reference
+            continue
+        fault = next((one for one in _texts(reference) if not can_be_named(one[1])), None)
+        fault = fault or next((one for one in _kept_texts(reference) if not can_be_encoded(one[1])), None)
+        if fault is None:
+            yield _with_written_remarks(reference)
+            continue
+        what, text = fault
+        yield SourceExample(
+            source=escaped(reference.source),
+            key=escaped(reference.key) if isinstance(reference.key, str) else reference.key,
+            split=escaped(reference.split),
+            problem=("annotation", REASON, f"{what} {text!r} is no Unicode text: correct it"),
+        )
+
+
+def _is_plain(reference: SourceExample) -> bool:
+    """Whether a reference is that of an image with at most its class, and is written in ASCII, as most are."""
+    return (
+        reference.source.isascii()
+        and str(reference.key).isascii()
+        and reference.split.isascii()
+        and (reference.label or "").isascii()
+        and (reference.group or "").isascii()
+        and not (reference.boxes or reference.labels or reference.mask or reference.class_masks)
+        and not (reference.members or reference.channels or reference.more_masks)
+        and not (reference.problem or reference.notes or reference.bad_objects)
+    )
+
+
+def can_be_encoded(text: str) -> bool:
+    """Whether a text is Unicode, without the lone surrogates of file names as well."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def escaped(text: str) -> str:
+    """A text that can be written, in which escapes stand for lone surrogates.
+
+    >>> escaped("hat"), escaped("a\\ud800")
+    ('hat', 'a\\\\ud800')
+    """
+    return text if can_be_named(text) else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _texts(reference: SourceExample) -> Iterator[tuple[str, str]]:
+    """What each text of a reference is, and the text, of those that stand for bytes where they are no UTF-8."""
+    yield "file name", reference.source
+    yield "id", str(reference.key)
+    yield "split", reference.split
+    if reference.group is not None:
+        yield "group", reference.group
+    for label in (*reference.classes, *(box.label for box in reference.boxes or ())):
+        yield "class", label
+    for name, path in reference.class_masks:
+        yield "class", name
+        yield "file name", path
+    frames = (file for _, files in reference.mask_members for file in files)
+    for path in (*reference.members, *reference.channels, *reference.masks, *frames):
+        yield "file name", path
+
+
+def _kept_texts(reference: SourceExample) -> Iterator[tuple[str, str]]:
+    """The same of texts that are written as they stand."""
+    for box in reference.boxes or ():
+        if box.view is not None:
+            yield "view", box.view
+        for point in box.keypoints:
+            yield "keypoint", point.name
+
+
+def _with_written_remarks(reference: SourceExample) -> SourceExample:
+    """The reference with escapes in what is said of it, which often repeats what the annotations hold."""
+    remarks = [
+        *(reference.problem or ()),
+        *reference.notes,
+        *(part for bad in reference.bad_objects for part in bad),
+    ]
+    if all(map(can_be_named, remarks)):
+        return reference
+    stage, reason, detail = map(escaped, reference.problem or ("", "", ""))
+    return replace(
+        reference,
+        problem=(stage, reason, detail) if reference.problem else None,
+        notes=tuple(map(escaped, reference.notes)),
+        bad_objects=tuple((escaped(reason), escaped(detail)) for reason, detail in reference.bad_objects),
+    )
+
 
 ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy, Sequence[str]], Mapping[str, SeriesListing]]"
 T = TypeVar("T")
@@ -127,7 +238,7 @@ class InParts:
 
     look: Callable[[Iterable[str], LayoutOptions], Seen]
     settle: Callable[[Any, Iterable[str], SourceFiles, LayoutOptions], Any]
-    references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[Reference]]
+    references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[SourceExample]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +269,7 @@ class Layout:
     name: str
     tasks: tuple[str, ...]
     summary: str
-    list_references: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Iterator[Reference]]
+    list_references: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Iterator[SourceExample]]
     list_labels: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     has_masks: bool = False
     keeps: tuple[str, ...] = ()
@@ -311,11 +422,11 @@ def declared_size(height: object, width: object) -> tuple[int, int] | None:
     return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None
 
 
-def in_order(references: list[Reference]) -> list[Reference]:
+def in_order(references: list[SourceExample]) -> list[SourceExample]:
     """The references by source, then key: an order that does not depend on the order of the annotations."""
     return sorted(references, key=order_of)
 
 
-def order_of(reference: Reference) -> tuple[str, str]:
+def order_of(reference: SourceExample) -> tuple[str, str]:
     """The place of a reference among all of a source."""
     return (reference.source, str(reference.key))

@@ -13,6 +13,8 @@ from functools import cached_property
 from posixpath import splitext
 from typing import Generic, TypeVar
 
+from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.sources.files import (
     BELOW,
     UNREAD,
@@ -22,10 +24,8 @@ from halofeed.prep.sources.files import (
     path_below,
     path_from,
 )
-from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_image_name
-from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
-from halofeed.schemas.file_names import text_of_name
+from halofeed.prep.sources.reference import SourceExample
+from halofeed.system.atomic_files import text_of_name
 
 Key = TypeVar("Key", bound=Hashable)
 _FROM_THE_ROOT = (("",),)
@@ -35,7 +35,7 @@ ELSEWHERE = "found by the end of its path, in another folder than the annotation
 
 
 @dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
-class Wanted:
+class ImageQuery:
     """What one annotation says of its image's place.
 
     Args:
@@ -53,7 +53,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ImageMatch:
     """The file that an annotation means; `note` is what a person should know of how it was found."""
 
     path: str
@@ -140,13 +140,13 @@ class ImageIndex:
         """A name as annotations write it, without the images' folder where it begins with that."""
         return path_below(self.root, name) or name
 
-    def match(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Found | SourceError]:
+    def match(self, wanted: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
         """The file that each annotation means, or why there is none; all at once, as one can speak against another."""
         matching: Matching[Key] = Matching(self)
-        paths = {key: Found(path=one.name) for key, one in wanted.items() if matching.is_path(key, one)}
+        paths = {key: ImageMatch(path=one.name) for key, one in wanted.items() if matching.is_path(key, one)}
         return {**paths, **matching.others(lambda: (found.path for found in paths.values()))}
 
-    def candidate(self, wanted: Wanted) -> _Candidate:
+    def candidate(self, wanted: ImageQuery) -> _Candidate:
         """The file that may be meant by one annotation; SourceError where there is none."""
         name = wanted.name
         if wanted.places == _FROM_THE_ROOT and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
@@ -185,7 +185,7 @@ class ImageIndex:
             f"{error.detail}; {others[0]} has that name and another extension: correct the names",
         )
 
-    def _named(self, wanted: Wanted, parts: list[str]) -> str | None:
+    def _named(self, wanted: ImageQuery, parts: list[str]) -> str | None:
         """The file of which the name is a path, from the root or a place of the layout, or that lies beside."""
         name = wanted.name
         below = path_below(self.root, name)
@@ -249,7 +249,7 @@ class ImageIndex:
         spelled = self._folded[above].get(_fold_extension(path), [])
         return spelled[0] if len(spelled) == 1 else None
 
-    def _by_stem(self, wanted: Wanted, error: SourceError | None) -> _Candidate:
+    def _by_stem(self, wanted: ImageQuery, error: SourceError | None) -> _Candidate:
         parts = _parts(wanted.stem)
         try:
             return self._by_end(wanted.stem, parts, self._listed.by_stem.get(_composed(parts[-1]), []))
@@ -292,7 +292,7 @@ class ImageIndex:
             shared += 1
         return shared
 
-    def neighbors(self, wanted: Wanted) -> list[str]:
+    def neighbors(self, wanted: ImageQuery) -> list[str]:
         """The images called as the annotation itself, in the first of the folders beside it that holds any."""
         name = _parts(wanted.stem)[-1]
         paths = self._listed.by_stem.get(_composed(name), [])
@@ -325,7 +325,7 @@ class ImageIndex:
 
     def without_annotation(
         self, list_used: Callable[[], Iterable[tuple[str, str]]], *, beside_used: bool
-    ) -> Iterator[Reference]:
+    ) -> Iterator[SourceExample]:
         """A problem for each image file that no annotation names.
 
         Args:
@@ -350,7 +350,7 @@ class ImageIndex:
                 beside = by_folder.get(folder, everywhere)
                 split = next(iter(beside)) if len(beside) == 1 else "train"
                 fault = ("selection", "image has no annotation", "")
-                yield Reference(source=path, key=path, split=split, problem=fault)
+                yield SourceExample(source=path, key=path, split=split, problem=fault)
 
 
 class Matching(Generic[Key]):
@@ -362,7 +362,7 @@ class Matching(Generic[Key]):
         self._depths: dict[str, int] = {}  # how many of a folder's names an annotation shares
         self._last: Key | None = None
 
-    def is_path(self, key: Key, wanted: Wanted) -> bool:
+    def is_path(self, key: Key, wanted: ImageQuery) -> bool:
         """Whether a name is the path of its file; equal ones may come again, under the same key."""
         if key == self._last or key in self._others:
             return key == self._last
@@ -380,7 +380,7 @@ class Matching(Generic[Key]):
         self._others[key] = candidate
         return False
 
-    def others(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, Found | SourceError]:
+    def others(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
         """The file that each of the other names means, or why there is none.
 
         Args:
@@ -400,17 +400,17 @@ class Matching(Generic[Key]):
             for key, other in self._others.items()
         }
 
-    def _judge(self, candidate: _Candidate, names: Mapping[str, bool]) -> Found | SourceError:
+    def _judge(self, candidate: _Candidate, names: Mapping[str, bool]) -> ImageMatch | SourceError:
         """The file of a candidate that nothing speaks against."""
         if candidate.is_whole:
-            return Found(path=candidate.path)
+            return ImageMatch(path=candidate.path)
         others = sorted(name for name, is_whole in names.items() if is_whole or name != candidate.name)
         if others:
             against = f"{candidate.path} is the image of {others[0]!r}"
         elif candidate.has_folders and self._depths[candidate.path.rpartition("/")[0]] > candidate.shared:
             against = f"{candidate.path} lies in a folder that other annotations name"
         else:
-            return Found(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
+            return ImageMatch(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
         return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
 
 

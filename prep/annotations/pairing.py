@@ -1,14 +1,74 @@
-"""How images and labels that were found one by one come together, and what becomes of those left over."""
+"""Pairs of images and labels, and images of several channel files."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.contract import in_order, is_split_name
-from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.errors import AnnotationsError, Problem
+from halofeed.prep.sources.reference import SourceExample
+
+LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
+
+
+def join_channels(
+    images: Iterable[tuple[Key, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
+) -> tuple[list[tuple[Key, SourceExample]], list[SourceExample]]:
+    """Each image once, with all its channels, and the files of channels that the order leaves out.
+
+    Args:
+        images: each file of an image: what it shares with its label, what its pattern's placeholders stand for, and its
+            reference.
+        order: the channels to take; (): all that there are, by name, which is noted.
+        root: of the source, for messages.
+
+    Raises:
+        AnnotationsError: a channel of the order is nowhere.
+    """
+    cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
+    for key, values, reference in images:
+        case = tuple(value for name, value in sorted(values.items()) if name != "channel")
+        cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, reference))
+    present = sorted({name for channels in cases.values() for name in channels})
+    if missing := [name for name in order if name not in present]:
+        raise AnnotationsError(
+            f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
+        )
+    names = tuple(order) or tuple(present)
+    note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
+    joined, left_out = [], []
+    for channels in cases.values():
+        taken = [channels[name] for name in names if name in channels]
+        left_out += [
+            replace(reference, problem=LEFT_OUT)
+            for name, found in channels.items()
+            if name not in names
+            for _, reference in found
+        ]
+        if taken:
+            key, first = taken[0][0]
+            references = [found[0][1] for found in taken]
+            more = tuple(reference.source for reference in references[1:])
+            problem = _problem(channels, names, references)
+            joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
+    return joined, left_out
+
+
+def _problem(
+    channels: Mapping[str, Sequence[tuple[Key, SourceExample]]],
+    names: Sequence[str],
+    references: Sequence[SourceExample],
+) -> Problem | None:
+    if missing := [name for name in names if name not in channels]:
+        listed = f"no {', '.join(missing)}; --channel-order takes fewer"
+        return ("annotation", "channel is missing", listed)
+    if twice := [name for name in names if len(channels[name]) > 1]:
+        paths = ", ".join(reference.source for _, reference in channels[twice[0]][:3])
+        return ("annotation", "several files of one channel", paths)
+    return next((reference.problem for reference in references if reference.problem), None)
+
 
 Key = tuple[str, ...]
 NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
@@ -44,10 +104,10 @@ class SortedFiles:
         left_out: channels that were not taken.
     """
 
-    images: list[tuple[Key, Reference]] = field(default_factory=list)
+    images: list[tuple[Key, SourceExample]] = field(default_factory=list)
     labels: list[tuple[Key, Label]] = field(default_factory=list)
     neither: list[str] = field(default_factory=list)
-    left_out: list[Reference] = field(default_factory=list)
+    left_out: list[SourceExample] = field(default_factory=list)
 
     def has_pair(self) -> bool:
         """Whether any image has a label."""
@@ -55,12 +115,12 @@ class SortedFiles:
 
 
 def pair_up(
-    images: Iterable[tuple[Key, Reference]],
+    images: Iterable[tuple[Key, SourceExample]],
     labels: Iterable[tuple[Key, Label]],
     missing_masks: str,
     has_no_label: Callable[[Key], bool] = lambda key: False,
     several_masks: str | None = None,
-) -> list[Reference]:
+) -> list[SourceExample]:
     """One reference for each image, and for each label without one, in order of source.
 
     An image with two labels, two images with one label, and an image or a label left alone are problems.
@@ -75,7 +135,7 @@ def pair_up(
     labels_by_key: dict[Key, list[Label]] = defaultdict(list)
     for key, label in labels:
         labels_by_key[key].append(label)
-    images_by_key: dict[Key, list[Reference]] = defaultdict(list)
+    images_by_key: dict[Key, list[SourceExample]] = defaultdict(list)
     for key, image in images:
         images_by_key[key].append(image)
     references = []
@@ -99,7 +159,7 @@ def pair_up(
             references.append(image)
     left = [label for others in labels_by_key.values() for label in others]
     references += [
-        Reference(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
+        SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
     ]
     return in_order(references)
 

@@ -1,35 +1,272 @@
-"""How one clip becomes records: windows of its frames and their masks, each resized as a picture is."""
+"""How the masks of a clip, a folder of frames or an animation each, become a class at every pixel of its frames.
+
+How one clip becomes records: windows of its frames and their masks, each resized as a picture is.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from posixpath import basename, splitext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from halofeed.errors import SourceError
+from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.label_image import (
+    OVERLAPPED,
+    check_mode,
+    class_indices,
+    merged_labels,
+    read_label_image,
+)
 from halofeed.prep.convert.picture import plan_of, size_features
+from halofeed.prep.convert.picture_tasks import class_features
 from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.tasks.classification import class_features
-from halofeed.prep.convert.tasks.clip_labels import open_clip_labels
-from halofeed.prep.formats.clip.choose import choose_frames
-from halofeed.prep.formats.clip.clip import ClipOptions
+from halofeed.prep.convert.tallies import Facts, PictureTally, count_labels, sum_pixels
+from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.frame_choice import choose_frames
+from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
+from halofeed.prep.formats.picture.gif_webp_bmp import riff_chunks
+from halofeed.prep.formats.picture.image import undecodable
+from halofeed.prep.formats.picture.png import read_header
 from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.options.option import derived
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import Need, with_margin
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.statistics.pictures import Facts, PictureTally, count_labels, sum_pixels
-from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.schemas import keys
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
+from halofeed.system.memory import Need, with_margin
+
+LABEL_BYTES = 8
+"""The most that is held for each pixel of a mask, beside what its reader holds: its values, as ids, and merged."""
+STEP_S = 0.01
+"""Durations are rounded to hundredths of a second by GIF, to thousandths by others."""
+_CURE = "save masks as a folder of PNG files, one for each frame"
+
+Label = NDArray[Any]
+"""Class indices [height, width]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mask:
+    """A mask that was opened: from ascending indices of frames to its values there, [height, width] each."""
+
+    decode: Callable[[Sequence[int]], Iterator[Label]]
+    held_bytes: int
+
+
+@dataclass(kw_only=True)
+class ClipLabels:
+    """The masks of a clip that were opened, and found to be as many as its frames.
+
+    Args:
+        held_bytes: the most that is held while they are read.
+        overlapped: pixels of several classes, of what was read so far.
+    """
+
+    recipe: Recipe
+    labels: LabelMap
+    reference: SourceExample
+    clip: Clip
+    masks: dict[str, _Mask]
+    held_bytes: int
+    overlapped: int = 0
+
+    def read(self, indices: Sequence[int]) -> Iterator[Label]:
+        """The class indices of the frames of these indices, each once, by ascending index.
+
+        Raises:
+            SourceError: a mask is damaged, of another size than its frame, or holds what is no class.
+        """
+        wanted = sorted(set(indices))
+        decoded = {path: mask.decode(wanted) for path, mask in self.masks.items()}
+        for index in wanted:
+            values = {path: next(found) for path, found in decoded.items()}
+            for path, one in values.items():
+                if one.shape != (self.clip.height, self.clip.width):
+                    raise SourceError(
+                        "annotation",
+                        "mask is of another size than its frame",
+                        f"{path}, frame {index}: {one.shape[0]} x {one.shape[1]} pixels (height x width), its frame "
+                        f"{self.clip.height} x {self.clip.width}",
+                    )
+            label, overlapped = merged_labels(self.recipe, self.labels, self.reference, values.pop)
+            assert label is not None
+            self.overlapped += overlapped
+            yield label
+
+    def findings(self) -> tuple[str, ...]:
+        """What someone should know of what was read."""
+        return (OVERLAPPED.format(self.recipe.class_overlap),) if self.overlapped else ()
+
+
+def open_clip_labels(
+    recipe: Recipe,
+    labels: LabelMap,
+    reference: SourceExample,
+    files: SourceFiles,
+    clip: Clip,
+    options: ClipOptions,
+) -> ClipLabels:
+    """Open the masks of a clip: folders of PNG files, or animated PNG, GIF or WebP files, a mask for each frame.
+
+    Raises:
+        SourceError: masks are not as many as frames, their names or times are not those of the frames, or a mask is
+            stored with loss or in a format that is not read.
+    """
+    folders = dict(reference.mask_members)
+    masks: dict[str, _Mask] = {}
+    for path in reference.mask_paths:
+        if frames := folders.get(path):
+            _check_names(natural_order(frames), natural_order(reference.members))
+            _check_count(path, len(frames), clip)
+            masks[path] = _open_folder(files, natural_order(frames), options)
+        else:
+            masks[path] = _open_animation(files, path, clip, options)
+    pixels = clip.height * clip.width
+    held_bytes = sum(mask.held_bytes for mask in masks.values()) + (1 + len(masks)) * LABEL_BYTES * pixels
+    return ClipLabels(
+        recipe=recipe, labels=labels, reference=reference, clip=clip, masks=masks, held_bytes=held_bytes
+    )
+
+
+def _check_count(path: str, masks: int, clip: Clip) -> None:
+    if masks != clip.frames:
+        raise SourceError(
+            "annotation",
+            "masks are not as many as frames",
+            f"{path}: {masks} masks, {clip.frames} frames; each frame takes one mask (writers of animations leave out "
+            f"frames that repeat: {_CURE})",
+        )
+
+
+def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
+    """Refuse masks in files whose names are not those of the clip's frames, where these are files as well.
+
+    A mask has its frame's name, or that followed by more (`0001_L`), or in all of them the numbers are the same.
+    """
+    if not frames:
+        return
+    named = [(_stem(frame), _stem(mask)) for frame, mask in zip(frames, masks, strict=False)]
+    if len(masks) == len(frames) and (
+        all(mask.startswith(frame) and not mask[len(frame) :][:1].isdigit() for frame, mask in named)
+        or all((numbers := _numbers(frame)) and numbers == _numbers(mask) for frame, mask in named)
+    ):
+        return
+    of_masks = {_numbers(_stem(mask)) for mask in masks}
+    if len(masks) < len(frames) and (
+        lone := next((one for one in frames if _numbers(_stem(one)) not in of_masks), None)
+    ):
+        detail = (
+            f"{len(masks)} masks, {len(frames)} frames, and none for {lone!r}; leave out frames without one"
+        )
+        raise SourceError("annotation", "masks are not as many as frames", detail)
+    frame, mask = next(
+        (pair for pair in named if _numbers(pair[0]) != _numbers(pair[1])), next(iter(named), ("", ""))
+    )
+    raise SourceError(
+        "annotation",
+        "names of masks are not those of frames",
+        f"{len(masks)} masks, {len(frames)} frames; beside frame {frame!r} stands mask {mask!r}; give each mask its "
+        "frame's name",
+    )
+
+
+def _stem(path: str) -> str:
+    return splitext(basename(path))[0]
+
+
+def _numbers(stem: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"[0-9]+", stem)))
+
+
+def _open_folder(files: SourceFiles, paths: Sequence[str], options: ClipOptions) -> _Mask:
+    def decode(indices: Sequence[int]) -> Iterator[Label]:
+        for index in indices:
+            try:
+                yield read_label_image(
+                    read_still(files, paths[index]), options.picture.max_pixels, options.need
+                )
+            except SourceError as error:
+                raise error.at(f"mask {paths[index]!r}") from error
+
+    return _Mask(decode=decode, held_bytes=max(files.size(path) or 0 for path in paths))
+
+
+def _open_animation(files: SourceFiles, path: str, clip: Clip, options: ClipOptions) -> _Mask:
+    options.need(with_margin(files.size(path) or 0))
+    data = files.read(path)
+    name = animation_format(data)
+    if name is None:
+        begins = f"{path} begins with {data[:8].hex(' ') or 'nothing'}"
+        raise undecodable(
+            "mask of a clip is no animation without loss",
+            f"{begins}; read are animated PNG, GIF and lossless WebP; {_CURE}",
+        )
+    if name == "webp" and any(
+        kind == b"VP8 " or (kind == b"ANMF" and bytes(payload[16:20]) != b"VP8L")
+        for kind, payload in riff_chunks(data)
+    ):
+        raise undecodable("mask is stored with loss", f"{path} is a lossy WebP file; {_CURE}")
+    take = _numbers_of_png(data) if name == "png" else _gray_values
+    opened = open_animation(data, name, options, take)
+    _check_count(path, opened.frames, clip)
+    if any(READERS[name][0](data).durations_ms):
+        _check_times(path, opened, clip)
+    return _Mask(decode=opened.decode, held_bytes=opened.held_bytes)
+
+
+def _check_times(path: str, mask: Clip, clip: Clip) -> None:
+    """Refuse an animation that shows its masks for another time than the clip its frames."""
+    if mask.times_s is None or clip.times_s is None:
+        return
+    expected, found = np.diff(clip.times_s), np.diff(mask.times_s)
+    differ = np.abs(found - expected) > np.minimum(STEP_S, expected / 2) + 0.001
+    if differ.any():
+        frame = int(np.argmax(differ))
+        raise SourceError(
+            "annotation",
+            "times of masks are not those of frames",
+            f"{path}: mask {frame} is shown for {found[frame]:g} s and its frame for {expected[frame]:g} s; {_CURE}",
+        )
+
+
+def _numbers_of_png(data: bytes) -> Callable[[Image.Image, ReadOptions], Label]:
+    header = read_header(data)
+
+    def take(image: Image.Image, options: ReadOptions) -> Label:
+        check_mode(image.mode)
+        return class_indices(np.array(image, np.uint8 if image.mode == "1" else None), header)
+
+    return take
+
+
+def _gray_values(image: Image.Image, options: ReadOptions) -> Label:
+    """The gray values of a composed frame of a GIF or WebP file, whose palette may change from frame to frame."""
+    colors = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
+    if (colors[..., 3:] < 255).any():
+        raise undecodable("mask has transparent pixels", f"which are of no class; {_CURE}")
+    gray = colors[..., 0]
+    if (colors[..., 1:3] != gray[..., None]).any():
+        raise undecodable(
+            "mask is in color",
+            "the palette of an animation may change from frame to frame; expected the gray value 1 for class 1, and "
+            f"so on, or {_CURE}",
+        )
+    return gray
+
 
 Frames = NDArray[np.uint8]
 """[frame, height, width, channel]"""
@@ -48,7 +285,7 @@ class ClipConverter:
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
-        self, reference: Reference, files: SourceFiles, need: Need | None = None
+        self, reference: SourceExample, files: SourceFiles, need: Need | None = None
     ) -> tuple[Record, ...]:
         """A record of each window of one source; SourceError where it cannot be converted."""
         recipe, need = self.recipe, need or self.recipe.lone_need()
@@ -102,7 +339,7 @@ class ClipConverter:
 
     def _record(
         self,
-        reference: Reference,
+        reference: SourceExample,
         plan: ResizePlan,
         number: int,
         times_s: NDArray[np.float64],

@@ -15,23 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.tasks.label_image import MOST_SINGLE, check_drawn, renumbered
+from halofeed.errors import SourceError
+from halofeed.prep.annotations.class_names import plain_name
+from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, renumbered
+from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.geometry.volume import Plan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.statistics.coverage import NOTED_SHARE, measure_coverage
-from halofeed.prep.statistics.pictures import count_labels
-from halofeed.prep.tasks.class_choice import plain_name
-from halofeed.prep.tasks.labels import LabelMap
-from halofeed.prep.voxels.apply import apply_mask, view_of
-from halofeed.prep.voxels.merge import LARGEST_CLASS, merge_class_masks, merge_labels
-from halofeed.schemas.class_sets import count_shared
-from halofeed.schemas.errors import SourceError
-from halofeed.schemas.fields import MOST_CLASSES
+from halofeed.prep.sources.reference import SourceExample
+from halofeed.prep.voxels.label_volumes import LARGEST_CLASS, merge_class_masks, merge_labels
+from halofeed.prep.voxels.resample import apply_mask, view_of
+from halofeed.schemas.fields import MOST_CLASSES, count_shared
 
 Voxels = NDArray[Any]
 _HIGHEST_BIT = 30
@@ -62,7 +60,7 @@ class LabelReader:
 
     recipe: Recipe
     labels: LabelMap
-    reference: Reference
+    reference: SourceExample
     files: SourceFiles
     grid: Grid
     canonical: Grid

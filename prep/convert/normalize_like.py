@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from halofeed.errors import UsageError
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import default_dtype
-from halofeed.prep.statistics.counts import Counts, mean_and_deviation, percentile
+from halofeed.prep.voxels.counts import Counts, mean_and_deviation, percentile
 from halofeed.prep.voxels.intensity import Standard, Window
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Intensities
 

@@ -1,4 +1,7 @@
-"""How one picture and its annotations become one record."""
+"""What converting one picture takes, worked out from its header before it is decoded.
+
+How one picture and its annotations become one record.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.picture_memory import picture_bytes
+from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.label_image import read_picture_labels
+from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annotated_orientation
 from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.tasks import ADDERS
-from halofeed.prep.convert.tasks.annotated import AnnotatedPicture
-from halofeed.prep.convert.tasks.annotated_grid import annotated_orientation
-from halofeed.prep.convert.tasks.label_image import read_picture_labels
+from halofeed.prep.convert.tallies import Facts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.formats.picture.jpeg_metadata import without_metadata
 from halofeed.prep.formats.picture.pixels import FEWER_BITS
@@ -24,14 +26,63 @@ from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, s
 from halofeed.prep.options.option import derived
 from halofeed.prep.options.recipe import DEFAULT_JPEG_QUALITY, Recipe
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import Need
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
-from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.prep.voxels.kernels import resize_image
+from halofeed.prep.voxels.kernels import resize_bytes, resize_image
+from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
+from halofeed.system.memory import Need, with_margin
+
+BOX_BYTES = 2048
+"""Of an object with its features."""
+_ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
+"""What encoding takes at most besides the pixels, in shares of these: of a PNG that cannot be made smaller its channels
+swapped, and the file twice over."""
+
+
+def picture_bytes(
+    recipe: Recipe,
+    reference: SourceExample,
+    file_bytes: int,
+    label_bytes: int,
+    footprint: Footprint,
+    plan: ResizePlan,
+) -> int:
+    """The most that is held at a time while one picture becomes a record.
+
+    Args:
+        file_bytes: of its file.
+        label_bytes: of its label image, as class indices; 0 where it has none.
+        footprint: what reading it takes.
+        plan: of the displayed picture.
+    """
+    sample_bytes = np.dtype(recipe.dtype).itemsize
+    channels = recipe.channels
+    resized, output = plan.resized_size, plan.output_size
+    moved = resized != footprint.size or output != resized
+    output_pixels = output[0] * output[1]
+    output_bytes = output_pixels * channels * sample_bytes
+    held = file_bytes + label_bytes
+    working = (
+        resize_bytes((*footprint.size, channels), resized, recipe.interpolation, sample_bytes) if moved else 0
+    )
+    stages = [
+        footprint.peak_bytes,
+        footprint.pixel_bytes + working + output_bytes * moved,
+        output_bytes + round(output_bytes * _ENCODED[recipe.encoding]),
+    ]
+    if label_bytes:
+        encoded = 0 if recipe.encoding == "raw" else 3
+        label = label_bytes // max(1, plan.source_size[0] * plan.source_size[1])
+        picked = resized[0] * plan.source_size[1] * label
+        stages.append(output_bytes * 2 + picked + output_pixels * max(1, label) * (2 + encoded))
+    boxes = reference.boxes or ()
+    if recipe.masks and boxes:
+        drawn = max(mask_bytes(box.mask, plan) for box in boxes)
+        stages.append(2 * output_bytes + drawn)
+    return with_margin(held + max(stages) + BOX_BYTES * len(boxes))
+
 
 SEVERAL_PICTURES = (
     "the file holds several pictures or frames, of which the first was taken; for all of them write each to a file of "
@@ -58,7 +109,7 @@ class PictureConverter:
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
-        self, reference: Reference, files: SourceFiles, need: Need | None = None
+        self, reference: SourceExample, files: SourceFiles, need: Need | None = None
     ) -> tuple[Record, ...]:
         """The one record of one source; SourceError where it cannot be converted."""
         need = need or self.recipe.lone_need()
@@ -77,7 +128,7 @@ class PictureConverter:
 
     def convert(
         self,
-        reference: Reference,
+        reference: SourceExample,
         data: bytes,
         label: NDArray[Any] | None = None,
         need: Need | None = None,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.reference import SourceExample
 from halofeed.schemas import keys
-from halofeed.schemas.checksum import block_checksums, combine_blocks
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
+from halofeed.system.checksum import block_checksums, combine_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Record:
     @classmethod
     def of(
         cls,
-        reference: Reference,
+        reference: SourceExample,
         features: Mapping[str, Value],
         facts: Any,
         bad_objects: tuple[tuple[str, str], ...] = (),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.picture import PictureConverter
 from halofeed.prep.convert.record import Record
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import Need
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.sources.reference import SourceExample
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.memory import Need
 
 
 class Tally(Protocol):
@@ -29,7 +29,7 @@ class Converter(Protocol):
     """Turns the files of one reference into records."""
 
     def records(
-        self, reference: Reference, files: SourceFiles, need: Need | None = None
+        self, reference: SourceExample, files: SourceFiles, need: Need | None = None
     ) -> tuple[Record, ...]:
         """The records of one source; SourceError where it cannot be converted.
 

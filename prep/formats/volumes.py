@@ -1,6 +1,6 @@
 """Which kinds of volumes are read, and how one path becomes a scan or a mask.
 
-A new format is one file in volume/, one line in FORMATS and one in `halofeed.prep.sources.volume_names`. The readers,
+A new format is one file in volume/, one line in FORMATS and one in `halofeed.prep.sources.file_names`. The readers,
 and with them nibabel and pydicom, are loaded when the first file of their kind is opened.
 """
 
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, Mask, Scan
+from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, NAMES
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, NAMES
-from halofeed.schemas.errors import SourceError
 
 if TYPE_CHECKING:
-    from halofeed.prep.formats.dicom.found import FoundFiles
+    from halofeed.prep.formats.dicom.series_listing import ListingRecords
     from halofeed.prep.formats.volume.opened import OpenFile
 
 __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
 T = TypeVar("T")
-Members: TypeAlias = "tuple[str, ...] | FoundFiles"
+Members: TypeAlias = "tuple[str, ...] | ListingRecords"
 Volume = tuple[int, int, str] | None
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.errors import SourceError
 from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Grid, Shape
 from halofeed.prep.geometry.volume import (
     Plan,
@@ -33,7 +34,6 @@ from halofeed.prep.geometry.volume import (
     triple,
     whole,
 )
-from halofeed.schemas.errors import SourceError
 
 SHEAR_COSINE: Final = 1e-3
 """Axes within this cosine of a right angle (0.06°) are left as they are: over 400 mm their ends lie 0.4 mm from

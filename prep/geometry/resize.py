@@ -1,4 +1,6 @@
-"""How large an image becomes, and where each of its points goes: plans on shapes, and affines between grids.
+"""How pictures can be resized, by name: what an option offers without loading what resizes (`prep.kernels`).
+
+How large an image becomes, and where each of its points goes: plans on shapes, and affines between grids.
 
 A source image passes through three grids of pixels; every point is (y, x) with the origin at the corner of
 the first pixel, so that pixel i covers [i, i + 1):
@@ -19,7 +21,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.errors import SourceError, UsageError
+
+KERNEL_NAMES: Final = (
+    "antialias",
+    *("tf1-bilinear", "tf1-nearest", "tf1-bicubic", "tf1-area"),
+    *("tf2-bilinear", "tf2-nearest", "tf2-bicubic", "tf2-area", "tf2-lanczos3", "tf2-lanczos5"),
+    *("tf2-bilinear-antialias", "tf2-bicubic-antialias", "tf2-lanczos3-antialias", "tf2-lanczos5-antialias"),
+)
+
 
 Size = tuple[int, int]
 Affine = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ SAME_GRID_VOXELS = 0.05
 LARGEST_TOLERANCE = 0.5
 Overlap = Literal["refuse", "last", "first", "channels"]
 """What becomes of voxels in several classes: refused, or of the last or the first one, or of all: then each class is
-given as the set that holds it alone (`halofeed.schemas.class_sets`), and a voxel is the union of its sets."""
+given as the set that holds it alone (`halofeed.schemas.fields`), and a voxel is the union of its sets."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 
 Float64 = NDArray[np.float64]
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
-from halofeed.prep.annotations.recognize import with_hint
+from halofeed.prep.annotations.suggest_layout import with_hint
 from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, Reference
-from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.prep.sources.reference import Box, SourceExample
 
-__all__ = ["LAYOUTS", "Box", "Layout", "LayoutOptions", "Reference", "find_layout"]
+__all__ = ["LAYOUTS", "Box", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
 _SEGMENTATION = ("segmentation",)
 _ALL = ("classification", "detection", "segmentation")
@@ -24,7 +24,7 @@ def _naming_others(layout: Layout) -> Layout:
 
     def list_references(
         annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-    ) -> Iterator[Reference]:
+    ) -> Iterator[SourceExample]:
         try:
             yield from layout.list_references(annotations, images, annotation_file, options)
         except AnnotationsError as error:

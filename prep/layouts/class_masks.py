@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from halofeed.errors import AnnotationsError
+from halofeed.prep.annotations.class_names import in_class_order
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, label_of, pair_up
 from halofeed.prep.annotations.patterns import compile_pair
-from halofeed.prep.annotations.recognize import hint
+from halofeed.prep.annotations.suggest_layout import hint
 from halofeed.prep.layouts.pairs import by_pattern, image_reference, split_by_folder, untaken
+from halofeed.prep.sources.file_names import missing_part, stem_of, whole_scans
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_files import missing_part, stem_of, whole_scans
-from halofeed.prep.tasks.class_order import in_class_order
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.prep.sources.reference import SourceExample
 
 MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
 
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every scan with the mask of each class, in the order of the classes' values.
 
     Without patterns, a scan is the one volume, picture or clip beside a folder called segmentations (segmentation,
@@ -40,7 +40,7 @@ def list_references(
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
     for path in [*found.neither, *untaken(images, options)]:
-        yield Reference(source=path, key=path, problem=NEITHER)
+        yield SourceExample(source=path, key=path, problem=NEITHER)
 
 
 def label_values(

@@ -1,15 +1,20 @@
-"""How COCO instances JSON is read."""
+"""What the keys of COCO annotations mean: which are read, which are not, and how a bbox is written.
+
+How COCO instances JSON is read.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.prep.annotations.columns import CORNERS, corners
+from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.columns import CORNERS, corners, is_geometry, squash
 from halofeed.prep.annotations.contract import (
     LEAST_BAD_OBJECTS,
     LayoutOptions,
@@ -23,9 +28,9 @@ from halofeed.prep.annotations.contract import (
     sound_boxes,
     split_in_file_name,
 )
-from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
-from halofeed.prep.annotations.recognize import hint
-from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.resolve_boxes import note_alike_classes, resolve_boxes
+from halofeed.prep.annotations.suggest_layout import hint
 from halofeed.prep.layouts.coco_keypoints import (
     WITH_FRACTIONS,
     Skeletons,
@@ -34,10 +39,104 @@ from halofeed.prep.layouts.coco_keypoints import (
     notes_of,
     skeletons_of,
 )
-from halofeed.prep.layouts.coco_keys import check_form, crowd_of, identity_of, unread_keys
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, Reference
-from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.prep.sources.reference import Box, SourceExample
+
+READ = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
+"""Of an annotation; squashed spellings of iscrowd as well."""
+_KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
+_CROWD = ("iscrowd", "crowd")
+_NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
+MOST_DIGITS = 4300
+"""Python makes no number of a longer text."""
+_CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
+
+
+def identity_of(value: object) -> int | str | None:
+    """An id as it is compared: 1.0 and "1" are 1, any other text is itself, anything else is None.
+
+    >>> identity_of(1.0), identity_of("1"), identity_of("a1"), identity_of("01"), identity_of(True), identity_of(1.5)
+    (1, 1, 'a1', '01', None, None)
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) < MOST_DIGITS and value.isdecimal() and str(int(value)) == value:
+        return int(value)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def unread_keys(
+    file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
+) -> tuple[str, ...]:
+    """The note of an instances file whose annotations have keys that nothing is made of.
+
+    Raises:
+        AnnotationsError: such a key may hold another box or outline, and nobody said that it may be left out.
+    """
+    read = set(READ).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
+    unread = {key for one in annotations for key in one if key not in read and squash(key) not in _CROWD}
+    modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
+    if modes and options.box_form == "auto":
+        raise AnnotationsError(
+            f"{file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what bbox has"
+        )
+    ignored = {squash(key) for key in options.ignore_columns}
+    geometry = [
+        key for key in sorted(unread - _NO_OUTLINE) if is_geometry(key) and squash(key) not in ignored
+    ]
+    if geometry:
+        raise AnnotationsError(
+            f"{file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or outlines; "
+            f"--ignore-columns {','.join(geometry)} goes on without"
+        )
+    unread = {key for key in unread if squash(key) not in ignored} - {"bbox_mode"}
+    return (
+        (f"keys of annotations in {file} that are not read: {', '.join(sorted(unread))}",) if unread else ()
+    )
+
+
+def crowd_of(annotation: Mapping[str, Any]) -> Any:
+    """Whether an object is a crowd, as it is written; 0 where nothing is."""
+    written = annotation.get("iscrowd")
+    if written is None:
+        written = next((value for key, value in annotation.items() if squash(key) in _CROWD), None)
+    return 0 if written is None else written
+
+
+def check_form(
+    file: str,
+    images: Sequence[Mapping[str, Any]],
+    annotations: Sequence[Mapping[str, Any]],
+    options: LayoutOptions,
+) -> None:
+    """Refuse bboxes that all fit into their images as two corners and, in large part, not as corner and size."""
+    if options.box_form != "auto":
+        return
+    sizes: dict[Any, tuple[Any, Any]] = {
+        identity_of(one.get("id")): (one.get("height"), one.get("width")) for one in images
+    }
+    boxes = outside = 0
+    for one in annotations:
+        box, size = one.get("bbox"), sizes.get(identity_of(one.get("image_id")), (None, None))
+        if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
+            continue
+        if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
+            continue
+        (height, width), (x, y, third, fourth) = size, box
+        if not (x < third <= width + 1 and y < fourth <= height + 1):
+            return
+        boxes += 1
+        outside += x + third > width + 1 or y + fourth > height + 1
+    if boxes and 3 * outside >= boxes:
+        raise AnnotationsError(
+            f"{file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as corners; "
+            "say --box-form corners, or corner-size if that is meant all the same"
+        )
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
 
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
@@ -66,7 +165,7 @@ class Document:
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every image of the instances file, or of all instances files of the folder.
 
     The key is the image id; where ids start again in each of several files, the image's path. An image
@@ -89,7 +188,7 @@ def list_references(
             for entry in document.images
         }
     )
-    if found and not any(isinstance(one, Found) for one in found.values()):
+    if found and not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(names[0])
     if "occluded" in options.keep and not any(
         "occluded" in one or "attributes" in one for document in documents for one in document.annotations
@@ -98,7 +197,7 @@ def list_references(
     skeletons = None
     if "keypoints" in options.keep:
         skeletons = skeletons_of((one.file, one.annotations, one.categories) for one in documents)
-    listed: list[Reference] = []
+    listed: list[SourceExample] = []
     for document in documents:
         check_form(document.file, document.images, document.annotations, options)
         notes = unread_keys(document.file, document.annotations, options)
@@ -108,11 +207,11 @@ def list_references(
         references = _document_references(document, found, options, skeletons, counts_pixels)
         references = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in references)
         references = (replace(one, source=index.relative(one.source)) for one in references)
-        listed += settle_boxes(list(references), images, options, document.file)
+        listed += resolve_boxes(list(references), images, options, document.file)
     if ids_restart:
         listed = [replace(reference, key=reference.source) for reference in listed]
     listed = _check_sources(listed)
-    known = {one.path for one in found.values() if isinstance(one, Found)}
+    known = {one.path for one in found.values() if isinstance(one, ImageMatch)}
     used = {reference.source: reference.split for reference in listed if reference.source in known}
     listed += index.without_annotation(used.items, beside_used=annotation_file is not None)
     yield from in_order(note_alike_classes(listed))
@@ -293,20 +392,20 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
-def _wanted(file_name: str, document: Document) -> Wanted:
+def _wanted(file_name: str, document: Document) -> ImageQuery:
     """Where the image of an entry may lie: in the folder of the split that the document names, the root, or images/."""
     split, common = document.split, ("", "images")
     own = (split, f"images/{split}", f"{split}/images")
-    return Wanted(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
+    return ImageQuery(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
 
 
 def _document_references(
     document: Document,
-    found: Mapping[tuple[str, int | str], Found | SourceError],
+    found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
     options: LayoutOptions,
     skeletons: Skeletons | None,
     counts_pixels: bool,
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """The references of one file, in the order of its images; then those of what is wrong with its entries."""
 
     def box_of(annotation: dict[str, Any]) -> Box:
@@ -338,18 +437,20 @@ def _document_references(
             boxes, bad = sound_boxes(annotations, box_of, options)
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
-            yield Reference(**known, problem=error.args)
+            yield SourceExample(**known, problem=error.args)
             continue
         notes: tuple[str, ...] = (image.note,) if image.note else ()
         if skeletons is not None and boxes:
             notes += notes_of(annotations, skeletons)
-        yield Reference(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
+        yield SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
     for place, reason, detail in document.faulty:
-        yield Reference(source=place, key=place, split=document.split, problem=("annotation", reason, detail))
+        yield SourceExample(
+            source=place, key=place, split=document.split, problem=("annotation", reason, detail)
+        )
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
         fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
-        yield Reference(source=place, key=place, split=document.split, problem=fault)
+        yield SourceExample(source=place, key=place, split=document.split, problem=fault)
 
 
 def _refuse_lost_annotations(
@@ -425,9 +526,9 @@ def _mask(segmentation: Any, what: str) -> Any:
     raise SourceError("annotation", "segmentation is neither polygons nor run lengths", detail)
 
 
-def _check_sources(listed: Sequence[Reference]) -> list[Reference]:
+def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
     """Each file in one split, and no file for two entries: those become problems, all of them."""
-    first: dict[str, Reference] = {}
+    first: dict[str, SourceExample] = {}
     counts = Counter(reference.source for reference in listed)
     checked = []
     for reference in listed:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import number
 from halofeed.prep.sources.reference import Keypoint
-from halofeed.schemas.errors import AnnotationsError, SourceError
 
 WITH_FRACTIONS = (
     "keypoints have fractions: taken as places from the picture's corner, not as COCO's numbers of pixels"

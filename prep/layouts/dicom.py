@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from halofeed.errors import AnnotationsError, Problem, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions, in_order
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -19,9 +20,7 @@ from halofeed.prep.annotations.pairing import (
     split_at,
 )
 from halofeed.prep.annotations.patterns import compile_pattern
-from halofeed.prep.sources.files import UNREAD, SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_files import (
+from halofeed.prep.sources.file_names import (
     extension_of,
     folder_of,
     is_scan_name,
@@ -30,12 +29,13 @@ from halofeed.prep.sources.volume_files import (
     stem_of,
     whole_scans,
 )
-from halofeed.schemas.errors import AnnotationsError, Problem, SourceError
+from halofeed.prep.sources.files import UNREAD, SourceFiles, unlisted_folders
+from halofeed.prep.sources.reference import SourceExample
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.grouping import Apart, Series
-    from halofeed.prep.formats.dicom.listing import SeriesListing
-    from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+    from halofeed.prep.formats.dicom.series_listing import SeriesListing
+    from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 
 _DAMAGED = ("read", "damaged file among the slices")
 _DAMAGED_CURE = "copy it again, or take it out of the folder"
@@ -76,9 +76,9 @@ class FoundSeries:
     damaged: str | None
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> SourceExample:
         """To its image alone, of split "train"."""
-        return Reference(
+        return SourceExample(
             source=self.source,
             key=self.source,
             group=self.scan.group,
@@ -113,7 +113,7 @@ class FoundSeries:
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every DICOM series below the folder with its mask, and every other file that is no document.
 
     Series are distinguished by what the headers say, never by names. A group is the salted hash of the patient's id.
@@ -158,7 +158,7 @@ def list_references(
     expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
     pairs = pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks)
     pictures = [path for path in scans if not is_volume_name(path)]
-    neither = [Reference(source=path, key=path, problem=NEITHER) for path in pictures]
+    neither = [SourceExample(source=path, key=path, problem=NEITHER) for path in pictures]
     yield from in_order([*pairs, *unfit, *_others(apart, found), *neither])
 
 
@@ -166,14 +166,14 @@ def series_below(
     images: SourceFiles, folders: Sequence[str], options: LayoutOptions
 ) -> Mapping[str, SeriesListing]:
     """The series below each of some folders; of () those of the whole source, ".", which may lack members."""
-    from halofeed.prep.formats.dicom.listing import list_series
+    from halofeed.prep.formats.dicom.series_listing import list_series
 
     return (options.list_series or list_series)(images, options.series, folders)
 
 
 def find_series(
     images: SourceFiles, source: str, listings: Mapping[str, SeriesListing], options: LayoutOptions
-) -> Reference:
+) -> SourceExample:
     """The series that a table means by a folder, or by a folder with `#` and the hash of one of its series.
 
     Args:
@@ -379,7 +379,7 @@ def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
 
 def _sort_labels(
     labels: Iterable[tuple[list[str], Label]],
-) -> tuple[list[tuple[Key, Label]], list[Reference]]:
+) -> tuple[list[tuple[Key, Label]], list[SourceExample]]:
     """The labels of one series each, and a problem for each of the others."""
     fitting: list[tuple[Key, Label]] = []
     unfit = []
@@ -391,11 +391,11 @@ def _sort_labels(
             if not sources:
                 detail = _NOT_IN_FOLDER if is_scan_name(label.path) else _NOT_BELOW
                 problem = (*NO_IMAGE[:2], detail)
-            unfit.append(Reference(source=label.path, key=label.path, problem=label.problem or problem))
+            unfit.append(SourceExample(source=label.path, key=label.path, problem=label.problem or problem))
     return fitting, unfit
 
 
-def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[Reference]:
+def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
     """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
     folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
     for one in apart:
@@ -405,7 +405,7 @@ def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[Re
         problem: Problem = ("selection", "file is no slice of a volume", kind_and_cure(one.kind))
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
-        yield Reference(source=one.path, key=one.path, problem=problem)
+        yield SourceExample(source=one.path, key=one.path, problem=problem)
 
 
 def kind_and_cure(kind: str) -> str:

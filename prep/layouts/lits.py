@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -15,11 +16,10 @@ from halofeed.prep.annotations.pairing import (
     pair_up,
     split_at,
 )
-from halofeed.prep.annotations.recognize import hint
+from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.sources.file_names import is_volume_name, missing_part, stem_of, whole_scans
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_files import is_volume_name, missing_part, stem_of, whole_scans
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.prep.sources.reference import SourceExample
 
 VALUES = {0: "background", 1: "liver", 2: "tumour"}
 """What the values of a segmentation mean."""
@@ -30,7 +30,7 @@ _NAME = re.compile(
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every `volume-N` (or `ct_N`), anywhere below the folder, with the `segmentation-N` of the same number.
 
     `test-volume-N` are the split `test`, for prediction only if there is no `test-segmentation-N`. Folders called like
@@ -48,14 +48,14 @@ def list_references(
         )
     trained = [path.split("/")[:-1] for path in scans if not named[path]["test"]]
     place = find_split_folder(trained, options.split_folders, images.root)
-    found: list[tuple[Key, Reference]] = []
+    found: list[tuple[Key, SourceExample]] = []
     labels: list[tuple[Key, Label]] = []
     for path, match in named.items():
         split = "test" if match["test"] else split_at(path.split("/")[:-1], place)
         key = (split, str(int(match["number"])), match["test"] or "")
         problem = missing_part(path, paths)
         if match["image"]:
-            found.append((key, Reference(source=path, key=path, split=split, problem=problem)))
+            found.append((key, SourceExample(source=path, key=path, split=split, problem=problem)))
         else:
             labels.append((key, label_of(path, problem)))
     may_have_test_labels = any(key[2] for key, _ in labels) or bool(unlisted_folders(images))
@@ -64,4 +64,4 @@ def list_references(
     )
     for path in volumes:
         if path not in named:
-            yield Reference(source=path, key=path, problem=NEITHER)
+            yield SourceExample(source=path, key=path, problem=NEITHER)

@@ -8,20 +8,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.contract import LayoutOptions, in_order
 from halofeed.prep.annotations.pairing import Key, Label, label_of, pair_up
-from halofeed.prep.layouts.dataset_json import (
+from halofeed.prep.layouts.msd import (
     DatasetJson,
     check_channel_names,
     check_values,
     names_cases,
     read_dataset_json,
 )
+from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, SINGLE_FILE_EXTENSIONS, is_document_name
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_document_name
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_names import SINGLE_FILE_EXTENSIONS
-from halofeed.schemas.errors import AnnotationsError, Problem
+from halofeed.prep.sources.reference import SourceExample
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
 _CASE = re.compile(r"(.+)_(\d{4})")
@@ -39,7 +38,7 @@ class _Dataset:
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every case: CASE_0000, CASE_0001, ... of imagesTr (split `train`) and of imagesTs (split `test`).
 
     With one channel, CASE alone is its name where no file has a number, and its label is there under that name.
@@ -55,9 +54,9 @@ def list_references(
     _refuse_decathlon(dataset.document, images)
     label_values(annotations, images, annotation_file, options)
     below = f"{dataset.document.folder}/" if dataset.document.folder else ""
-    found: list[tuple[Key, Reference]] = []
+    found: list[tuple[Key, SourceExample]] = []
     labels: list[tuple[Key, Label]] = []
-    strays: list[Reference] = []
+    strays: list[SourceExample] = []
     unnumbered = _is_unnumbered(dataset, images, below)
     for suffix, split in _FOLDERS.items():
         channels: dict[str, dict[int, str]] = {}
@@ -226,11 +225,11 @@ def _files(images: SourceFiles, folder: str) -> Iterator[str]:
             yield path
 
 
-def _problem(path: str, split: str, problem: Problem) -> Reference:
-    return Reference(source=path, key=path, split=split, problem=problem)
+def _problem(path: str, split: str, problem: Problem) -> SourceExample:
+    return SourceExample(source=path, key=path, split=split, problem=problem)
 
 
-def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) -> Reference:
+def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) -> SourceExample:
     first, *rest = (files[number] for number in sorted(files))
     missing = [number for number in range(len(dataset.channels)) if number not in files]
     unknown = [number for number in sorted(files) if number >= len(dataset.channels)]
@@ -241,4 +240,4 @@ def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) ->
     elif unknown:
         named = ", ".join(f"{number:04d}" for number in unknown[:5])
         problem = ("annotation", "channel is not in dataset.json", f"{case}: {named}")
-    return Reference(source=first, key=first, split=split, channels=tuple(rest), problem=problem)
+    return SourceExample(source=first, key=first, split=split, channels=tuple(rest), problem=problem)

@@ -7,31 +7,31 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from halofeed.prep.annotations.channels import join_channels
+from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.contract import LayoutOptions, read_whole
-from halofeed.prep.annotations.grid import settle_grid
+from halofeed.prep.annotations.labels import from_file
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     Key,
     SortedFiles,
     find_split_folder,
+    join_channels,
     label_of,
     pair_up,
     split_at,
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
-from halofeed.prep.annotations.recognize import hint
-from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_files import (
+from halofeed.prep.annotations.resolve_boxes import resolve_grid
+from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.sources.file_names import (
+    DICOM_EXTENSIONS,
     extension_of,
     missing_part,
     stem_of,
     whole_scans,
 )
-from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
-from halofeed.prep.tasks.labels import from_file
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.prep.sources.reference import SourceExample
 
 CLASSES_FILE = "_classes.csv"
 SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
@@ -47,7 +47,7 @@ _LABEL_STEM = re.compile(
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every image with the label that its name leads to.
 
     With patterns in the options, an image and its label are those in which {id}, and {split} and {group} where both
@@ -98,9 +98,9 @@ def list_references(
         lambda key: not with_patterns and key[0] == "ts" and not may_be_labelled,
         options.several_masks,
     )
-    yield from settle_grid(pairs, images, options)
+    yield from resolve_grid(pairs, images, options)
     for path in [*found.neither, *untaken(images, options)]:
-        yield Reference(source=path, key=path, problem=NEITHER)
+        yield SourceExample(source=path, key=path, problem=NEITHER)
 
 
 def label_values(
@@ -131,7 +131,7 @@ def untaken(images: SourceFiles, options: LayoutOptions) -> list[str]:
 def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
     """All files of a folder, by the patterns of images and labels; AnnotationsError as `join_channels`."""
     result = SortedFiles()
-    channels: list[tuple[Key, Mapping[str, str], Reference]] = []
+    channels: list[tuple[Key, Mapping[str, str], SourceExample]] = []
     paths = images.sizes()
     for path in whole_scans(paths, options.takes_scan):
         understood = pair.classify(path)
@@ -152,9 +152,9 @@ def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -
     return result
 
 
-def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> Reference:
+def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> SourceExample:
     """The reference of an image with the split and the group that a pattern found in its path."""
-    return Reference(
+    return SourceExample(
         source=path,
         key=path,
         split=values.get("split", "train"),
@@ -164,8 +164,8 @@ def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, st
 
 
 def split_by_folder(
-    images: list[tuple[Key, Reference]], root: str, chosen: bool | None
-) -> list[tuple[Key, Reference]]:
+    images: list[tuple[Key, SourceExample]], root: str, chosen: bool | None
+) -> list[tuple[Key, SourceExample]]:
     """The images, each with the split that a folder of its path names."""
     folders = [reference.source.split("/")[:-1] for _, reference in images]
     place = find_split_folder(folders, chosen, root)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from halofeed.errors import SourceError
 from halofeed.prep.annotations.columns import read_known
 from halofeed.prep.annotations.contract import LayoutOptions, in_order, split_in_file_name
-from halofeed.prep.annotations.grid import settle_grid
-from halofeed.prep.annotations.rows import (
+from halofeed.prep.annotations.resolve_boxes import resolve_grid
+from halofeed.prep.annotations.tables import (
     Columns,
     Row,
     check_groups_are_read,
@@ -20,22 +21,20 @@ from halofeed.prep.annotations.rows import (
     unread_note,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
-from halofeed.prep.sources.data_files import data_files
-from halofeed.prep.sources.files import SourceFiles, path_from
-from halofeed.prep.sources.names import is_document_name
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_files import (
+from halofeed.prep.sources.file_names import (
     FolderIndex,
     files_of,
+    is_document_name,
     is_scan_name,
     locate,
     relative_path,
     whole_scans,
 )
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.sources.files import SourceFiles, path_from
+from halofeed.prep.sources.reference import SourceExample, data_files
 
 if TYPE_CHECKING:
-    from halofeed.prep.formats.dicom.listing import SeriesListing
+    from halofeed.prep.formats.dicom.series_listing import SeriesListing
 
 SPELLINGS = {
     "image": (("image",), ("imagepath", "imagefile", "img", "scan", "volume")),
@@ -50,7 +49,7 @@ def list_references(
     images: SourceFiles,
     annotation_file: str | None,
     options: LayoutOptions,
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every row of the table, or of all tables of that form straight in the folder, and every scan that is in none.
 
     Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
@@ -75,7 +74,7 @@ def list_references(
     check_ignored(tables, options.ignore_columns)
     check_groups_are_read(tables, needed=options.needs_groups)
     index = FolderIndex(images)
-    listed: list[tuple[Row, Reference]] = []
+    listed: list[tuple[Row, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
     folders = dict.fromkeys(folder for rows in rows_of for row in rows for folder in _folders_of(row, index))
     series = series_below(images, tuple(folders), options) if folders else {}
@@ -85,7 +84,7 @@ def list_references(
         listed += [
             (row, replace(_reference(row, split, index, options, series), notes=notes)) for row in rows
         ]
-    references = settle_grid(_refuse_repeated(listed), images, options)
+    references = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for reference in references for path in reference.paths}
     used |= data_files(images, used)
     named, one_file = _named(listed, images.root), annotation_file is not None
@@ -105,10 +104,10 @@ def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
 
 def _reference(
     row: Row, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
-) -> Reference:
+) -> SourceExample:
     written = split_cell(row.cell("image"))
     source = relative_path(written[0], index.files.root) if written else row.place
-    known = Reference(
+    known = SourceExample(
         source=source,
         key=row.cell("id") or source,
         split=row.cell("split") or split,
@@ -161,12 +160,12 @@ def split_cell(cell: str) -> list[str]:
 
 
 def _with_image(
-    known: Reference,
+    known: SourceExample,
     written: Sequence[str],
     index: FolderIndex,
     options: LayoutOptions,
     listings: Mapping[str, SeriesListing],
-) -> Reference:
+) -> SourceExample:
     """The reference with the files of its image."""
     images = index.files
     if len(written) > 1:
@@ -203,7 +202,7 @@ def _with_image(
 
 def _series_at(
     written: str, index: FolderIndex, options: LayoutOptions, listings: Mapping[str, SeriesListing]
-) -> Reference | None:
+) -> SourceExample | None:
     """The DICOM series that a path means; None where it is no folder of files."""
     path = relative_path(written, index.files.root)
     if index.files.size(path) is not None or (
@@ -213,7 +212,7 @@ def _series_at(
     return find_series(index.files, path, listings, options)
 
 
-def _as_channels(known: Reference, series: Sequence[Reference]) -> Reference:
+def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> SourceExample:
     """The reference to DICOM series that are the channels of one image."""
     first, *others = series
     names = [one.source for one in series]
@@ -255,9 +254,9 @@ def _label(written: str, index: FolderIndex) -> str:
     return locate(below[0], "label", images)
 
 
-def _refuse_repeated(listed: Sequence[tuple[Row, Reference]]) -> list[Reference]:
+def _refuse_repeated(listed: Sequence[tuple[Row, SourceExample]]) -> list[SourceExample]:
     """One problem for each image in several rows, in place of them: which row is right, nobody knows."""
-    by_source: dict[str, list[tuple[Row, Reference]]] = {}
+    by_source: dict[str, list[tuple[Row, SourceExample]]] = {}
     for row, reference in listed:
         by_source.setdefault(reference.source, []).append((row, reference))
     result = []
@@ -271,7 +270,7 @@ def _refuse_repeated(listed: Sequence[tuple[Row, Reference]]) -> list[Reference]
     return result
 
 
-def _named(listed: Iterable[tuple[Row, Reference]], root: str) -> set[str]:
+def _named(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
     """Every path that any row names, also one with a problem: it is accounted for."""
     return {
         relative_path(path, root)
@@ -284,7 +283,7 @@ def _named(listed: Iterable[tuple[Row, Reference]], root: str) -> set[str]:
 
 def _unlisted(
     used: set[str], named: set[str], images: SourceFiles, one_file: bool, takes: Callable[[str], bool]
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """A problem for each scan that no row names, and for each folder of other files of which none is named.
 
     Args:
@@ -304,13 +303,13 @@ def _unlisted(
             continue
         if path in whole and (not one_file or folder in folders):
             problem = ("selection", "file is in no row of the table", "")
-            yield Reference(source=path, key=path, problem=problem)
+            yield SourceExample(source=path, key=path, problem=problem)
         elif not takes(path) and not is_document_name(path) and not one_file and folder:
             others[folder] += 1
     for folder, count in others.items():
         if folder not in folders:
             problem = ("selection", "folder is in no row of the table", f"{count} files that may be DICOM")
-            yield Reference(source=folder, key=folder, problem=problem)
+            yield SourceExample(source=folder, key=folder, problem=problem)
 
 
 def _above(path: str) -> Iterator[str]:

@@ -1,15 +1,21 @@
-"""How tables of classes and boxes are read: CSV and JSONL with one image or one box a row."""
+"""Which classes the rows of a table give to one picture.
+
+How tables of classes and boxes are read: CSV and JSONL with one image or one box a row.
+"""
 
 from __future__ import annotations
 
+import ast
 import heapq
+import json
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 from operator import itemgetter
 from typing import Any
 
+from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -21,8 +27,15 @@ from halofeed.prep.annotations.contract import (
     sound_boxes,
     split_in_file_name,
 )
-from halofeed.prep.annotations.images import Found, ImageIndex, Matching, Tally, Wanted
-from halofeed.prep.annotations.rows import (
+from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery, Matching, Tally
+from halofeed.prep.annotations.resolve_boxes import (
+    alike_classes,
+    labels_of,
+    note_alike_classes,
+    resolve_boxes,
+    with_notes,
+)
+from halofeed.prep.annotations.tables import (
     Columns,
     Row,
     Table,
@@ -32,26 +45,106 @@ from halofeed.prep.annotations.rows import (
     split_folder,
     unread_note,
 )
-from halofeed.prep.annotations.settle import (
-    alike_classes,
-    labels_of,
-    note_alike_classes,
-    settle_boxes,
-    with_notes,
-)
-from halofeed.prep.annotations.sorted_records import Record, SortedRecords
 from halofeed.prep.layouts import segmentation_table
-from halofeed.prep.layouts.table_classes import (
-    check_separators,
-    classes_of,
-    listed_classes,
-    written_classes,
-)
+from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.names import is_image_name
-from halofeed.prep.sources.reference import Box, Reference
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.sources.reference import Box, SourceExample
 from halofeed.schemas.tasks import KEPT
+from halofeed.system.spill import ExternalSort, Record
+
+_SEPARATORS = ("|", ";", ",")
+"""Characters at which people write several classes into one cell."""
+_MOST_NAMED = 5
+
+
+def listed_classes(cell: str) -> tuple[str, ...] | None:
+    """The classes of a cell that holds a list, as JSON or as Python writes it; None where it is plain text.
+
+    >>> listed_classes('["hat", "coat"]'), listed_classes("['hat']"), listed_classes("[]"), listed_classes("[hat]")
+    (('hat', 'coat'), ('hat',), (), None)
+    """
+    if not (cell.startswith("[") and cell.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and all(
+            isinstance(one, str | int) and not isinstance(one, bool) for one in found
+        ):
+            return tuple(str(one).strip() for one in found)
+    return None
+
+
+def check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
+    """Refuse a class whose parts are classes of other rows, where nobody said whether it is several.
+
+    Args:
+        places: of each class, as a row writes it, the first place.
+
+    Raises:
+        AnnotationsError: with the option that says it.
+    """
+    if options.class_separator != "auto":
+        return
+    for cell, place in places.items():
+        for separator in _SEPARATORS:
+            parts = [part.strip() for part in cell.split(separator)]
+            if len(parts) > 1 and all(part and part in places for part in parts):
+                raise AnnotationsError(
+                    f"{place}: class {cell!r} looks like {len(parts)} classes, as each part is a class of other rows; "
+                    f"say --class-separator {separator!r}, or none if it is one class"
+                )
+
+
+def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tuple[str, ...]:
+    """The classes of one picture, each once.
+
+    Raises:
+        AnnotationsError: there are several, and nobody said that they shall be kept.
+        SourceError: a row has no class; an empty list stands for none where several are kept.
+    """
+    if len(rows) == 1 and len(only := written_classes(rows[0], options)) == 1:
+        return (only[0],)
+    places: dict[str, str] = {}
+    lacking = None
+    for row in rows:
+        found = written_classes(row, options)
+        lacking = lacking or (None if found else row)
+        for name in found:
+            places.setdefault(name, row.place)
+    if lacking is not None and (places or options.several_classes == "refuse" or not _is_empty_list(lacking)):
+        raise SourceError("annotation", "row has no class", lacking.place)
+    if len(places) > 1 and options.several_classes == "refuse":
+        count = "two" if len(places) == 2 else f"{len(places)}"
+        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MOST_NAMED])
+        more = ", ..." if len(places) > _MOST_NAMED else ""
+        raise AnnotationsError(
+            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
+            "them all"
+        )
+    return tuple(places)
+
+
+def _is_empty_list(row: Row) -> bool:
+    return listed_classes(row.cell("class")) == ()
+
+
+def written_classes(row: Row, options: LayoutOptions) -> list[str]:
+    """The classes that one row gives; SourceError where one has no name."""
+    cell = row.cell("class")
+    listed = listed_classes(cell)
+    if listed is None:
+        separator = options.class_separator
+        if separator in ("auto", "none") or not cell:
+            return [cell] if cell else []
+        # Blanks alone part as people see them: several are one.
+        listed = tuple(part.strip() for part in cell.split(separator if separator.strip() else None))
+    if not all(listed):
+        raise SourceError("annotation", "class has no name", f"{row.place}: {cell!r}"[:200])
+    return list(listed)
+
 
 IMAGE_COLUMNS = ("filename", "class")
 
@@ -67,7 +160,7 @@ def list_references(
     images: SourceFiles,
     annotation_file: str | None,
     options: LayoutOptions,
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every image of the table, or of all tables of that form, "csv" or "jsonl", straight in the folder.
 
     Where none lies there, those of the same name in folders of splits (`valid/_annotations.csv`), as Roboflow exports.
@@ -124,7 +217,7 @@ def list_references(
     def images_of_rows() -> Iterator[_Image]:
         return (_image(source, some) for source, some in groupby(by_source, itemgetter(0)))
 
-    def references() -> Iterator[Reference]:
+    def references() -> Iterator[SourceExample]:
         for image in images_of_rows():
             found = [_reference(image, with_boxes, options)] if image.rows else []
             lost = [_lost_reference(image.source, image.lost, image.error)] if image.error else []
@@ -183,13 +276,13 @@ _Name = tuple[str, str]
 
 def _by_source(
     tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
-) -> tuple[SortedRecords, dict[str, str], Tally]:
+) -> tuple[ExternalSort, dict[str, str], Tally]:
     """The rows of all tables by the image that each means, the first place of each class, and the images' tally.
 
     A row is (fault, file, line, cells, fault of its form, split, notes); that of an image that is not there stands
     under the name that it gives, and has that for its fault.
     """
-    found, others = SortedRecords(), SortedRecords()
+    found, others = ExternalSort(), ExternalSort()
     matching: Matching[_Name] = Matching(index)
     classes: dict[str, str] = {}
     tally, places = Tally(), count()
@@ -213,7 +306,7 @@ def _by_source(
     for named, place, (_, file, line, cells, row_fault, split, notes) in others:
         folder = split_folder(file) or ""
         image = images[folder, named] if named else _NO_NAME
-        if isinstance(image, Found):
+        if isinstance(image, ImageMatch):
             source, fault, notes = image.path, None, (*notes, image.note) if image.note else notes
             tally.add(source, -1)
         else:
@@ -223,20 +316,20 @@ def _by_source(
     return found, classes, tally
 
 
-def _settled(listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions) -> list[Reference]:
+def _settled(listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions) -> list[SourceExample]:
     """The references of images with boxes, what those count being decided for each table from all of its images."""
-    references: list[Reference] = []
-    found: list[tuple[int, str, Reference]] = []
+    references: list[SourceExample] = []
+    found: list[tuple[int, str, SourceExample]] = []
     for image in listed:
         if image.rows:
             found.append((image.number, image.rows[0][0].file, _reference(image, True, options)))
         if image.error:
             references.append(_lost_reference(image.source, image.lost, image.error))
-    by_table: dict[str, list[Reference]] = {}
+    by_table: dict[str, list[SourceExample]] = {}
     for _, file, reference in sorted(found, key=itemgetter(0)):
         by_table.setdefault(file, []).append(reference)
     for file, some in by_table.items():
-        references += settle_boxes(some, images, options, file)
+        references += resolve_boxes(some, images, options, file)
     return references
 
 
@@ -247,11 +340,11 @@ def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
         return ()
 
 
-def _wanted(folder: str, name: str) -> Wanted:
+def _wanted(folder: str, name: str) -> ImageQuery:
     """Where the image of a row may lie; that of a table in the folder of a split lies there, and nowhere else."""
     inside = folder and not name.startswith((f"{folder}/", "/", "\\")) and ":" not in name
     full = posixpath.join(folder, name) if inside else name
-    return Wanted(name=full, stem="" if is_image_name(name) else full)
+    return ImageQuery(name=full, stem="" if is_image_name(name) else full)
 
 
 def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
@@ -260,12 +353,12 @@ def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
     return (f"columns of {table.file} that --keep would keep: {', '.join(left)}",) if left else ()
 
 
-def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> Reference:
+def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> SourceExample:
     """One problem for all rows of an image that is not there."""
     (row, split), more = rows[0], len(rows) - 1
     place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
     group = row.cell("group") or None
-    return Reference(
+    return SourceExample(
         source=named, key=row.cell("id") or named, split=split, group=group, problem=error.at(place).args
     )
 
@@ -293,11 +386,11 @@ def _agree(source: str, rows: Sequence[Row], column: str, values: Sequence[str])
     return values[0]
 
 
-def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> Reference:
+def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceExample:
     source, rows, notes = image.source, [row for row, _ in image.rows], image.notes
     if faulty := next((row for row in rows if row.fault), None):
         fault = ("annotation", "row has the wrong number of cells", f"{faulty.place}: {faulty.fault}")
-        return Reference(source=source, key=source, split=image.rows[0][1], problem=fault, notes=notes)
+        return SourceExample(source=source, key=source, split=image.rows[0][1], problem=fault, notes=notes)
     known: dict[str, Any] = {
         "source": source,
         "split": _agree(source, rows, "split", [split for _, split in image.rows]),
@@ -308,13 +401,13 @@ def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> Refer
     try:
         if with_boxes:
             boxes, bad = sound_boxes(rows, _box, options)
-            return Reference(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
+            return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":
-            return Reference(**known, labels=classes)
-        return Reference(**known, label=classes[0])
+            return SourceExample(**known, labels=classes)
+        return SourceExample(**known, label=classes[0])
     except SourceError as error:
-        return Reference(**known, problem=error.args)
+        return SourceExample(**known, problem=error.args)
 
 
 def _size(rows: Sequence[Row]) -> tuple[int, int] | None:

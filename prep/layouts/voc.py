@@ -1,4 +1,7 @@
-"""How Pascal VOC XML is read: with ImageSets/Main lists, or beside the images."""
+"""Which image a VOC file means whose <filename> and own name are those of two images.
+
+How Pascal VOC XML is read: with ImageSets/Main lists, or beside the images.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
+from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.columns import CORNERS, corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -24,15 +28,165 @@ from halofeed.prep.annotations.contract import (
     read_whole,
     sound_boxes,
 )
-from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
-from halofeed.prep.annotations.recognize import hint
-from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
-from halofeed.prep.layouts.voc_names import settle_names
+from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.resolve_boxes import Size, note_alike_classes, resolve_boxes, stored_sizes
+from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.sources.file_names import common_folder, is_image_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.names import is_image_name
-from halofeed.prep.sources.reference import Box, Reference
-from halofeed.prep.sources.volume_files import common_folder
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.sources.reference import Box, SourceExample
+
+XML_NAME = (
+    "<filename> names another picture than the XML file's own name, which was taken, as declared sizes or other XML "
+    "files prove; --voc-images filename takes the former"
+)
+WRITTEN = (
+    "<filename> names another picture than the XML file's own name, and was taken, as declared sizes or the other XML "
+    "files prove; --voc-images xml-name takes the latter"
+)
+NO_SUCH_FILE = "<filename> names no file; the picture of the XML file's own name was taken"
+_OPEN = "<filename> and the XML file's name mean two images"
+_CURE = "--voc-images filename or --voc-images xml-name says which is meant"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Conflict:
+    """The two images that one XML file may mean; `beside` has several where only their extensions differ."""
+
+    written: ImageMatch
+    beside: tuple[str, ...]
+
+
+def resolve_names(
+    index: ImageIndex,
+    wanted: Mapping[str, ImageQuery],
+    declared: Mapping[str, Size | None],
+    images: SourceFiles,
+    options: LayoutOptions,
+) -> dict[str, ImageMatch | SourceError]:
+    """The image that each XML file means, or why none can be told.
+
+    Where <filename> and the XML file's own name are those of two images, the first of these proves one:
+
+    1. The declared size is that of one of them. If all such proofs agree, they hold for the other XML files too.
+    2. One of them is the image of another XML file.
+    3. The other XML files whose two names differ have an image by one of these names alone, the same for all.
+
+    Args:
+        wanted: of each XML file; `declared` are the sizes that they declare.
+
+    Raises:
+        AnnotationsError: nothing proves it for most XML files.
+    """
+    found = index.match(wanted)
+    conflicts: dict[str, _Conflict] = {}
+    taken: set[str] = set()
+    alone: set[str] = set()
+    lost: dict[str, str] = {}  # whose <filename> is that of no image
+    for path, answer in found.items():
+        differ = _differ(path, wanted[path].name)
+        beside = tuple(index.neighbors(wanted[path])) if differ else ()
+        if isinstance(answer, SourceError):
+            if len(beside) == 1 and answer.reason == "image file not found":
+                lost[path] = beside[0]
+        elif beside and answer.path not in beside:
+            conflicts[path] = _Conflict(written=answer, beside=beside)
+        else:
+            taken.add(answer.path)
+            if beside:
+                found[path] = replace(answer, note=answer.note or NO_SUCH_FILE)
+            if differ:
+                alone.add("xml-name" if beside else "filename")
+    if lost:
+        alone.add("xml-name")
+        taken.update(lost.values())
+    if not conflicts:
+        return found
+    chosen = dict.fromkeys(conflicts, options.voc_images)
+    if options.voc_images == "auto":
+        chosen = _by_size(conflicts, declared, images)
+        if len(proven := set(chosen.values())) == 1:
+            chosen = dict.fromkeys(conflicts, proven.pop())
+        chosen = _by_others(conflicts, chosen, taken)
+        if len(alone) == 1:
+            chosen = dict.fromkeys(conflicts, *alone) | chosen
+    left = [path for path in conflicts if path not in chosen]
+    if 2 * len(left) > len(found):
+        one = conflicts[left[0]]
+        raise AnnotationsError(
+            f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
+            f"in {len(left)} of {len(found)} XML files; {_CURE}"
+        )
+    answers = {path: _answer(one, chosen.get(path), options) for path, one in conflicts.items()}
+    claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
+    own = {
+        path: ImageMatch(path=image, note=NO_SUCH_FILE)
+        for path, image in lost.items()
+        if image not in claimed
+    }
+    return found | answers | own
+
+
+def _differ(path: str, written: str) -> bool:
+    """Whether a <filename> is no name of the XML file's image, whatever its extension.
+
+    >>> _differ("a/1.xml", "1.JPG"), _differ("a/1.jpg.xml", "1.jpg"), _differ("1.xml", "2.jpg"), _differ("1.xml", "")
+    (False, False, True, False)
+    """
+    names = {_stem(PurePosixPath(path).stem), PurePosixPath(path).stem}
+    name = PurePosixPath(written.replace("\\", "/")).name
+    return bool(name) and not names.intersection((_stem(name), name))
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem if is_image_name(name) else name
+
+
+def _by_size(
+    conflicts: Mapping[str, _Conflict], declared: Mapping[str, Size | None], images: SourceFiles
+) -> dict[str, str]:
+    """What is meant where the declared size is that of one image alone."""
+    asked = [path for path in conflicts if declared[path] is not None and len(conflicts[path].beside) == 1]
+    written = stored_sizes([conflicts[path].written.path for path in asked], images)
+    beside = stored_sizes([conflicts[path].beside[0] for path in asked], images)
+    return {
+        path: "filename" if declared[path] in one else "xml-name"
+        for path, one, other in zip(asked, written, beside, strict=True)
+        if one and other and (declared[path] in one) is not (declared[path] in other)
+    }
+
+
+def _by_others(conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]) -> dict[str, str]:
+    """What is meant where one of the images is that of another XML file; each answer can give further ones."""
+    chosen = dict(chosen)
+    taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
+    while True:
+        left = {path: one for path, one in conflicts.items() if path not in chosen}
+        claims = Counter(one.written.path for one in left.values())
+        found = {}
+        for path, one in left.items():
+            is_written_taken = one.written.path in taken or claims[one.written.path] > 1
+            if is_written_taken is not (one.beside[0] in taken):
+                found[path] = "xml-name" if is_written_taken else "filename"
+        if not found:
+            return chosen
+        chosen |= found
+        taken |= {_path(left[path], what) for path, what in found.items()}
+
+
+def _path(one: _Conflict, what: str) -> str:
+    return one.written.path if what == "filename" else one.beside[0]
+
+
+def _answer(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
+    proven = options.voc_images == "auto"
+    if what == "filename":
+        return replace(one.written, note=WRITTEN if proven else one.written.note)
+    if what == "xml-name" and len(one.beside) == 1:
+        return ImageMatch(path=one.beside[0], note=XML_NAME if proven else "")
+    if what == "xml-name":
+        return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
+    return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_CURE}")
+
 
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
@@ -43,7 +197,7 @@ _FLAGS = ("difficult", "truncated", "occluded")
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
+) -> Iterator[SourceExample]:
     """Every XML annotation, every image, and every entry of a list, below the folder.
 
     An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
@@ -76,12 +230,12 @@ def list_references(
         )
     wanted = _wanted({path: name for path, (name, _) in read.items()})
     sizes = {path: reference.declared_size for path, (_, reference) in read.items()}
-    found = settle_names(index, wanted, sizes, images, options)
-    if not any(isinstance(one, Found) for one in found.values()):
+    found = resolve_names(index, wanted, sizes, images, options)
+    if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
     listed = _refuse_shared_images(listed, paths)
-    listed = settle_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
+    listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
     used = {reference.source: reference.split for reference in listed}
     if annotation_file is None:
         listed += [
@@ -121,7 +275,7 @@ def parse_xml(data: bytes) -> ElementTree.Element:
     return root
 
 
-def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, Reference]:
+def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, SourceExample]:
     """The <filename> of an XML file, and what else it says, still under its own path."""
     name = ""
     try:
@@ -136,12 +290,14 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
             options,
         )
     except SourceError as error:
-        return name, Reference(source=path, key=path, problem=error.at(path).args)
+        return name, SourceExample(source=path, key=path, problem=error.at(path).args)
     bad_objects = tuple((reason, f"{path}: {detail}") for reason, detail in bad)
-    return name, Reference(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad_objects)
+    return name, SourceExample(
+        source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad_objects
+    )
 
 
-def _with_image(reference: Reference, image: Found | SourceError) -> Reference:
+def _with_image(reference: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
     """The reference to the image that its XML file means."""
     if isinstance(image, SourceError):
         problem = reference.problem or image.at(reference.source).args
@@ -150,7 +306,7 @@ def _with_image(reference: Reference, image: Found | SourceError) -> Reference:
     return replace(reference, source=image.path, key=image.path, notes=notes)
 
 
-def _wanted(names: Mapping[str, str]) -> dict[str, Wanted]:
+def _wanted(names: Mapping[str, str]) -> dict[str, ImageQuery]:
     """Where the image of each XML file may lie; `names` are their <filename>s.
 
     Where the XML files lie in several folders, an image that is not beside its own must lie in a folder of
@@ -173,7 +329,7 @@ def _wanted(names: Mapping[str, str]) -> dict[str, Wanted]:
         name = written.replace("\\", "/")
         if below and name and "/" not in name:
             name = f"{below}/{name}"
-        result[path] = Wanted(
+        result[path] = ImageQuery(
             name=name,
             places=((folder,), tuple(images), ("",)),
             beside=(folder, *parallel, *images),
@@ -210,7 +366,7 @@ def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
     return text in ("1", "true")
 
 
-def _refuse_shared_images(listed: Sequence[Reference], paths: Sequence[str]) -> list[Reference]:
+def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
     """A problem for each of several XML files that name one image: which of them is right, nobody knows."""
     counts = Counter(reference.source for reference in listed)
     fault = ("annotation", "several annotation files name one image")
@@ -314,8 +470,8 @@ def _without_extension(name: str) -> str:
 
 
 def _split_by_lists(
-    listed: Sequence[Reference], paths: Sequence[str], lists: Mapping[str, Mapping[str, str]]
-) -> list[Reference]:
+    listed: Sequence[SourceExample], paths: Sequence[str], lists: Mapping[str, Mapping[str, str]]
+) -> list[SourceExample]:
     """Each reference with the split of its list; `paths` are what the lists' names are compared with."""
     seen: dict[tuple[str, str], str] = {}
     result = []
@@ -346,7 +502,7 @@ def _split_by_lists(
             if (prefix, name) not in seen:
                 place = f"{prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
                 fault = ("annotation", "listed image has no annotation", "")
-                result.append(Reference(source=place, key=place, split=split, problem=fault))
+                result.append(SourceExample(source=place, key=place, split=split, problem=fault))
     return result
 
 
@@ -357,7 +513,7 @@ def _below_first(path: str, prefix: str) -> str:
     return "/".join(inside.parts[1:]) or inside.name
 
 
-def _split_by_folders(listed: Sequence[Reference], paths: Sequence[str]) -> list[Reference]:
+def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
     firsts = []
     for path in paths:
         folders = path.split("/")[:-1]

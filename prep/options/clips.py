@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from halofeed.prep.formats.clip.choose import INCOMPLETE, SHORT, FrameChoice
+from halofeed.prep.formats.clip.frame_choice import INCOMPLETE, SHORT, FrameChoice
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.options.option import option, refusal
+from halofeed.prep.options.option import KindRules, option, refusal
 from halofeed.prep.options.pictures import DEFAULTS, PADDED, interpolation_problems, shape_of_pictures
-from halofeed.prep.options.rules import KindRules
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.listing import Listing
-from halofeed.prep.sources.memory import VOLUMES_MIB
+from halofeed.prep.sources.reference import FileSelection
 from halofeed.schemas.kinds import KINDS
+from halofeed.system.memory import VOLUMES_MIB
 
 if TYPE_CHECKING:
     from halofeed.prep.options.recipe import Recipe
@@ -110,8 +109,10 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 1 or 3 values from 0 to 255"
 
 
-def _listing(files: SourceFiles) -> Listing:
-    from halofeed.prep.formats.clip.listing import list_clips  # its readers take a tenth of a second to load
+def _listing(files: SourceFiles) -> FileSelection:
+    from halofeed.prep.formats.clip.frame_folder import (
+        list_clips,  # its readers take a tenth of a second to load
+    )
 
     return list_clips(files)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from halofeed.prep.options.rules import KindRules
-from halofeed.prep.sources.memory import PICTURES_MIB
-from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
+from halofeed.prep.geometry.resize import KERNEL_NAMES
+from halofeed.prep.options.option import KindRules
 from halofeed.schemas.kinds import KINDS
+from halofeed.system.memory import PICTURES_MIB
 
 if TYPE_CHECKING:
     from halofeed.prep.options.recipe import Recipe

@@ -7,29 +7,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from halofeed.prep.formats.volume import series_policy
-from halofeed.prep.formats.volume.options import (
+from halofeed.errors import UsageError
+from halofeed.prep.annotations.class_names import ClassChoice
+from halofeed.prep.annotations.labels import LARGEST_LABEL
+from halofeed.prep.annotations.patterns import Expression
+from halofeed.prep.formats.volume import reading_options
+from halofeed.prep.formats.volume.reading_options import (
     MASK_REFERENCES,
     NON_FINITE_LABELS,
     SFORM_QFORM,
     UNORIENTED,
     ScanOptions,
+    SeriesPolicy,
 )
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.options.option import derived, option, refusal
-from halofeed.prep.options.rules import KindRules
-from halofeed.prep.sources.data_files import with_data_files
-from halofeed.prep.sources.expressions import Expression
-from halofeed.prep.sources.listing import Listing
-from halofeed.prep.sources.memory import VOLUMES_MIB, Need, unlimited
-from halofeed.prep.tasks.class_choice import ClassChoice
-from halofeed.prep.tasks.labels import LARGEST_LABEL
+from halofeed.prep.options.option import KindRules, derived, option, refusal
+from halofeed.prep.sources.reference import FileSelection, with_data_files
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, Standard, Window, named_window
-from halofeed.schemas.class_sets import SETS
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.fields import SETS
 from halofeed.schemas.kinds import KINDS
+from halofeed.system.memory import VOLUMES_MIB, Need, unlimited
 
 if TYPE_CHECKING:
     from halofeed.prep.options.recipe import Recipe
@@ -39,7 +37,7 @@ SCAN = "scan"
 """Of `normalize`: each scan by its own figures."""
 INTERPOLATIONS = ("linear", "cubic")
 """How volumes can be resampled, the default first."""
-FLAWS = tuple(name.replace("_", "-") for name in series_policy.FLAWS)
+FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,25 +144,25 @@ class VolumeOptions:
         "skip",
         "DICOM: images of the SOP class Secondary Capture, mostly screenshots, are listed and not taken; take: some "
         "programs write volumes so",
-        choices=series_policy.SECONDARY_CAPTURES,
+        choices=reading_options.SECONDARY_CAPTURES,
     )
     series_identity: str = option(
         "headers",
         "DICOM: files of one series UID whose headers name different patients, studies, series or equipment become "
         "several scans where that is proven, and are refused otherwise; uid: files of one series UID are one series "
         "whatever else they say; folder: the files of a folder are, whatever their series UIDs are",
-        choices=series_policy.IDENTITIES,
+        choices=reading_options.IDENTITIES,
     )
     series_split: str = option(
         "volumes",
         "DICOM: a series with several images at each place (phases, echoes, b-values, times) becomes one scan of each, "
         "or one scan of as many channels (say --channels), or is refused",
-        choices=series_policy.SPLITS,
+        choices=reading_options.SPLITS,
     )
     alternating_slices: str = option(
         "refuse",
         "DICOM: a scan whose every other slice shows something else, as if two were mixed that nothing tells apart",
-        choices=series_policy.ALTERNATING,
+        choices=reading_options.ALTERNATING,
     )
     series_modality: tuple[str, ...] = option((), "DICOM: take series of these modalities alone, e.g. CT,MR")
     series_description: str | None = option(
@@ -174,7 +172,7 @@ class VolumeOptions:
     series_choice: str = option(
         "all",
         "DICOM: of each study take all series, or of those chosen otherwise the largest (slices x rows x columns)",
-        choices=series_policy.SERIES_CHOICES,
+        choices=reading_options.SERIES_CHOICES,
     )
     non_finite_value: float | None = option(
         None,
@@ -286,8 +284,8 @@ class VolumeOptions:
             )
         yield from refusal(self.fixed_standard, f"--normalize {self.normalize!r}: ")
         for modality in self.series_modality:
-            if modality not in series_policy.SCAN_MODALITIES:
-                known = ", ".join(series_policy.SCAN_MODALITIES)
+            if modality not in reading_options.SCAN_MODALITIES:
+                known = ", ".join(reading_options.SCAN_MODALITIES)
                 yield f"--series-modality {modality!r}: expected some of {known}"
         if self.series_description is not None:
             description = self.series_description
@@ -304,7 +302,7 @@ class VolumeOptions:
                 yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
 
     def holds_class_sets(self) -> bool:
-        """Whether a voxel may be in several classes: records hold sets of them, see `halofeed.schemas.class_sets`."""
+        """Whether a voxel may be in several classes: records hold sets of them, see `halofeed.schemas.fields`."""
         return self.class_overlap == SETS
 
     def class_choice(self) -> ClassChoice:
@@ -475,7 +473,7 @@ RULES = KindRules(
     is_heavy=True,
     is_fitted=True,
     joins_files=True,
-    listing=lambda files: Listing(files=files, complete=lambda one: with_data_files(one, files)),
+    listing=lambda files: FileSelection(files=files, complete=lambda one: with_data_files(one, files)),
     defaults=_defaults,
     problems=_problems,
     shape=_shape,

@@ -12,11 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.walk import REFUSED, Part, holds_many, is_hidden, list_below, list_part, unlisted
-from halofeed.schemas.errors import Problem, SourceError, UsageError
-from halofeed.schemas.file_names import system_name, text_of_name
-from halofeed.schemas.files import kind_of, open_regular, read_regular
-from halofeed.schemas.memory import machine_memory
+from halofeed.system.atomic_files import file_type, open_regular, read_regular, system_name, text_of_name
+from halofeed.system.memory import machine_memory
 
 UNREAD = "file cannot be read"
 """The reason of `SourceError` where there is a file, and its bytes are not to be had."""
@@ -136,8 +135,8 @@ def check_source(flag: str, path: str) -> bool:
         raise UsageError(f"{flag} {path}: {cause}") from error
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise UsageError(
-            f"{flag} {path}: it is {kind_of(found.st_mode)}; expected a folder or a regular file: write what it gives "
-            "to a file first"
+            f"{flag} {path}: it is {file_type(found.st_mode)}; expected a folder or a regular file: write what it "
+            "gives to a file first"
         )
     return stat.S_ISREG(found.st_mode)
 
@@ -189,7 +188,7 @@ class LocalFiles:
 
     Args:
         root: the folder, as Python got it from the system. Paths below it are the text of names, see
-            `halofeed.schemas.file_names`.
+            `halofeed.system.atomic_files`.
 
     Raises:
         UsageError: there is no such folder, or it may not be looked at.

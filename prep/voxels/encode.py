@@ -10,7 +10,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from halofeed.schemas.errors import SourceError
+from halofeed.errors import SourceError
 
 PNG_LEVEL = 1
 """Deflate's fastest level: the higher ones cost several times as long for a few percent."""

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from halofeed.errors import UsageError
 from halofeed.prep.formats.picture.image import Extent
 from halofeed.prep.geometry.resize import ResizePlan, Size
-from halofeed.schemas.errors import UsageError
 
 Pixels = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]

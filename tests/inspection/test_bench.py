@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from halofeed.cli import main
+from halofeed.errors import UsageError
 from halofeed.inspection import bench as module
 from halofeed.inspection.batch import write_batch
 from halofeed.inspection.bench import (
@@ -25,7 +26,6 @@ from halofeed.loader import FlipLeftRight, Loader
 from halofeed.loader.device import Brightness, augment_on_device
 from halofeed.loader.native import kernel
 from halofeed.loader.picture import draw_batch
-from halofeed.schemas.errors import UsageError
 from tests.support.conversions import draw_folders, run_convert
 
 

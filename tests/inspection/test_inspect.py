@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halofeed.inspection.text import describe, describe_record
-from halofeed.inspection.text.record import find_record
-from halofeed.prep.statistics.pictures import ROW_STEP
-from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
+from halofeed.errors import CorruptFileError, ManifestError, UsageError
+from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.describe_record import find_record
+from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfrecord import read_records

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from halofeed.errors import CorruptFileError
+from halofeed.inspection.describe_dataset import describe_plan
 from halofeed.inspection.html.plan_page import write_plan_page
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text.plan import describe_plan
 from halofeed.inspection.verify import verify
-from halofeed.schemas.errors import CorruptFileError
-from halofeed.schemas.plan import PLAN_FORMAT, plan_file, read_plan
+from halofeed.schemas.files import PLAN_FORMAT, plan_file, read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.topologies import topology_named
 from tests.support.dataset_writer import draw_examples, write_dataset

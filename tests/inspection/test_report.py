@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from halofeed.inspection.facts.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.facts.dataset import Facts, padding_choices
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.inspection.candidates import Candidate, choose, find_candidates
+from halofeed.inspection.dataset_facts import Facts, padding_choices
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.pictures.samples import Picture, load_sample
+from halofeed.inspection.samples import Picture, load_sample
 from halofeed.inspection.verify import verify
+from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.statistics.pictures import ROW_STEP
-from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
 from halofeed.schemas.statistics import Statistics
 from tests.support.annotation_writer import boxed, write_annotations

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from halofeed.errors import UsageError
+from halofeed.inspection.describe_dataset import describe
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text import describe
-from halofeed.schemas.errors import UsageError
+from halofeed.pipelines.source_registry import Origin, recall, remember
 from halofeed.schemas.manifest import read_manifest
-from halofeed.schemas.origin import Origin, recall, remember
 from tests.inspection.test_report import DRAWN_BY_DEFAULT, change, make, report
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.dataset_writer import Drawn
@@ -117,7 +117,7 @@ def test_without_a_home_nothing_is_remembered_and_nothing_fails(tmp_path, monkey
 
 
 def test_what_is_remembered_is_readable_for_its_owner_alone_and_bounded(tmp_path, state, monkeypatch):
-    monkeypatch.setattr("halofeed.schemas.origin.MOST_KEPT", 3)
+    monkeypatch.setattr("halofeed.pipelines.source_registry.MOST_KEPT", 3)
     manifest, origin = read_manifest(make(tmp_path)), Origin(source="/a/\udcff", images="/b")
     registry = state / "halofeed" / "data-sets"
     for number in range(5):

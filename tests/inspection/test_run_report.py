@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.html.run_report import write_run_report
-from halofeed.inspection.html.run_sections import config_as_toml
-from halofeed.inspection.pictures.planes import telling_planes
-from halofeed.inspection.run.examples import LEAST_SCORE, Boxes, meet
-from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.inspection.html.run_report import config_as_toml, write_run_report
+from halofeed.inspection.planes import telling_planes
+from halofeed.inspection.run_examples import LEAST_SCORE, Boxes, meet
 from tests.support.clip_mask_writer import convert_masked_clips, draw_masked
 from tests.support.level_rows import others
 from tests.support.pages import Page, assert_a_browser_shows, assert_self_contained, picture

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from PIL import Image
 
-from halofeed.inspection.facts.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.facts.dataset import Facts, volume_sizings
-from halofeed.inspection.facts.display import display_of
-from halofeed.inspection.facts.findings import MEANINGS
+from halofeed.inspection.candidates import Candidate, choose, find_candidates
+from halofeed.inspection.dataset_facts import Facts, volume_sizings
+from halofeed.inspection.display import display_of
 from halofeed.inspection.html import charts
-from halofeed.inspection.html.line_chart import Series, line_chart, running_mean, thinned
+from halofeed.inspection.html.charts import Series, line_chart, running_mean, thinned
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.pictures.overlay import overlay
-from halofeed.inspection.pictures.planes import ScanSample, center_of, load_scan
+from halofeed.inspection.overlay import overlay
+from halofeed.inspection.planes import ScanSample, center_of, load_scan
+from halofeed.inspection.words import MEANINGS
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import Window
 from halofeed.prep.voxels.phantom import LABELLED

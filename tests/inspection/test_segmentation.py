@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from halofeed.inspection.stored.geometry import oblique_degrees, orientation_of
-from halofeed.inspection.stored.labels import count_classes
-from halofeed.inspection.text import describe, describe_record
+from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.stored_records import count_classes, oblique_degrees, orientation_of
 from halofeed.inspection.verify import verify
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import Window

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import Problem, VerifyReport, verify
-from halofeed.schemas.checksum import crc32c
-from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
 from halofeed.schemas.tfrecord import RecordWriter, read_records
+from halofeed.system.checksum import crc32c
 from tests.support.allocations import traced
 from tests.support.annotation_writer import boxed, write_annotations
 from tests.support.conversions import draw_folders, run_convert
@@ -364,9 +364,9 @@ STORM = """
 import os, sys, time
 from pathlib import Path
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text import describe_record
+from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.verify import verify
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 folder = Path({folder!r})
 paths = sorted(folder.glob("*.tfrecord-*-of-00001"))
 data = {{path: path.read_bytes() for path in paths}}

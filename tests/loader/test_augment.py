@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from halofeed.errors import UsageError
 from halofeed.loader import (
     ElasticDeformation,
     FlipDepth,
@@ -21,13 +22,12 @@ from halofeed.loader import (
 )
 from halofeed.loader.augment import (
     AUGMENTATIONS,
-    Scene,
+    Example,
     augment,
     build_augmentations,
     draw_uniform,
     draw_uniforms,
 )
-from halofeed.schemas.errors import UsageError
 from tests.support.picture_writer import example_of
 
 FRAME = (24, 32)
@@ -136,7 +136,7 @@ def test_boxes_are_cut_to_max_boxes_after_the_crop(write):
 
 
 def test_a_flip_happens_as_often_as_was_asked_for():
-    scene = Scene.whole((4, 4))
+    scene = Example.whole((4, 4))
     for probability in (0.0, 0.25, 1.0):
         chain = [FlipUpDown(probability), FlipLeftRight(probability)]
         draws = draw_uniforms(1, np.zeros(4000, np.int64), np.arange(4000), 2)
@@ -147,7 +147,7 @@ def test_a_flip_happens_as_often_as_was_asked_for():
 
 
 def test_windows_are_everywhere_about_equally_often():
-    scene = Scene.whole((6, 9))
+    scene = Example.whole((6, 9))
     draws = (draw_uniform(0, epoch, 5, 0) for epoch in range(4500))
     seen = Counter(augment([RandomCrop(4, 7)], scene, [drawn]).view.start for drawn in draws)
     assert len(seen) == 9 and min(seen.values()) > 400 and max(seen.values()) < 600

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halofeed.errors import UsageError
 from halofeed.loader import (
     FlipDepth,
     FlipLeftRight,
@@ -18,9 +19,8 @@ from halofeed.loader import (
     Rotate90,
     ScaleJitter,
 )
-from halofeed.loader.augment import Scene, augment, draw_uniform, draw_uniforms
-from halofeed.loader.augment.foreground import draw_foreground
-from halofeed.schemas.errors import UsageError
+from halofeed.loader.augment import Example, augment, draw_uniform, draw_uniforms
+from halofeed.loader.augment.random_crop import draw_foreground
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (6, 8, 10)
@@ -208,7 +208,7 @@ def test_the_foreground_draw_is_the_voxel_of_that_rank(data, axes):
 def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     label = np.zeros((9, 20, 20), np.uint8)
     label[4, 10, 10], label[8, 0, 19] = 2, 1
-    scene = Scene(view=Scene.whole(label.shape).view, extent=((0, 9), (0, 20), (0, 20)), label=label)
+    scene = Example(view=Example.whole(label.shape).view, extent=((0, 9), (0, 20), (0, 20)), label=label)
     chain = [RandomCrop(2, 3, 4, foreground=share)]
     drawn = draw_uniforms(5, np.arange(3000), np.full(3000, 77), len(chain))
     views = [augment(chain, scene, own).view for own in drawn]
@@ -227,15 +227,15 @@ def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
 
 def test_an_empty_foreground_falls_back_to_any_window():
     label = np.zeros((4, 6, 6), np.uint8)
-    scene = Scene(view=Scene.whole(label.shape).view, extent=((0, 4), (0, 6), (0, 6)), label=label)
+    scene = Example(view=Example.whole(label.shape).view, extent=((0, 4), (0, 6), (0, 6)), label=label)
     for epoch in range(50):
         drawn = [draw_uniform(0, epoch, 1, 0)]
-        anywhere = augment([RandomCrop(2, 2, 2)], Scene.whole(label.shape), drawn).view
+        anywhere = augment([RandomCrop(2, 2, 2)], Example.whole(label.shape), drawn).view
         assert augment([RandomCrop(2, 2, 2, foreground=1.0)], scene, drawn).view == anywhere
 
 
 def test_quarter_turns_are_equally_frequent():
-    scene = Scene.whole((3, 5, 5))
+    scene = Example.whole((3, 5, 5))
     views = [augment([Rotate90()], scene, [draw_uniform(1, epoch, 3, 0)]).view for epoch in range(4000)]
     seen = Counter((view.order, view.backwards) for view in views)
     assert len(seen) == 4 and min(seen.values()) > 900

@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
-from halofeed.schemas.errors import CorruptFileError, UsageError
 from tests.support.batches import flip, rows_of
 
 AUGMENT = [FlipLeftRight(), RandomCrop(8, 8)]

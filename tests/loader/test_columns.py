@@ -3,7 +3,7 @@
 import pytest
 
 from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mosaic, RandomCrop, ScaleJitter
-from halofeed.loader import columns as columns_module
+from halofeed.loader import field_cache as columns_module
 from halofeed.loader import record as record_module
 from halofeed.loader.filling import Filler
 from tests.support.batches import same

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from halofeed.errors import UsageError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
-from halofeed.schemas.errors import UsageError
 from tests.support.batches import same
 from tests.support.forks import forks
 from tests.support.scripts import run_script

@@ -88,7 +88,7 @@ def test_a_process_without_a_free_descriptor_is_told_how_to_allow_more(many):
 import os
 from halofeed.loader import Loader
 from halofeed.schemas import shard_file
-from halofeed.schemas.errors import CorruptFileError, SystemLimitError
+from halofeed.errors import CorruptFileError, SystemLimitError
 loader = Loader({str(many)!r}, batch_size=20)
 loader.batch(0)
 shard_file.close_idle()

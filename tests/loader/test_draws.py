@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture
-from halofeed.loader.draws import Draws
 from halofeed.loader.sampler import Sampler
-from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.loader.weighted_sampling import Draws
 from tests.support.batches import flip, joined
 from tests.support.volume_writer import draw_scans, write_scans
 

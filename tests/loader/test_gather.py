@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, ManifestError
 from halofeed.loader import Loader
-from halofeed.schemas.errors import CorruptFileError, ManifestError
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from halofeed.loader import buffers
-from halofeed.loader.buffers import AHEAD, batches_ahead
-from halofeed.loader.in_flight import InFlight
+from halofeed.loader import batch
+from halofeed.loader.batch import AHEAD, batches_ahead
+from halofeed.loader.in_flight import Prefetcher
 from tests.support.conversions import wait_until
 from tests.support.forks import forks
 
@@ -24,14 +24,14 @@ def test_items_come_in_order_and_end(ahead):
         time.sleep(random.random() / 200)
         return step * step
 
-    items = InFlight(make, range(40), ahead)
+    items = Prefetcher(make, range(40), ahead)
     assert list(items) == [step * step for step in range(40)]
     assert list(items) == []
 
 
 def test_no_more_are_in_flight_than_said():
     made = []
-    items = InFlight(made.append, itertools.count(), 2)
+    items = Prefetcher(made.append, itertools.count(), 2)
     next(items)
     time.sleep(0.05)
     assert made == [0], "one item alone pays for no other"
@@ -52,7 +52,7 @@ def test_two_are_made_at_the_same_time():
             both.wait()
         return step
 
-    assert list(itertools.islice(InFlight(make, itertools.count(), 2), 5)) == [0, 1, 2, 3, 4]
+    assert list(itertools.islice(Prefetcher(make, itertools.count(), 2), 5)) == [0, 1, 2, 3, 4]
 
 
 def test_an_error_comes_in_its_turn_and_the_next_item_follows():
@@ -61,7 +61,7 @@ def test_an_error_comes_in_its_turn_and_the_next_item_follows():
             raise ValueError(str(step))
         return step
 
-    items, seen = InFlight(make, range(7), 2), []
+    items, seen = Prefetcher(make, range(7), 2), []
     while True:
         try:
             seen.append(next(items))
@@ -80,7 +80,7 @@ def test_an_interrupt_while_waiting_loses_nothing():
             goes.wait(20)
         return step
 
-    items = InFlight(make, range(4), 2)
+    items = Prefetcher(make, range(4), 2)
     assert next(items) == 0
     interrupt = threading.Timer(0.05, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the workers of xdist ignore it
@@ -95,14 +95,14 @@ def test_an_interrupt_while_waiting_loses_nothing():
 
 
 def test_several_threads_share_the_items_and_a_closed_iterator_ends():
-    items, taken = InFlight(lambda step: step, range(200), 2), [[], []]
+    items, taken = Prefetcher(lambda step: step, range(200), 2), [[], []]
     threads = [threading.Thread(target=lambda own=own: own.extend(items)) for own in taken]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(taken[0] + taken[1]) == list(range(200))
-    items = InFlight(lambda step: step, itertools.count(), 2)
+    items = Prefetcher(lambda step: step, itertools.count(), 2)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     items.close()
     assert list(items) == []
@@ -111,7 +111,7 @@ def test_several_threads_share_the_items_and_a_closed_iterator_ends():
 def test_threads_end_with_the_iterator():
     running = []
     for _ in range(20):
-        items = InFlight(lambda step: step, itertools.count(), 2)
+        items = Prefetcher(lambda step: step, itertools.count(), 2)
         assert [next(items) for _ in range(3)] == [0, 1, 2]
         running.append(items._workers.running)
         del items
@@ -120,7 +120,7 @@ def test_threads_end_with_the_iterator():
 
 @forks
 def test_a_child_of_a_fork_goes_on_as_its_parent_does():
-    items = InFlight(lambda step: step, range(20), 2)
+    items = Prefetcher(lambda step: step, range(20), 2)
     taken = [next(items) for _ in range(3)]
     reader, writer = os.pipe()
     child = os.fork()
@@ -136,7 +136,7 @@ def test_a_child_of_a_fork_goes_on_as_its_parent_does():
 
 def test_none_are_made_ahead_of_batches_that_fill_the_machine(monkeypatch):
     spec = {"image": SimpleNamespace(shape=(4, 1000, 1000), dtype=np.dtype(np.int16))}
-    monkeypatch.setattr(buffers, "process_memory", lambda: 64_000_000)
+    monkeypatch.setattr(batch, "process_memory", lambda: 64_000_000)
     assert batches_ahead(spec) == AHEAD
-    monkeypatch.setattr(buffers, "process_memory", lambda: 63_999_999)
+    monkeypatch.setattr(batch, "process_memory", lambda: 63_999_999)
     assert batches_ahead(spec) == 0

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
+from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, gather
 from halofeed.loader.assemble import Assembler
-from halofeed.schemas.errors import CorruptFileError
-from halofeed.schemas.mapping import is_guarded
 from halofeed.schemas.tfrecord import read_records
+from halofeed.system.mapped_files import is_guarded
 from tests.support.batches import flip, same
 from tests.support.kernels import kernel_if, ways
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from halofeed.errors import UsageError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.prep.voxels.encode import encode_png
-from halofeed.schemas.errors import UsageError
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.scripts import run_script
 from tests.support.volume_writer import draw_scans, write_scans

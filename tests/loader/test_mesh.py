@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from halofeed.errors import PartitionError
 from halofeed.loader.mesh import join_id, mesh_specs, needed_rows, place_batch, split_id
-from halofeed.schemas.errors import PartitionError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.training import run_processes

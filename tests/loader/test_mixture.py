@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from halofeed.errors import UsageError
 from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.batches import rows_of, same

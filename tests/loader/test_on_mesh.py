@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+from halofeed.errors import PartitionError, UsageError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.loader.mesh import join_id
-from halofeed.schemas.errors import PartitionError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.batches import same

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from halofeed.loader.colors import rgb_of
-from halofeed.loader.picture import _caption, draw_batch
+from halofeed.loader.picture import _caption, draw_batch, rgb_of
 from halofeed.schemas.kinds import KINDS
 
 GAP, LINE = 6, (255, 255, 0)

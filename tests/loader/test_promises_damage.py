@@ -15,9 +15,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, ManifestError
 from halofeed.loader import Loader
 from halofeed.schemas import shard_file
-from halofeed.schemas.errors import CorruptFileError, ManifestError
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from tests.support.level_rows import others
 from tests.support.volume_writer import draw_scans, write_scans

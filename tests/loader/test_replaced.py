@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
-from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.shard_file import close_idle
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halofeed.errors import UsageError
 from halofeed.loader.sampler import Sampler, permute
-from halofeed.schemas.errors import UsageError
 from tests.support.level_rows import others
 
 SIZES = [1, 2, 3, *(2**k + d for k in (2, 3, 4, 8, 10, 16, 18) for d in (-1, 0, 1))]

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
 from halofeed.loader.mesh import join_id
-from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 from tests.support.batches import same

@@ -20,7 +20,7 @@ from halofeed.loader import (
     ScaleJitter,
 )
 from halofeed.schemas import shard_file
-from halofeed.schemas.checksum import BLOCK_BYTES
+from halofeed.system.checksum import BLOCK_BYTES
 from tests.support.clip_mask_writer import convert_masked_clips
 from tests.support.volume_writer import draw_scans, write_scans
 

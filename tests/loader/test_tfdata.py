@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop, tf_data
-from halofeed.loader.buffers import AHEAD
-from halofeed.loader.tf_data import PREFETCH
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, stream
+from halofeed.loader.batch import AHEAD
+from halofeed.loader.stream import PREFETCH
 from tests.support.batches import flip, same
 
 
@@ -89,7 +89,7 @@ def test_the_memory_is_adopted_and_returned(folder):
 
 
 def test_batches_that_fill_the_machine_are_made_one_by_one(folder, monkeypatch):
-    monkeypatch.setattr(tf_data, "batches_ahead", lambda spec: 0)
+    monkeypatch.setattr(stream, "batches_ahead", lambda spec: 0)
     loader = Loader(folder, **OPTIONS)
     for step, element in enumerate(loader.dataset().take(4).as_numpy_iterator()):
         check(element, loader.batch(step))

@@ -12,9 +12,9 @@ import shutil
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas import shard_file
-from halofeed.schemas.errors import CorruptFileError
 from tests.support.level_rows import others
 from tests.support.scripts import run_script
 from tests.support.volume_writer import draw_scans, write_scans
@@ -47,7 +47,7 @@ import itertools, os
 from pathlib import Path
 import tensorflow as tf
 from halofeed.loader import *
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 folder = Path({str(folder)!r})
 path = sorted(folder.glob("*-of-00002"))[0]
 data = path.read_bytes()
@@ -83,7 +83,7 @@ import os, sys, threading, time
 from pathlib import Path
 import numpy as np
 from halofeed.loader import *
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 folder = Path({folder!r})
 paths = sorted(folder.glob("*.tfrecord-*-of-?????"))
 data = {{path: path.read_bytes() for path in paths}}
@@ -154,7 +154,7 @@ def test_what_is_no_file_in_place_of_one_is_refused_at_once(folder):
 import itertools, os
 from pathlib import Path
 from halofeed.loader import Loader
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 folder = Path({str(folder)!r})
 shard = sorted(folder.glob("*-of-00002"))[0]
 def spoil(path, what):
@@ -189,7 +189,7 @@ def test_a_file_that_may_not_be_read_is_named(folder, suffix):
     path.chmod(0)
     script = f"""
 from halofeed.loader import Loader
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 try:
     Loader({str(folder)!r}, batch_size=12, training=False).batch(0)
 except CorruptFileError as error:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
+from halofeed.errors import UsageError
 from halofeed.loader import ElasticDeformation, FlipLeftRight, Loader, RandomCrop, RandomRotation, Rotate90
-from halofeed.loader.augment import Scene, draw_uniform
-from halofeed.loader.augment.elastic_deformation import Bending
-from halofeed.loader.augment.random_rotation import Turning, _turned
-from halofeed.schemas.errors import UsageError
+from halofeed.loader.augment import Example, draw_uniform
+from halofeed.loader.augment.warps import Bending, Turning, _turned
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (14, 22, 22)
@@ -179,7 +178,7 @@ def test_a_turn_by_next_to_nothing_gives_the_same_voxels():
 def test_a_fill_that_no_pixel_can_be_is_refused(draw, write):
     with pytest.raises(UsageError, match="from 0 to 255"):
         Loader(write(draw(3)), batch_size=1, augment=[RandomRotation(3, fill=-1000)])
-    assert Scene.whole((3, 4)).shown_spacing_mm() == (1.0, 1.0)
+    assert Example.whole((3, 4)).shown_spacing_mm() == (1.0, 1.0)
 
 
 def spline(distance):
@@ -206,7 +205,9 @@ def slow_positions(bending):
 
 
 def bending_of(one, shape, uniform, spacing=()):
-    scene = Scene(view=Scene.whole(shape).view, extent=tuple((0, size) for size in shape), spacing_mm=spacing)
+    scene = Example(
+        view=Example.whole(shape).view, extent=tuple((0, size) for size in shape), spacing_mm=spacing
+    )
     given = []
 
     def keep(warp, **_):

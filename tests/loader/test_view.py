@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.loader.augment import Scene
+from halofeed.loader.augment import Example
 from halofeed.loader.augment.view import View
 from tests.support.kernels import kernel_if, ways
 
@@ -62,7 +62,7 @@ def test_points_and_boxes_are_found_again(data, axes):
     voxels = np.moveaxis(np.indices(view.shape), 0, -1).reshape(-1, axes)
     stored = np.stack(np.unravel_index(seen.ravel(), shape), axis=-1)
     ones = np.ones((len(voxels), 1))
-    scene = Scene(view=view, extent=view.box)
+    scene = Example(view=view, extent=view.box)
     centers, edges = scene.stored_points(centers=True), scene.stored_points(centers=False)
     assert np.array_equal(np.hstack([voxels, ones]) @ centers.T, np.hstack([stored, ones]))
     # The middle of a pixel is half a pixel after its edge.

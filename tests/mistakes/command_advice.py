@@ -14,14 +14,14 @@ from typing import Any
 
 import jax
 
-from halofeed.inspection.html.run_sections import config_as_toml
+from halofeed.errors import JobError
+from halofeed.inspection.html.run_report import config_as_toml
 from halofeed.loader import Mixture
-from halofeed.schemas.errors import JobError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.new_files import recipe_for_new_files
 from halofeed.trainer.plan.children import Answer
-from halofeed.trainer.plan.request import Request
-from halofeed.trainer.shared.facts import data_facts
+from halofeed.trainer.plan.requests import Request
+from halofeed.trainer.task import data_facts
 from tests.mistakes.conversion_advice import organs, patched, pictures, scans
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.conversions import draw_folders, halofeed, run_convert

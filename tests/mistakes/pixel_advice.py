@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from halofeed.pipelines import options
-from halofeed.prep.sources.memory import MEBIBYTE
+from halofeed.system.memory import MEBIBYTE
 from tests.mistakes.option_advice import label_images
 from tests.mistakes.test_table_mistakes import HEADER, ROW, draw, table
 from tests.support.advice import Advice, noted, refused

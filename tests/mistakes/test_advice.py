@@ -84,12 +84,12 @@ assert len(CASES) == sum(len(module.ADVICE) for module in MODULES), "two cases h
 
 FACT = "it says what an option that was given did, or which files a reject is about; its detail says what to type"
 EXCEPTIONS: dict[str, str] = {
-    "prep/annotations/channels.py: channel is left out by --channel-order": FACT,
+    "prep/annotations/pairing.py: channel is left out by --channel-order": FACT,
     "prep/annotations/images.py: image file lies outside --images": FACT,
-    "prep/sources/volume_files.py: {} file lies outside --images": FACT,
-    "prep/convert/tasks/annotated_grid.py: declared size shows another grid than --annotation-grid says": FACT,
-    "prep/convert/tasks/label_image.py: pixels of several classes are those of the {} one, as --class-overlap": FACT,
-    "prep/annotations/rows.py: {}: column {} is not read, and --split-shares would divide what it": (
+    "prep/sources/file_names.py: {} file lies outside --images": FACT,
+    "prep/convert/picture_tasks.py: declared size shows another grid than --annotation-grid says": FACT,
+    "prep/convert/label_image.py: pixels of several classes are those of the {} one, as --class-overlap": FACT,
+    "prep/annotations/tables.py: {}: column {} is not read, and --split-shares would divide what it": (
         "--split-shares was given; a case types --group-pattern"
     ),
     "prep/layouts/dicom.py: a dose is no scan: save it as NIfTI (plastimatch convert": (
@@ -102,15 +102,15 @@ EXCEPTIONS: dict[str, str] = {
         "a conversion names the series of a folder before it opens one; only a program that opens one reads this"
     ),
     "prep/formats/dicom/series.py: , or say --series-split channels": "it ends the message before",
-    "prep/sources/memory.py: has less left; take fewer --workers": (
+    "system/memory.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/prep/sources/test_memory.py limits that"
     ),
     "loader/store/web.py: the server sends to another host, {}; if that is meant, allow it:": (
         "it needs a server that redirects; tests/loader/store/test_addresses.py types it"
     ),
-    "schemas/system_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
+    "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
-    "loader/colors.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
+    "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
 

@@ -13,9 +13,9 @@ import pytest
 from pydicom.uid import SegmentationStorage
 
 from halofeed.cli import main
+from halofeed.errors import MissingExtraError, UsageError
 from halofeed.loader import Loader
-from halofeed.schemas.errors import MissingExtraError, UsageError
-from halofeed.schemas.memory import machine_memory
+from halofeed.system.memory import machine_memory
 from tests.mistakes.dicom_sources import alone, drawn, scan
 from tests.mistakes.volume_sources import MSD, PATTERNS, medical, pairs
 from tests.support.conversions import draw_folders, run_convert

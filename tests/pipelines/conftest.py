@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from halofeed.schemas import repeating
+from halofeed.system import retry
 from tests.support.engines.processes import MissingError
 from tests.support.stores import Place, serving
 
@@ -31,5 +31,5 @@ def clean(place: Place) -> Place:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses between attempts, so that their number decides and not the time."""
-    monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(repeating, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE_SECONDS", 0.01)

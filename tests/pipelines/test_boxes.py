@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halofeed.errors import AnnotationsError, JobError
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.summary import summary
-from halofeed.schemas.errors import AnnotationsError, JobError
 from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
 from tests.support.conversions import boxes_in_source, edited, read_all, rejected_entries, run_convert
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from halofeed.errors import AnnotationsError, JobError, ManifestError
+from halofeed.inspection.describe_dataset import describe, describe_record
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
 from halofeed.schemas import fields
-from halofeed.schemas.checksum import crc32c, mask_crc
-from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tfrecord import HEADER_BYTES
+from halofeed.system.checksum import crc32c, mask_crc
 from halofeed.trainer.mesh import make_mesh
 from tests.pipelines.test_volume_labels import (
     BODY,

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from halofeed.errors import UsageError
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.verify.dataset import verify
+from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, Loader, RandomCrop, Rotate90
+from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.table import converter_of
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.tasks.labels import LabelMap
-from halofeed.schemas.errors import UsageError
+from halofeed.prep.sources.reference import SourceExample
 from tests.support.clip_mask_writer import (
     FORMS,
     FRAMES,
@@ -522,7 +522,7 @@ def test_what_a_clip_needs_is_told_with_its_masks(tmp_path):
     write_masks(tmp_path / "a_mask", masks, "folder")
     recipe = Recipe(layout="pairs", frames=FRAMES, height=600, width=800)
     listing = recipe.rules.listing(LocalFiles(str(tmp_path)))
-    reference = listing.complete(Reference(source="a", key="a", mask="a_mask"))
+    reference = listing.complete(SourceExample(source="a", key="a", mask="a_mask"))
     assert reference.paths == tuple(f"{name}/{n}.png" for name in ("a", "a_mask") for n in range(12))
     labels = LabelMap(entries=((0, "background"), (1, "square"), (2, "bar")), first_id=0, where="")
     needed: list[int] = []
@@ -530,6 +530,6 @@ def test_what_a_clip_needs_is_told_with_its_masks(tmp_path):
     stored = {key: len(value.data) for key, value in record.raw.items()}
     assert stored == {"image/encoded": 12 * 600 * 800 * 3, "image/label": 12 * 600 * 800}
     without: list[int] = []
-    plain = listing.complete(Reference(source="a", key="a", label="square"))
+    plain = listing.complete(SourceExample(source="a", key="a", label="square"))
     converter_of(recipe, "classification", labels).records(plain, listing.files, without.append)
     assert max(needed) - max(without) >= stored["image/label"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.errors import UsageError
 from halofeed.pipelines import options
 from halofeed.pipelines import workers as workers_module
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.options import choose_runner
-from halofeed.schemas.errors import UsageError
 from tests.support.conversions import convert_words, draw_folders, halofeed, halofeed_here
 
 LEARNING = ("train", "evaluate", "predict", "export", "configs")

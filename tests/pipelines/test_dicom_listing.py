@@ -15,18 +15,22 @@ import pydicom
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from halofeed.errors import SourceError
 from halofeed.pipelines import convert as convert_module
 from halofeed.pipelines.options import RunnerChoice, choose_runner
-from halofeed.pipelines.series import SeriesSearch, find_series
+from halofeed.pipelines.run_distributed import SeriesSearch, find_series
 from halofeed.prep.formats.dicom import headers
-from halofeed.prep.formats.dicom.found import from_bytes, to_bytes
-from halofeed.prep.formats.dicom.listing import SeriesListing, list_series
 from halofeed.prep.formats.dicom.series import open_series
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.dicom.series_listing import (
+    SeriesListing,
+    list_series,
+    listing_from_bytes,
+    listing_to_bytes,
+)
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.checksum import with_checksum
-from halofeed.schemas.errors import SourceError
+from halofeed.system.checksum import with_checksum
 from tests.support.conversions import (
     all_bytes,
     bytes_of,
@@ -123,7 +127,7 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
     assert [replace(one, stored=None) for one in in_steps.series] == series
     for one, whole in zip(in_steps.series, at_once.series, strict=True):
         assert one.stored is not None
-        images = from_bytes((tmp_path / "s" / one.stored[0]).read_bytes())
+        images = listing_from_bytes((tmp_path / "s" / one.stored[0]).read_bytes())
         assert [path for path, _ in images] == sorted(whole.members)
 
 
@@ -182,8 +186,8 @@ def test_a_file_that_has_changed_since_it_was_listed_is_not_read(tmp_path):
 
 
 def test_a_file_of_slices_makes_nothing_else(tmp_path):
-    assert from_bytes(to_bytes([("a", 1.5)])) == [("a", 1.5)]
+    assert listing_from_bytes(listing_to_bytes([("a", 1.5)])) == [("a", 1.5)]
     with pytest.raises(pickle.UnpicklingError, match="system is nothing that is sent here"):
-        from_bytes(with_checksum(b"cposix\nsystem\n(S'true'\ntR."))
+        listing_from_bytes(with_checksum(b"cposix\nsystem\n(S'true'\ntR."))
     with pytest.raises(pickle.UnpicklingError, match="its checksum is wrong"):
-        from_bytes(to_bytes(1.5)[:-1])
+        listing_from_bytes(listing_to_bytes(1.5)[:-1])

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from halofeed.errors import JobError, ManifestError, SourceError
 from halofeed.inspection.verify import verify
 from halofeed.loader import Loader, RandomCrop, RandomRotation
 from halofeed.pipelines.summary import summary
-from halofeed.prep.convert.tasks.label_image import read_label_image
-from halofeed.schemas.errors import JobError, ManifestError, SourceError
+from halofeed.prep.convert.label_image import read_label_image
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
 from tests.support.conversions import edited, run_convert

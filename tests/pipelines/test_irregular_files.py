@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from halofeed.cli import main
-from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
+from halofeed.errors import AnnotationsError, HalofeedError, JobError, UsageError
+from halofeed.prep.layouts import LayoutOptions, SourceExample, find_layout
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from tests.support.conversions import read_all, rejected_entries, run_convert
 from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
 from tests.support.volume_support import rejected
@@ -173,7 +173,7 @@ def test_where_nothing_can_be_listed_the_message_says_so(ordinary_folder, ordina
             run_convert(ordinary_folder / "s", ordinary_folder / "p", **source.options)
 
 
-def listed(root: Path, layout: str, **options: object) -> dict[str, Reference]:
+def listed(root: Path, layout: str, **options: object) -> dict[str, SourceExample]:
     files = LocalFiles(root)
     found = find_layout(layout).list_references(files, files, None, LayoutOptions(**options))
     return {reference.source: reference for reference in found}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.inspection.text import describe_record
+from halofeed.errors import AnnotationsError
+from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.verify import verify
-from halofeed.inspection.verify.record import kept_problems
+from halofeed.inspection.verify_record import kept_problems
 from halofeed.loader import FlipLeftRight, Loader
-from halofeed.schemas.errors import AnnotationsError
 from tests.support.annotation_writer import boxed, voc_object, voc_text
 from tests.support.annotation_writer import draw as draw_plain
 from tests.support.conversions import read_all, run_convert

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from halofeed.errors import AnnotationsError, HalofeedError, UsageError
 from halofeed.pipelines import listing, totals
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions
@@ -18,7 +19,6 @@ from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas import identity
-from halofeed.schemas.errors import AnnotationsError, HalofeedError, UsageError
 from tests.support.conversions import all_bytes, draw_folders
 from tests.support.stores import Place
 

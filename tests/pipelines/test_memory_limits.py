@@ -15,7 +15,7 @@ import pytest
 
 from halofeed.pipelines import options
 from halofeed.prep.convert import picture
-from halofeed.prep.sources.memory import MEBIBYTE, TOO_MUCH
+from halofeed.system.memory import MEBIBYTE, TOO_MUCH
 from tests.support.conversions import (
     CLASSES,
     bytes_of,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from halofeed.errors import JobError
 from halofeed.prep.formats.volume.segment_names import nifti_segments
-from halofeed.schemas.errors import JobError
 from tests.support.conversions import run_convert
 from tests.support.small_scans import AFFINE, SIZE, image, mask, msd_document, write_json
 from tests.support.text_volume_writer import write_nrrd

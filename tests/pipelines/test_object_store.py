@@ -18,24 +18,22 @@ from pathlib import Path
 import pytest
 
 from halofeed.demo import draw_data_set
+from halofeed.errors import CorruptFileError, JobError, StoreError, UsageError
+from halofeed.inspection.describe_dataset import describe, describe_record
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.pipelines import lease
-from halofeed.pipelines.build import build
+from halofeed.pipelines.beam_pipeline import Commit, SumUp, build
 from halofeed.pipelines.convert import convert as convert_here
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.lease import leased, lock_of
-from halofeed.pipelines.lock import held
-from halofeed.pipelines.objects import choose, stream
+from halofeed.pipelines.lease import held, leased, lock_of
+from halofeed.pipelines.objects import base, choose
 from halofeed.pipelines.objects.choose import store_of, use_settings
 from halofeed.pipelines.storage import OutputFolder, source_files
-from halofeed.pipelines.transforms import Commit, SumUp
-from halofeed.prep.annotations import table_bytes
+from halofeed.prep.annotations import tables
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import CorruptFileError, JobError, StoreError, UsageError
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.fault_proxy import between
 from tests.support.stores import Place, convert, convert_words, found_by
@@ -134,8 +132,8 @@ def test_an_object_that_vanished_is_rejected_by_name(clean, source):
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])
 def test_a_table_of_a_store_that_is_not_held_is_listed_as_a_local_one(clean, tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
-    monkeypatch.setattr(stream, "PART_BYTES", 50)
+    monkeypatch.setattr(tables, "HELD_BYTES", 5)
+    monkeypatch.setattr(base, "PART_BYTES", 50)
     row = "{0}.jpg,hat\n" if layout == "csv" else '{{"filename": "{0}.jpg", "class": "hat"}}\n'
     lines = ["filename,class\n"] * (layout == "csv") + [row.format(number) for number in range(40)]
     (tmp_path / f"table.{layout}").write_text("".join(lines))
@@ -239,7 +237,7 @@ def test_a_version_in_a_store_stands_until_the_new_one_is_whole(clean, drawn, tm
 
 HOLD = """
 import sys, time
-from halofeed.pipelines.lock import held
+from halofeed.pipelines.lease import held
 with held(sys.argv[1]):
     print("held", flush=True)
     time.sleep(100)

@@ -8,12 +8,11 @@ from collections import Counter
 
 import pytest
 
-from halofeed.pipelines.objects import base, stream
-from halofeed.pipelines.objects.base import ABSENT, ChangedError
+from halofeed.errors import StoreError
+from halofeed.pipelines.objects import base
+from halofeed.pipelines.objects.base import ABSENT, ChangedError, ObjectReader, ObjectWriter
 from halofeed.pipelines.objects.choose import store_of
-from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
 from halofeed.pipelines.storage import OutputFolder, source_files
-from halofeed.schemas.errors import StoreError
 from tests.support.fault_proxy import between
 from tests.support.stores import Place, found_by
 
@@ -74,7 +73,7 @@ def test_all_objects_below_a_prefix_are_listed_copied_and_deleted(clean, store):
 
 
 def test_a_large_object_goes_in_parts_and_is_there_at_the_end(clean, store, monkeypatch):
-    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(base, "PART_BYTES", 5 << 20)
     address = f"{clean.address}/large"
     writer = ObjectWriter(store, address)
     for start in range(0, len(SEVERAL_PARTS), 999_999):
@@ -87,7 +86,7 @@ def test_a_large_object_goes_in_parts_and_is_there_at_the_end(clean, store, monk
 
 
 def test_the_late_writer_of_the_same_is_content_and_of_another_is_refused(clean, store, monkeypatch):
-    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(base, "PART_BYTES", 5 << 20)
     folder = OutputFolder(f"{clean.address}/set")
     for data in (b"small", SEVERAL_PARTS):
         folder.delete(["shard"])
@@ -108,7 +107,7 @@ def test_the_late_writer_of_the_same_is_content_and_of_another_is_refused(clean,
 
 
 def test_a_writer_that_gives_up_leaves_nothing(clean, store, monkeypatch):
-    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(base, "PART_BYTES", 5 << 20)
     if clean.scheme == "gs":
         pytest.skip("fake-gcs-server shows an object after its first part")
     folder = OutputFolder(f"{clean.address}/set")
@@ -146,7 +145,7 @@ def test_what_a_killed_upload_left_is_swept(clean):
 @pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_passing_faults_change_nothing(clean, monkeypatch):
-    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(base, "PART_BYTES", 5 << 20)
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
         proxy.stall_seconds = 0.05
         proxy.at_random(0.25, 5, ("500", "503", "429", "reset", "lost", "cut", "stall"))

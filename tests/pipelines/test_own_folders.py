@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.errors import HalofeedError
 from halofeed.pipelines import replace
-from halofeed.pipelines.scratch import delete_dead_folders
-from halofeed.schemas.errors import HalofeedError
+from halofeed.system.scratch import delete_dead_folders
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 
 OPTIONS = {"layout": "folders", "shards": 2}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from halofeed.errors import AnnotationsError, HalofeedError, JobError, UsageError
+from halofeed.prep.annotations.splits import split_of
 from halofeed.prep.layouts import LayoutOptions, class_masks
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.tasks.splits import split_of
-from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
 from tests.support.conversions import draw_folders, read_all, rejected_entries, run_convert
 

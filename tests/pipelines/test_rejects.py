@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.schemas.errors import JobError
+from halofeed.errors import JobError
 from tests.support.annotation_writer import boxed, coco_document, draw
 from tests.support.conversions import draw_folders, read_all, rejected_entries, run_convert
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from halofeed import __version__
-from halofeed.pipelines import remote, spread
+from halofeed.errors import JobError, NotRunError, UsageError
+from halofeed.pipelines import remote, run_distributed
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.options import choose_runner
-from halofeed.pipelines.remote import _in_brief, _pause_after, _Watch, want
+from halofeed.pipelines.remote import _in_brief, _pause_after, _Watch, start_heartbeat
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import JobError, NotRunError, UsageError
 from tests.support import far_runner
 from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start, wait_until
 from tests.support.dicom_writer import draw_series
@@ -106,9 +106,9 @@ def test_a_worker_of_another_version_goes_no_further_and_says_both(source, tmp_p
 
 
 def test_jobs_that_list_are_for_workers_of_their_version_too(wanted, tmp_path):
-    calls = spread._Calls(folder=str(tmp_path), name="", wanted=wanted, believed=(), software="9.9")
+    calls = run_distributed._Calls(folder=str(tmp_path), name="", wanted=wanted, believed=(), software="9.9")
     with pytest.raises(JobError, match=r"that submitted the job 9\.9: install the same"):
-        spread._Call(len, calls).setup()
+        run_distributed._Call(len, calls).setup()
 
 
 def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monkeypatch):
@@ -128,13 +128,13 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
 
 @pytest.fixture
 def wanted(tmp_path) -> str:
-    return want(OutputFolder(str(tmp_path)))
+    return start_heartbeat(OutputFolder(str(tmp_path)))
 
 
 def called_by_job(folder: Path, call: Callable[[int], int]) -> list[int]:
     """What a job's workers give of the numbers 0 and 1; what it needs lies below the folder."""
     choice = choose_runner(JobOptions(source="-", out="-", name="set"), 1, [FAR], 1 << 30)
-    return list(spread.spread_by_beam(choice, str(folder), (), {})(call, range(2)))
+    return list(run_distributed.run_on_beam(choice, str(folder), (), {})(call, range(2)))
 
 
 def test_workers_give_signs_of_life_while_a_call_lasts(tmp_path, monkeypatch):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.errors import JobError, UsageError
 from halofeed.inspection.verify import verify
 from halofeed.pipelines import replace
-from halofeed.pipelines.lock import held
-from halofeed.pipelines.scratch import scratch_folder
+from halofeed.pipelines.lease import held
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.system.scratch import scratch_folder
 from tests.support.conversions import (
     CLASSES,
     all_bytes,
@@ -353,8 +353,8 @@ def test_a_named_annotation_file_may_lie_beside_the_output(tmp_path, monkeypatch
 
 HOLD = """
 import os, sys, time
-from halofeed.pipelines.lock import held
-from halofeed.pipelines.scratch import scratch_folder
+from halofeed.pipelines.lease import held
+from halofeed.system.scratch import scratch_folder
 with held(sys.argv[1]), scratch_folder() as scratch:
     print(scratch, flush=True)
     time.sleep(100)

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from halofeed.errors import UsageError
 from halofeed.pipelines import direct_file
 from halofeed.pipelines.direct_file import BUFFER_BYTES, DirectFile
+from halofeed.pipelines.disk_space import check_room, record_bytes
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import make_plan, open_sources
-from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import UsageError
 from tests.support.conversions import convert_words, draw_folders, halofeed_here, run_convert, shard_bytes
 
 PROGRAM = """

@@ -11,21 +11,19 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from halofeed.errors import JobError
 from halofeed.pipelines import commit, references
-from halofeed.pipelines.build import build
+from halofeed.pipelines.beam_pipeline import SumUp, build
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
-from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.progress import job_counts
 from halofeed.pipelines.references import FileByShard, NumberedFiles
-from halofeed.pipelines.shard_writer import ShardWriter
-from halofeed.pipelines.sinks import write_shard
+from halofeed.pipelines.shard_writer import ShardWriter, write_shard
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.pipelines.transforms import SumUp
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import JobError
+from halofeed.system.threads import OrderedThreads
 from tests.support.conversions import (
     all_bytes,
     draw_folders,

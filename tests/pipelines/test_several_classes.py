@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halofeed.errors import UsageError
+from halofeed.inspection.describe_dataset import describe, describe_record
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
-from halofeed.inspection.verify.record import record_problems
+from halofeed.inspection.verify_record import record_problems
 from halofeed.loader import Loader
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
-from halofeed.trainer.shared.facts import data_facts
+from halofeed.trainer.task import data_facts
 from tests.support.annotation_writer import draw
 from tests.support.conversions import read_all, run_convert
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from halofeed.schemas.errors import AnnotationsError, JobError
+from halofeed.errors import AnnotationsError, JobError
 from tests.support.conversions import (
     all_bytes,
     convert_words,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import SimpleITK
 
+from halofeed.errors import JobError, UsageError
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
-from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.identity import example_id
 from halofeed.trainer.new_files import list_new_files
 from tests.support.conversions import run_convert

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from pydicom.dataset import Dataset
 
+from halofeed.errors import AnnotationsError, JobError, UsageError
 from halofeed.prep.geometry.scan import Grid
-from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
 from tests.support.conversions import read_split, run_convert
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.support.dicom_writer import write_volume

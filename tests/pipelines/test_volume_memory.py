@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.volume import VolumeConverter
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.sources.reference import SourceExample
 from tests.support.allocations import traced
 from tests.support.conversions import convert_words, peak_bytes
 from tests.support.dicom_writer import write_series
@@ -103,7 +103,7 @@ def converted(folder: Path, case: Case) -> Callable[[], tuple[Record, ...]]:
     """What converts the scan of that folder."""
     files = LocalFiles(folder)
     members = tuple(path for path in files.sizes() if path.startswith("series/"))
-    reference = Reference(
+    reference = SourceExample(
         source=case.source, key="a", mask="mask.nii.gz", members=members if case.source == "series" else ()
     )
     labels = LabelMap(entries=((0, "background"), (1, "organ")), first_id=0)

@@ -10,7 +10,7 @@ import pydicom
 import pytest
 from pydicom.datadict import dictionary_VR, keyword_dict
 
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from tests.support.conversions import all_bytes, convert_words, halofeed, halofeed_here
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.support.dicom_writer import write_volume

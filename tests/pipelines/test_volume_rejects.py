@@ -10,7 +10,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from tests.support.conversions import run_convert
 from tests.support.dicom_writer import write_volume
 from tests.support.small_scans import AFFINE, SHAPE, SIZE, image

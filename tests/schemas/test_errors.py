@@ -7,10 +7,10 @@ import re
 
 import pytest
 
+from halofeed import errors
+from halofeed.errors import JobError
 from halofeed.pipelines.progress import WorkerProgress, job_error
-from halofeed.schemas import errors
-from halofeed.schemas.errors import JobError
-from halofeed.schemas.system_errors import FIXES, during, in_words, shortage
+from halofeed.system.resource_errors import FIXES, during, in_words, resource_error
 
 ERRORS = [errors.UsageError("a"), errors.PartitionError("b")]
 ERRORS += [errors.SourceError("decode", "truncated", "8 bytes"), errors.AnnotationsError("c")]
@@ -43,7 +43,7 @@ def test_a_manifest_error_lists_every_problem_and_a_source_error_without_detail_
     ],
 )
 def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
-    text = shortage(error)
+    text = resource_error(error)
     assert text is not None and text.startswith(said) and "--workers" in text
     with pytest.raises(JobError), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
         raise error
@@ -62,4 +62,6 @@ def test_a_system_error_names_path_reason_and_fix(number, fix, tmp_path):
 
 
 def test_other_errors_are_none():
-    assert shortage(RuntimeError("else")) is None and shortage(OSError(errno.ENOENT, "no")) is None
+    assert (
+        resource_error(RuntimeError("else")) is None and resource_error(OSError(errno.ENOENT, "no")) is None
+    )

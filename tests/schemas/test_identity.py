@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.errors import AnnotationsError, UsageError
+from halofeed.schemas.files import check_name, check_split, check_version, index_file, shard_file
 from halofeed.schemas.identity import example_id, mix, refuse_repeated, shard_of, shards_of
-from halofeed.schemas.layout import check_name, check_split, check_version, index_file, shard_file
 from tests.support.allocations import traced
 
 

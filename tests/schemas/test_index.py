@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from halofeed.schemas.checksum import crc32c, mask_crc
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 from halofeed.schemas.index import MAGIC, ShardIndex
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.checksum import crc32c, mask_crc
 
 NUMBER = st.integers(0, 2**62)
 STATISTICS = st.fixed_dictionaries(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.schemas.errors import ManifestError, UsageError
+from halofeed.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
+from halofeed.schemas.files import shard_file
 from halofeed.schemas.kinds import KINDS
-from halofeed.schemas.layout import shard_file
 from halofeed.schemas.manifest import FORMAT_VERSION, Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import TASKS, ImageFormat, task_named

@@ -15,7 +15,7 @@ SETUP = """
 import faulthandler, mmap, os, signal, sys, tempfile, threading
 import cv2
 import numpy as np
-from halofeed.schemas.mapping import is_guarded, map_file
+from halofeed.system.mapped_files import is_guarded, map_file
 def mapped(size=1 << 20):
     stream = tempfile.TemporaryFile()
     stream.write(bytes([7]) * size)
@@ -29,7 +29,7 @@ LOOKS = {
     "number": "assert array[-1] == 0",
     "bytes": "bytes(array.data)",
     "mirror": "cv2.flip(array.reshape(-1, 256, 4), 1)",
-    "sum": "from halofeed.schemas.checksum import crc32c; crc32c(array)",
+    "sum": "from halofeed.system.checksum import crc32c; crc32c(array)",
     "threads": """
 threads = [threading.Thread(target=array.copy) for _ in range(4)]
 for thread in threads: thread.start()

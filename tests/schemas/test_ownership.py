@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.schemas import ownership
-from halofeed.schemas.beside import beside, folder_beside, no_wider_than, open_own, write_whole
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
+from halofeed.system import owned_files
+from halofeed.system.atomic_files import (
+    atomic_write,
+    no_wider_than,
+    open_own,
+    temporary_folder,
+    temporary_path,
+)
 
 FOREIGN = {
     "notes.txt": lambda at: at.write_text("mine"),
@@ -24,15 +30,15 @@ FOREIGN = {
 def made(folder: Path) -> Path:
     """A folder with a file of each sort that a list names."""
     folder.mkdir()
-    ownership.begin(folder)
-    write_whole(folder / "a.json", b"[1]")
-    ownership.note_growing(folder, "log.jsonl")
+    owned_files.begin(folder)
+    atomic_write(folder / "a.json", b"[1]")
+    owned_files.note_growing(folder, "log.jsonl")
     (folder / "log.jsonl").write_text("{}")
-    ownership.note_below(folder, "checkpoints/2", whole=False)
+    owned_files.note_below(folder, "checkpoints/2", whole=False)
     (folder / "checkpoints/2/state").mkdir(parents=True)
     (folder / "checkpoints/2/state/d").write_bytes(b"123")
-    ownership.note_below(folder, "checkpoints/2", whole=True)
-    ownership.note_below(folder, "checkpoints/3", whole=False)
+    owned_files.note_below(folder, "checkpoints/2", whole=True)
+    owned_files.note_below(folder, "checkpoints/3", whole=False)
     (folder / "checkpoints/3/half").mkdir(parents=True)
     (folder / ".a.json.here.1.0123456789abcdef.new").write_text("of a killed process")
     return folder
@@ -41,42 +47,42 @@ def made(folder: Path) -> Path:
 def test_only_what_the_list_names_is_deleted_and_the_rest_is_listed(tmp_path):
     for number, (name, draw) in enumerate(FOREIGN.items()):
         folder = made(tmp_path / str(number))
-        assert not ownership.others(folder)
+        assert not owned_files.others(folder)
         draw(folder / name.rstrip("/"))
-        (line,) = ownership.others(folder)
+        (line,) = owned_files.others(folder)
         assert line.split(" (")[0] == name
         with pytest.raises(UsageError, match="--out .*does not delete; move it away(.|\n)*" + name):
-            ownership.check_own(folder, "--out")
-        assert not ownership.delete(folder) and os.path.lexists(folder / name.rstrip("/"))
-        left = {str(path.relative_to(folder)) for path in folder.rglob("*")} - {ownership.LIST}
+            owned_files.check_own(folder, "--out")
+        assert not owned_files.delete(folder) and os.path.lexists(folder / name.rstrip("/"))
+        left = {str(path.relative_to(folder)) for path in folder.rglob("*")} - {owned_files.LIST}
         assert all(name.startswith(path) or path.startswith(name) for path in left), left
     assert Path("/etc/hostname").exists()
-    assert ownership.delete(made(tmp_path / "whole")) and not (tmp_path / "whole").exists()
+    assert owned_files.delete(made(tmp_path / "whole")) and not (tmp_path / "whole").exists()
     (tmp_path / "unlisted").mkdir()
     (tmp_path / "unlisted/a").write_text("mine")
-    assert not ownership.delete(tmp_path / "unlisted") and (tmp_path / "unlisted/a").exists()
+    assert not owned_files.delete(tmp_path / "unlisted") and (tmp_path / "unlisted/a").exists()
 
 
 def test_a_file_that_is_replaced_keeps_its_mode_and_no_link_is_followed(tmp_path):
     mine = tmp_path / "mine"
     mine.write_text("mine")
     (tmp_path / "link").symlink_to(mine)
-    write_whole(tmp_path / "link", b"new")
+    atomic_write(tmp_path / "link", b"new")
     assert mine.read_text() == "mine" and (tmp_path / "link").read_bytes() == b"new"
     (tmp_path / "again").symlink_to(mine)
     with pytest.raises(OSError, match="regular file of halofeed's own; move away"):
         open_own(tmp_path / "again", os.O_WRONLY | os.O_APPEND)
     mine.chmod(0o600)
-    write_whole(mine, b"private")
+    atomic_write(mine, b"private")
     assert mine.stat().st_mode & 0o777 == 0o600
     with no_wider_than(mine):
-        write_whole(tmp_path / "also", b"private")
-    write_whole(tmp_path / "public", b"")
+        atomic_write(tmp_path / "also", b"private")
+    atomic_write(tmp_path / "public", b"")
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("also", "public")]
     assert modes == [0o600, 0o666 & ~os.umask(os.umask(0o022))]
     names = set()
     for _ in range(2):
-        with beside(tmp_path / "report") as path:
+        with temporary_path(tmp_path / "report") as path:
             names.add(path.name)
     assert len(names) == 2  # nobody can lay a link there before
 
@@ -84,7 +90,7 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_no_link_is_followed(tmp_path
 def test_a_folder_that_is_replaced_keeps_its_modes_and_the_files_of_others(tmp_path):
     target = tmp_path / "p"
     for number in range(2):
-        with folder_beside(target) as folder:
+        with temporary_folder(target) as folder:
             assert not number or folder.stat().st_mode & 0o777 == 0o700
             for name in ("a", f"b{number}"):
                 (folder / name).write_text(str(number))

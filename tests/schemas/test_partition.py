@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.schemas.errors import PartitionError
+from halofeed.errors import PartitionError
 from halofeed.schemas.partition import PER_HOST_V2, Partition, axis_names, core_axes, splits_that_divide
 
 

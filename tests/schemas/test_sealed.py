@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from halofeed.inspection.run.facts import read_run_facts
-from halofeed.schemas.errors import CorruptFileError
-from halofeed.schemas.plan import plan_file, read_plan
-from halofeed.schemas.sealed import sealed, unsealed
+from halofeed.errors import CorruptFileError
+from halofeed.inspection.run_facts import read_run_facts
+from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
+from halofeed.schemas.files import plan_file, read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.run_folder import begin_run, open_run
@@ -37,7 +37,7 @@ def write_log(folder: Path) -> Path:
 
 
 def write_sealed(file: Path) -> Path:
-    file.write_text(json.dumps(sealed(json.loads(file.read_text()))))
+    file.write_text(json.dumps(with_json_checksum(json.loads(file.read_text()))))
     return file
 
 
@@ -66,5 +66,5 @@ def test_a_changed_digit_is_refused_and_a_file_of_the_release_before_is_read(
     file.write_text(text.replace(digit, other, 1))
     with pytest.raises(CorruptFileError, match=f"{file}: .*checksum is wrong.*(again|remove)"):
         read(folder)
-    file.write_text(json.dumps(unsealed(json.loads(text))))
+    file.write_text(json.dumps(check_json_checksum(json.loads(text))))
     read(folder)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import RECORD_VALUES
 from halofeed.schemas.tfexample import decode_example, decode_parts, decode_small, encode_example
 from tests.support.allocations import traced

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from halofeed.schemas import checksum
-from halofeed.schemas.checksum import BLOCK_BYTES, block_checksums, crc32c, mask_crc
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.errors import CorruptFileError
 from halofeed.schemas.tfrecord import RecordWriter, check_record, read_records
+from halofeed.system import checksum
+from halofeed.system.checksum import BLOCK_BYTES, block_checksums, crc32c, mask_crc
 from tests.support.allocations import traced
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.cli import main
-from halofeed.schemas.errors import HalofeedError
+from halofeed.errors import HalofeedError
 from tests.support.mistakes import Prepare, split_words, written_shards
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import Facts, PictureTally, sum_pixels
 from halofeed.schemas.identity import example_id
 from tests.support.set_writer import (
     Record,

@@ -9,15 +9,15 @@ import pytest
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volumes import ScanOptions, open_scan
 from halofeed.prep.geometry.scan import Grid, Mask, Scan
-from halofeed.prep.layouts import LayoutOptions, Reference
+from halofeed.prep.layouts import LayoutOptions, SourceExample
 from halofeed.prep.layouts.dicom import list_references
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 from tests.support.dicom_mask_writer import SECRETS, saved
 from tests.support.dicom_writer import write_series
 from tests.support.nifti_writer import MemoryFiles
@@ -45,7 +45,7 @@ def details(scan: Scan) -> dict[str, tuple[str, str]]:
     return {finding.name: (finding.treatment, finding.detail) for finding in scan.findings}
 
 
-def open_listed(root: Path, one: Reference, options: ScanOptions | None = None) -> Scan:
+def open_listed(root: Path, one: SourceExample, options: ScanOptions | None = None) -> Scan:
     return open_scan(LocalFiles(root), one.source, one.members, options, one.volume)
 
 
@@ -55,12 +55,12 @@ def refusal(folder: Path, **policy: Any) -> SourceError:
     return caught.value
 
 
-def listed(root: Path, **policy: Any) -> list[Reference]:
+def listed(root: Path, **policy: Any) -> list[SourceExample]:
     files = LocalFiles(root)
     return list(list_references(files, files, None, LayoutOptions(series=SeriesPolicy(**policy))))
 
 
-def listed_by_source(root: Path, **policy: Any) -> dict[str, Reference]:
+def listed_by_source(root: Path, **policy: Any) -> dict[str, SourceExample]:
     return {one.source: one for one in listed(root, **policy)}
 
 

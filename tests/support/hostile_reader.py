@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from halofeed.errors import HalofeedError
+from halofeed.inspection.describe_dataset import describe, describe_record
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.loader import Loader
-from halofeed.schemas.errors import HalofeedError
 from halofeed.schemas.manifest import read_manifest
 from tests.support.hostile_writer import make_hostile
 

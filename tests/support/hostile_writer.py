@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.schemas.checksum import block_checksums, crc32c, mask_crc
+from halofeed.schemas.files import index_file
 from halofeed.schemas.index import MAGIC, ShardIndex
-from halofeed.schemas.layout import index_file
 from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.tfexample import decode_example, encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter, read_records
+from halofeed.system.checksum import block_checksums, crc32c, mask_crc
 from tests.support.memory_cases import png_chunk
 
 MANIFEST = "manifest.json"

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
-from halofeed.loader import workers as workers_module
 from halofeed.loader.native import kernel
+from halofeed.system import threads as workers_module
 
 STEPS = 6
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
+from halofeed.prep.layouts import LayoutOptions, SourceExample, find_layout
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.files import LocalFiles
 
-Found = dict[str, Reference]
+Found = dict[str, SourceExample]
 
 
 def write_files(root: Path, contents: Mapping[str, str | bytes]) -> LocalFiles:
@@ -25,7 +25,7 @@ def make(root: Path, *paths: str, content: str = "x") -> LocalFiles:
     return write_files(root, dict.fromkeys(paths, content))
 
 
-def list_references(layout: str, root: Path, file=None, images=None, **options: Any) -> list[Reference]:
+def list_references(layout: str, root: Path, file=None, images=None, **options: Any) -> list[SourceExample]:
     """What the layout finds, the images in a folder of their own where one is given."""
     listing = find_layout(layout).list_references
     return list(listing(LocalFiles(root), LocalFiles(images or root), file or None, LayoutOptions(**options)))
@@ -46,13 +46,13 @@ def by_source(layout: str, source: LocalFiles | Path, file=None, images=None, **
     return found
 
 
-def outcome(references: Mapping[str, Reference] | Iterable[Reference]) -> dict[str, str | None]:
+def outcome(references: Mapping[str, SourceExample] | Iterable[SourceExample]) -> dict[str, str | None]:
     """For each source the label's file, None for prediction only, or the reason of its problem."""
     found = references.values() if isinstance(references, Mapping) else references
     return {one.source: one.problem[1] if one.problem else one.mask for one in found}
 
 
-def series_at(root: Path, source: str, options: LayoutOptions) -> Reference:
+def series_at(root: Path, source: str, options: LayoutOptions) -> SourceExample:
     """The DICOM series that a table means by a path below a folder."""
     files = LocalFiles(root)
     listings = series_below(files, (source.partition("#")[0],), options)

@@ -15,10 +15,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.picture import PictureConverter
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.reference import Box, Reference
-from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.sources.reference import Box, SourceExample
 from tests.support.memory_probe import Measured, measure
 
 ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
@@ -148,14 +148,14 @@ def converter(options: dict[str, Any]) -> PictureConverter:
     return PictureConverter(recipe=recipe, task="detection", labels=LABELS)
 
 
-def reference_of(polygons: int = 0) -> Reference:
+def reference_of(polygons: int = 0) -> SourceExample:
     """A reference with so many objects whose outlines are triangles."""
     triangle = [[0.0, 0.0, 3000.0, 50.0, 50.0, 3000.0]]
     boxes = [Box(ymin=0.0, xmin=0.0, ymax=9.0, xmax=9.0, label="a", mask=triangle) for _ in range(polygons)]
-    return Reference(source="a", key="a", boxes=tuple(boxes))
+    return SourceExample(source="a", key="a", boxes=tuple(boxes))
 
 
-def planned_bytes(data: bytes, options: dict[str, Any], reference: Reference | None = None) -> int:
+def planned_bytes(data: bytes, options: dict[str, Any], reference: SourceExample | None = None) -> int:
     found: list[int] = []
 
     def need(byte_count: int) -> None:

@@ -100,7 +100,7 @@ def _measured(function: Callable[..., Any], arguments, warm, most_bytes) -> tupl
 
 
 def _serve() -> None:
-    from halofeed.pipelines.memory import importing, keep_freed_memory
+    from halofeed.system.memory import importing, keep_freed_memory
 
     with importing():
         import halofeed.prep.convert.picture  # noqa: F401

@@ -7,9 +7,9 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
 from halofeed.prep.geometry.scan import Grid, Mask, Scan
-from halofeed.schemas.errors import SourceError
 
 AFFINE = np.array([[-2.0, 0, 0, 40], [0, 0, 3, -50], [0, -1.5, 0, 60], [0, 0, 0, 1]])
 """Left, inferior, anterior; sides of 2, 1.5 and 3 mm."""

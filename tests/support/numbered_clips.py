@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from halofeed.prep.convert.table import Tally
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.files import DATASET_INFO, FEATURES, MANIFEST, REJECTED, index_file, shard_file
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.kinds import KINDS
-from halofeed.schemas.layout import DATASET_INFO, FEATURES, MANIFEST, REJECTED, index_file, shard_file
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfexample import encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+from halofeed.system.checksum import block_checksums, crc32c
 
 Rejected = Sequence[Mapping[str, str]]
 Features = dict[str, Any]

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from halofeed.cli import main
 from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.pipelines.convert import Conversion
+from halofeed.schemas.bounded_json import check_json_checksum
 from halofeed.schemas.partition import Partition
-from halofeed.schemas.sealed import unsealed
 from halofeed.trainer.models.layers import Pass
-from halofeed.trainer.shared.facts import DataFacts
+from halofeed.trainer.task import DataFacts
 from tests.support.conversions import run_convert
 from tests.support.engines.processes import free_port
 from tests.support.volume_support import write_table
@@ -74,7 +74,8 @@ def convert_scans(folder: Path, rows: list[tuple[str, str, str]], images: Path, 
 def logged(run: Path, what: str = "log") -> list[dict[str, Any]]:
     """The lines of a run's log, or of its `evaluations`, each of which states its checksum."""
     return [
-        unsealed(json.loads(line), required=True) for line in (run / f"{what}.jsonl").read_text().splitlines()
+        check_json_checksum(json.loads(line), required=True)
+        for line in (run / f"{what}.jsonl").read_text().splitlines()
     ]
 
 

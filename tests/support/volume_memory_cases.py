@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
+from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.volume import VolumeConverter
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.memory import Need
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.sources.reference import SourceExample
+from halofeed.system.memory import Need
 from tests.support.dicom_mask_writer import saved, segmentation, structure_set
 from tests.support.dicom_writer import image_dataset, save
 from tests.support.memory_probe import Measured, measure
@@ -107,7 +107,7 @@ def convert_scan(folder: str, conversion: str, need: Need | None = None) -> int:
     image, mask, options = CONVERSIONS[conversion]
     files = LocalFiles(folder)
     members = tuple(path for path in files.sizes() if path.startswith("series/"))
-    reference = Reference(source=image, key="a", mask=mask, members=members if image == "series" else ())
+    reference = SourceExample(source=image, key="a", mask=mask, members=members if image == "series" else ())
     recipe = Recipe(layout="csv", max_memory=1 << 30, **options)
     return len(VolumeConverter(recipe=recipe, labels=LABELS).records(reference, files, need))
 
@@ -175,7 +175,7 @@ def read_mask(path: str, need: Need | None = None) -> int:
     grid = Grid(shape=MASK_SHAPE, affine=GRID)
     mask = open_dicom_mask(LocalFiles(folder), name, grid, need=need or (lambda _: None))
     if need is not None:
-        # As `halofeed.prep.convert.volume_memory` has it.
+        # As `halofeed.prep.convert.volume` has it.
         need(round(1.2 * (mask.held_bytes + mask.read_bytes)) + (16 << 20))
     assert mask.read_classes is not None
     return int(np.count_nonzero(mask.read_classes({number: number for number in mask.names}, "last")[0]))

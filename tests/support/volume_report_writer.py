@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.convert.tallies import (
+    Facts,
+    PictureTally,
+    VolumeFacts,
+    VolumeTally,
+    measure_coverage,
+    sum_pixels,
+)
 from halofeed.prep.geometry.scan import Triple
 from halofeed.prep.geometry.volume import plan_crop_or_pad
-from halofeed.prep.statistics.counts import count_intensities, merge_counts
-from halofeed.prep.statistics.coverage import measure_coverage
-from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
-from halofeed.prep.statistics.volumes import VolumeFacts, VolumeTally
+from halofeed.prep.voxels.counts import count_intensities, merge_counts
 from halofeed.prep.voxels.intensity import IntensityPlan, Window
 from halofeed.prep.voxels.phantom import ORGANS, draw, grid_around
 from halofeed.schemas.statistics import Statistics

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
-from halofeed.trainer.detection.box_coder import decode, encode
+from halofeed.errors import UsageError
+from halofeed.trainer.detection.anchors import decode, encode, retinanet_anchors, ssd_anchors
 
 FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
 NINE = [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)]

@@ -20,7 +20,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.step import TrainState
 from tests.support.conversions import edited

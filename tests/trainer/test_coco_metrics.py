@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from halofeed.trainer.metrics.coco import NAMES, CocoMetrics
+from halofeed.trainer.metrics import NAMES, CocoMetrics
 
 LABELS = ("cup", "spoon", "plate")
 HEIGHT, WIDTH = 480, 640

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig, config_summary, load_config, named_configs
 
 

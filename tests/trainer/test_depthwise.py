@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.trainer.mesh import constrain, make_mesh
-from halofeed.trainer.models.depthwise import convolve_depthwise, is_depthwise
+from halofeed.trainer.models.convolutions import convolve_depthwise, is_depthwise
 from halofeed.trainer.models.layers import Layers, Padding
 
 BATCH, CHANNELS = 4, 6

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.box_coder import encode
-from halofeed.trainer.detection.level import Level
+from halofeed.errors import UsageError
+from halofeed.trainer.detection.anchors import Level, encode, retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection

@@ -12,12 +12,12 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
-from halofeed.trainer.models.fpn import FeaturePyramid, doubled
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import KERAS_PADDING, MobileNet
+from halofeed.trainer.models.pyramid import FeaturePyramid, doubled
 from halofeed.trainer.models.resnet import ResNet, stem_pass
 from halofeed.trainer.models.retinanet import RetinaNet
 from halofeed.trainer.models.ssd import SsdPooling

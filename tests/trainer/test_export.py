@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from halofeed.errors import JobError, UsageError
 from halofeed.loader.device import Normalization
-from halofeed.schemas.errors import JobError, UsageError
 from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
-from halofeed.trainer.shared.task import Batch
 from halofeed.trainer.step import Problem, whole
+from halofeed.trainer.task import Batch
 from halofeed.trainer.tasks.classification import Classification
 from tests.support.scripts import run_script
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import MobileNetClassifier

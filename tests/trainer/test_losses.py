@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.trainer.losses.boxes import huber, smooth_l1
-from halofeed.trainer.losses.focal import sigmoid_focal
-from halofeed.trainer.losses.overlap import OVERLAP_LOSSES, SMOOTHING, cross_entropy, overlap, tversky
+from halofeed.trainer.losses import (
+    OVERLAP_LOSSES,
+    SMOOTHING,
+    cross_entropy,
+    huber,
+    overlap,
+    sigmoid_focal,
+    smooth_l1,
+    tversky,
+)
 
 SHAPES = ((4, 6), (3, 4, 5))
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes, split_alike
 from halofeed.trainer.mesh import constrain, make_mesh

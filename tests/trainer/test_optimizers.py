@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.config import OPTIMIZER_NAMES, SCHEDULE_NAMES, TrainConfig
-from halofeed.trainer.optimizers import OPTIMIZERS, build_optimizer
-from halofeed.trainer.schedules import (
+from halofeed.trainer.optimizers import (
+    OPTIMIZERS,
     SCHEDULES,
+    build_optimizer,
     build_schedule,
     constant_with_warmup,
     cosine_with_warmup,

@@ -16,29 +16,29 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from halofeed.demo import draw_data_set
+from halofeed.errors import JobError, UsageError
 from halofeed.loader import Loader
 from halofeed.loader.mesh import join_id
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.voxels.phantom import draw, grid_around, stored, stored_grid
-from halofeed.schemas.errors import JobError, UsageError
-from halofeed.schemas.lock import holding
+from halofeed.schemas.files import CHECKPOINTS
 from halofeed.schemas.partition import Partition
-from halofeed.schemas.run import CHECKPOINTS
+from halofeed.system.locks import holding
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.data import OrderedRecords, tiles_in_order
 from halofeed.trainer.export import prediction_function
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.new_files import list_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
-from halofeed.trainer.origins import Origins
 from halofeed.trainer.predict import predict, predict_batches
 from halofeed.trainer.prediction_files import file_names
+from halofeed.trainer.record_metadata import Origins
 from halofeed.trainer.run_folder import Run, begin_run, open_run
-from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
-from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
+from halofeed.trainer.task import DataFacts
 from tests.support import clip_mask_writer, clip_writer
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.phantom import ORIENTATIONS, dice, write_phantom

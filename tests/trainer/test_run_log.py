@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from halofeed.schemas import ownership
-from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.sealed import sealed, unsealed
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
+from halofeed.system import owned_files
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.run_folder import bring_back
 from tests.support.training import logged
@@ -52,7 +52,9 @@ def test_every_line_is_json_of_what_was_logged(tmp_path: Path) -> None:
         log.step(10, {"loss": 0.5, "rate": jnp.float32(0.25), "half": jnp.bfloat16(1.5)})
         log.step(20, {"loss": math.nan, "rate": math.inf, "low": np.float64(-math.inf)})
         log.evaluation(20, "val", metrics)
-    assert [unsealed(strict(line)) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [
+    assert [
+        check_json_checksum(strict(line)) for line in (tmp_path / "log.jsonl").read_text().splitlines()
+    ] == [
         {"step": 10, "loss": 0.5, "rate": 0.25, "half": 1.5},
         {"step": 20, "loss": "NaN", "rate": "Infinity", "low": "-Infinity"},
     ]
@@ -105,7 +107,7 @@ def test_a_run_that_begins_anew_empties_the_log_and_one_that_does_not_write_has_
     assert not (tmp_path / "run").exists()
 
 
-CHANGED = json.dumps(sealed({"step": 1, "loss": 0.5})).replace("0.5", "0.6").encode()
+CHANGED = json.dumps(with_json_checksum({"step": 1, "loss": 0.5})).replace("0.5", "0.6").encode()
 
 
 @pytest.mark.parametrize("line", [b"\0\0\0", b'{"loss": 1}', b"[1]", CHANGED])
@@ -135,7 +137,7 @@ def test_a_run_comes_back_whole_also_where_another_thread_still_writes(tmp_path:
     try:
         for _ in range(200):
             replaced.mkdir()
-            ownership.begin(replaced)
+            owned_files.begin(replaced)
             (replaced / "run.json").write_text("earlier")
             assert bring_back(run) and not replaced.exists()
             assert (run / "run.json").read_text() == "earlier"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.data import evaluation_loader
-from halofeed.trainer.metrics.segmentation import SegmentationMetrics, dice_per_class, hausdorff95
+from halofeed.trainer.metrics import SegmentationMetrics, dice_per_class, hausdorff95
 from halofeed.trainer.tasks.segmentation import Segmentation
 from tests.support.clip_mask_writer import draw_masked, write_masks
 from tests.support.clip_writer import write_folder

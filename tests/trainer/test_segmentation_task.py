@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.losses.overlap import cross_entropy, dice, overlap
+from halofeed.errors import UsageError
+from halofeed.trainer.losses import cross_entropy, dice, overlap
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.segmentation import Segmentation
 from tests.support.training import facts_of

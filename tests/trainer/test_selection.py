@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.box_coder import decode
-from halofeed.trainer.detection.level import Level
+from halofeed.trainer.detection.anchors import Level, decode, retinanet_anchors
 from halofeed.trainer.detection.selection import candidates, select, suppress
 from halofeed.trainer.mesh import constrain, make_mesh
 from tests.support.training import random_boxes, slow_overlap

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from halofeed.loader import Loader
 from halofeed.prep.geometry.resize import displayed_size, resizer, stored_to_file
-from halofeed.trainer.source_boxes import boxes_in_source, coco_results
+from halofeed.trainer.source_grid import boxes_in_source, coco_results
 from tests.support.conversions import run_convert
 from tests.test_end_to_end import read_coco, read_voc
 

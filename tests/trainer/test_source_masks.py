@@ -10,12 +10,12 @@ import SimpleITK
 from numpy.typing import NDArray
 from PIL import Image
 
+from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels.phantom import LABELLED, grid_around
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
+from halofeed.trainer.source_grid import labels_in_source, picture_labels_in_source, write_nifti, write_png
 from tests.support.conversions import run_convert
 from tests.support.phantom import dice, write_phantom
 from tests.support.training import convert_scans
@@ -185,7 +185,7 @@ def test_slabs_give_what_one_piece_gives(monkeypatch):
         record = Grid(shape=(12, 14, 10), affine=affine)
         source = Grid(shape=(30, 25, 22), affine=STRAIGHT.affine @ np.diag([0.43, 0.53, 0.47, 1]))
         whole = labels_in_source(probabilities, record, source)
-        monkeypatch.setattr("halofeed.trainer.source_masks.SLAB_BYTES", 1)
+        monkeypatch.setattr("halofeed.trainer.source_grid.SLAB_BYTES", 1)
         assert np.array_equal(labels_in_source(probabilities, record, source), whole) and whole.any()
         monkeypatch.undo()
 

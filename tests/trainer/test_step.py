@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
+from halofeed.errors import UsageError
 from halofeed.loader.device import Normalization
-from halofeed.schemas.errors import UsageError
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models.classifier import Classifier
 from halofeed.trainer.models.layers import Layers

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
-from halofeed.trainer.detection.box_coder import decode, encode
+from halofeed.trainer.detection.anchors import decode, encode, retinanet_anchors, ssd_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes
 from halofeed.trainer.detection.selection import suppress
-from halofeed.trainer.losses.boxes import huber, smooth_l1
-from halofeed.trainer.losses.focal import sigmoid_focal
+from halofeed.trainer.losses import huber, sigmoid_focal, smooth_l1
 from tests.support.torchvision_oracle import ask
 from tests.support.training import random_boxes
 

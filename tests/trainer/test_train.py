@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from halofeed.schemas.errors import CorruptFileError, JobError, TrainingError, UsageError
+from halofeed.errors import CorruptFileError, JobError, TrainingError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.run_folder import open_run, run_lock
-from halofeed.trainer.shared.facts import DataFacts
+from halofeed.trainer.task import DataFacts
 from halofeed.trainer.train import TrainSummary, train
 from tests.support.training import facts_of, logged, placed
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.distributed import start_processes
 from halofeed.trainer.mesh import activation_spec, constrain, make_mesh
 from halofeed.trainer.platform import configure_platform, platform_environment

@@ -10,14 +10,13 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.mesh import constrain, make_mesh
+from halofeed.trainer.models.convolutions import computed_by_planes, convolve_planes
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.norm import GroupNorm
-from halofeed.trainer.models.planes import computed_by_planes, convolve_planes
 from halofeed.trainer.models.unet import UNet, _Upsampling, halvings, pooled
-from halofeed.trainer.plan.hlo import Module
-from halofeed.trainer.plan.traffic import collectives
+from halofeed.trainer.plan.hlo import Module, collectives
 
 
 def layers_of(dtype="float32", **more):

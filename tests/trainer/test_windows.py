@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.tiles import plan_tiles
+from halofeed.prep.geometry.volume import plan_tiles
 from halofeed.prep.voxels.phantom import grid_around
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.source_masks import labels_in_source
+from halofeed.trainer.source_grid import labels_in_source
 from halofeed.trainer.windows import Blend, Tile, window_weight
 from tests.support.phantom import dice
 from tests.support.training import convert_scans

@@ -1,18 +1,89 @@
-"""Where are a detector's anchors? Boxes of fixed shapes around every position of a feature map.
-
-ymin, xmin +-----------+
-           |     .     |   one of these for every shape, around the center of every position:
-           +-----------+ ymax, xmax   [height, width, anchor, 4], as shares of the image's sides
-"""
+"""Anchors of detectors, and box codes relative to them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A detector's outputs at one level; a model's outputs are a list of these, the finest first.
+
+    Args:
+        class_logits: [batch, height, width, anchor, class], classes without the background.
+        box_codes: [batch, height, width, anchor, 4], of `box_coder`.
+        anchors: float32 [height, width, anchor, 4], ymin, xmin, ymax, xmax as shares of the image's sides.
+    """
+
+    class_logits: jax.Array
+    box_codes: jax.Array
+    anchors: jax.Array
+
+
+SCALES = (10.0, 10.0, 5.0, 5.0)
+"""By what ty, tx, th and tw are multiplied, so that they vary about equally."""
+SMALLEST_SIDE = 1e-8
+"""Added to every side, so that a side of 0 has a logarithm."""
+LARGEST_LOGARITHM = 80.0
+"""Of a decoded side over its anchor's: float32 overflows at 89."""
+
+
+def encode(boxes: jax.Array, anchors: jax.Array) -> jax.Array:
+    """Codes of boxes relative to anchors.
+
+    Args:
+        boxes: [..., 4], ymin, xmin, ymax, xmax.
+        anchors: [..., 4], likewise and in the same units; broadcast against the boxes.
+
+    Returns:
+        [..., 4]: 10 (y - ya) / ha, 10 (x - xa) / wa, 5 log(h / ha), 5 log(w / wa), of centers and sides.
+
+    Source: Ren et al., Faster R-CNN (arXiv 1506.01497), section 3.1.2; scales of the TensorFlow Object Detection API.
+
+    >>> encode(jnp.array([0.2, 0.1, 0.5, 0.5]), jnp.array([0.2, 0.0, 0.5, 0.4])).round(4).tolist()
+    [0.0, 2.5, 0.0, 0.0]
+    """
+    center, side = _center_and_side(boxes)
+    anchor_center, anchor_side = _center_and_side(anchors)
+    side, anchor_side = side + SMALLEST_SIDE, anchor_side + SMALLEST_SIDE
+    shift = (center - anchor_center) / anchor_side
+    return jnp.concatenate([shift, jnp.log(side / anchor_side)], -1) * np.asarray(SCALES, shift.dtype)
+
+
+def decode(codes: jax.Array, anchors: jax.Array) -> jax.Array:
+    """The boxes that codes mean.
+
+    Args:
+        codes: [..., 4], of `encode`.
+        anchors: [..., 4], ymin, xmin, ymax, xmax; of the codes' shape, or one that broadcasts to it.
+
+    Returns:
+        [..., 4]: ymin, xmin, ymax, xmax in the anchors' units, finite for all finite codes up to 1e30.
+
+    >>> decode(jnp.array([0.0, 5.0, 0.0, 0.0]), jnp.array([0.0, 0.0, 1.0, 0.5])).tolist()
+    [0.0, 0.25, 1.0, 0.75]
+    """
+    codes = codes / np.asarray(SCALES, codes.dtype)
+    anchor_center, anchor_side = _center_and_side(anchors)
+    center = codes[..., :2] * anchor_side + anchor_center
+    half = jnp.exp(jnp.minimum(codes[..., 2:], LARGEST_LOGARITHM)) * anchor_side / 2
+    return jnp.concatenate([center - half, center + half], -1)
+
+
+def _center_and_side(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[..., 2] each, y before x."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return (low + high) / 2, high - low
+
 
 LOWEST_LAYER_SCALE = 0.1
 """Of the square anchor of SSD's lowest layer, where that layer has three anchors only."""

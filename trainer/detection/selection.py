@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from halofeed.trainer.detection.box_coder import decode
-from halofeed.trainer.detection.level import Level
+from halofeed.trainer.detection.anchors import Level, decode
 from halofeed.trainer.detection.matcher import overlap
 
 ROW_BLOCKS, COLUMN_BLOCKS = 16, 2

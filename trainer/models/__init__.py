@@ -9,7 +9,7 @@ from typing import Any
 
 from flax import nnx
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.models.classifier import Classifier
 from halofeed.trainer.models.mobilenet import MobileNetClassifier
 from halofeed.trainer.models.resnet import ResNetClassifier

@@ -19,8 +19,8 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.files import open_regular
+from halofeed.errors import UsageError
+from halofeed.system.atomic_files import open_regular
 from halofeed.trainer.models import mobilenet, resnet
 from halofeed.trainer.models.layers import ConvolutionNorm
 from halofeed.trainer.models.mobilenet import MobileNet

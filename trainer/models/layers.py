@@ -1,25 +1,97 @@
-"""Which layers are models put together from, and what does one pass through a model know?"""
+"""How are initial kernels drawn? By NumPy: XLA takes seconds of a CPU to compile the draws of every shape.
+
+What is each layer called in a compiled program? By its place in the model: `pyramid.smoothing.0.convolution`.
+
+Which layers are models put together from, and what does one pass through a model know?
+"""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import constrain, why_whole
-from halofeed.trainer.models.depthwise import convolve_depthwise, is_depthwise
-from halofeed.trainer.models.initial import he_normal, lecun_normal
+from halofeed.trainer.models.convolutions import (
+    VOLUME_CONVOLUTIONS,
+    computed_by_planes,
+    convolve_depthwise,
+    convolve_planes,
+    is_depthwise,
+)
 from halofeed.trainer.models.norm import NORMS, Norm
-from halofeed.trainer.models.planes import VOLUME_CONVOLUTIONS, computed_by_planes, convolve_planes
+
+Initializer = Callable[[jax.Array, Sequence[int], DTypeLike], jax.Array]
+
+
+def normal(deviation: float) -> Initializer:
+    """Kernels of a normal distribution about 0.
+
+    Args:
+        deviation: its standard deviation.
+
+    Returns:
+        an initializer, as Flax takes it: (key, shape, dtype) to an array that only these decide.
+    """
+    return partial(_draw, deviation)
+
+
+def he_normal(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
+    """Kernels whose outputs keep the variance of relu's inputs: a deviation of sqrt(2 / inputs of one output).
+
+    Source: He et al., Delving Deep into Rectifiers (arXiv 1502.01852).
+    """
+    return _draw(math.sqrt(2 / math.prod(shape[:-1])), key, shape, dtype)
+
+
+def lecun_normal(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
+    """Kernels that keep the variance of a linear layer's inputs: a deviation of sqrt(1 / inputs of one output)."""
+    return _draw(math.sqrt(1 / math.prod(shape[:-1])), key, shape, dtype)
+
+
+def _draw(
+    deviation: float, key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32
+) -> jax.Array:
+    if isinstance(key, jax.core.Tracer):
+        # Only shapes are asked for, or somebody draws inside a program of their own.
+        return jax.random.normal(key, shape, dtype) * jnp.asarray(deviation, dtype)
+    words: Any = np.asarray(jax.random.key_data(key))
+    values = np.random.default_rng(words).standard_normal(tuple(shape), np.float64)
+    return jnp.asarray(values * deviation, dtype)
+
+
+_NAME = "name_in_program"
+
+
+def name_layers(model: nnx.Module) -> None:
+    """Have every layer of a model, in place, put its name on the operations that it makes; what it computes stays."""
+    for path, layer in list(nnx.iter_modules(model)):
+        if path and callable(layer):
+            setattr(layer, _NAME, ".".join(map(str, path)))
+            layer.__class__ = _named(type(layer))
+
+
+@functools.cache
+def _named(kind: type[nnx.Module]) -> type[nnx.Module]:
+    def call(layer: Any, *given: Any, **options: Any) -> Any:
+        with jax.named_scope(getattr(layer, _NAME)):
+            return kind.__call__(layer, *given, **options)  # type: ignore[operator]
+
+    return type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
+
 
 Activation = Callable[[jax.Array], jax.Array]
 Padding = str | Sequence[tuple[int, int]]

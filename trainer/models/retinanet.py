@@ -12,13 +12,11 @@ from typing import Any
 import jax
 from flax import nnx
 
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.level import Level
-from halofeed.trainer.models.box_predictor import BoxOutputs, SharedTower
-from halofeed.trainer.models.fpn import FeaturePyramid
+from halofeed.errors import UsageError
+from halofeed.trainer.detection.anchors import Level, retinanet_anchors
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import MobileNet
+from halofeed.trainer.models.pyramid import BoxOutputs, FeaturePyramid, SharedTower
 from halofeed.trainer.models.resnet import ResNet
 
 BACKBONES: dict[str, type[ResNet] | type[MobileNet]] = {"resnet50": ResNet, "mobilenet_v1": MobileNet}

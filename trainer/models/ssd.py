@@ -16,12 +16,10 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from halofeed.trainer.detection.anchors import ssd_anchors
-from halofeed.trainer.detection.level import Level
-from halofeed.trainer.models.box_predictor import BoxOutputs, SharedTower
-from halofeed.trainer.models.initial import normal
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool
+from halofeed.trainer.detection.anchors import Level, ssd_anchors
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, normal
 from halofeed.trainer.models.mobilenet import WIDTH, MobileNet
+from halofeed.trainer.models.pyramid import BoxOutputs, SharedTower
 
 LEVELS = 6
 EXTRA_FEATURES = (512, 256, 256, 128)

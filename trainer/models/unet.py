@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool
 
 AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
@@ -205,7 +205,7 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
     ((1, 2, 2), (2, 2, 2), (2, 2, 2))
     >>> halvings((100, 64), 4)
     Traceback (most recent call last):
-    halofeed.schemas.errors.UsageError: depth=4: height 100 must divide by 8; the nearest that do are 96 and 104
+    halofeed.errors.UsageError: depth=4: height 100 must divide by 8; the nearest that do are 96 and 104
     """
     steps, now = [], [float(size) for size in sizes]
     for _ in range(depth - 1):

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from halofeed.schemas.errors import HalofeedError
-from halofeed.trainer.plan.request import Request
+from halofeed.errors import HalofeedError
+from halofeed.trainer.plan.requests import Request
 
 REFUSED = 3
 """The exit status where a request cannot be: the last line of standard output says why."""
@@ -17,8 +17,7 @@ def main() -> int:
     """Answer one request into the cache."""
     asked = json.loads(sys.stdin.read())
     request = Request.from_json(asked["request"])
-    from halofeed.trainer.plan.answer import answer
-    from halofeed.trainer.plan.cache import Cache
+    from halofeed.trainer.plan.answers import Cache, answer
 
     try:
         answer(request, Cache(Path(asked["cache"])))

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.memory import available_memory
-from halofeed.schemas.stopping import Undone
-from halofeed.trainer.plan.cache import Cache
+from halofeed.errors import UsageError
+from halofeed.system.memory import available_memory
+from halofeed.system.signals import CleanupOnExit
+from halofeed.trainer.plan.answers import Cache
 from halofeed.trainer.plan.child import REFUSED
-from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.topologies import Topology, topology_named
 from halofeed.trainer.platform import TPU_COMPILER, platform_environment
 
@@ -54,7 +54,7 @@ class _Running:
             stderr=subprocess.STDOUT,
             env={**os.environ, **_environment(topology_named(request.topology))},
         )
-        self._undone = Undone(self._process.kill)
+        self._undone = CleanupOnExit(self._process.kill)
         self._undone.__enter__()
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"request": request.to_json(), "cache": str(folder)}).encode())

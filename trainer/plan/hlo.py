@@ -1,15 +1,12 @@
-"""What stands in a compiled program's text: its instructions, their sizes in memory, and where they come from.
-
-The text is XLA's: `%name = shape opcode(operands), attributes, metadata={op_name="..." stack_frame_id=N}`, with tables
-of files, functions and stack frames before the computations.
-"""
+"""Compiled programs as text: instructions, peak memory, traffic between cores."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 _BYTES = {
     **dict.fromkeys(("token", "opaque"), 0),
@@ -220,3 +217,193 @@ def _until_closed(text: str) -> str:
         if not depth:
             return text[:at]
     return text
+
+
+_RENAMES = {
+    *("bitcast", "tuple", "get-tuple-element", "parameter", "constant", "after-all", "optimization-barrier"),
+    *("all-reduce-done", "all-gather-done", "collective-permute-done", "copy-done", "async-done", "while"),
+}
+_MOST_SHOWN = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """The fullest moment.
+
+    Args:
+        bytes: of all arrays that live then, with padding, without the program's arguments.
+        unpadded_bytes: of the same without padding.
+        largest: of these arrays, each with its place.
+    """
+
+    bytes: int
+    unpadded_bytes: int
+    largest: tuple[dict[str, Any], ...]
+
+
+def peak(module: Module) -> Peak:
+    """The fullest moment of a program."""
+    instructions = module.entry_instructions()
+    made = {one.name: one for one in instructions}
+    homes: dict[str, frozenset[str]] = {}
+    last: dict[str, int] = {}
+    for at, one in enumerate(instructions):
+        reads = frozenset().union(*(homes.get(name, frozenset()) for name in one.operands))
+        for name in reads:
+            last[name] = at
+        homes[one.name] = reads if one.opcode in _RENAMES else frozenset({one.name})
+        last[one.name] = at
+    ends: dict[int, list[str]] = {}
+    for name, at in last.items():
+        ends.setdefault(at, []).append(name)
+    alive: set[str] = set()
+    now = most = 0
+    fullest: frozenset[str] = frozenset()
+    sizes = {one.name: _size(one) for one in instructions}
+    for at, one in enumerate(instructions):
+        if one.opcode not in _RENAMES and not one.is_root:
+            alive.add(one.name)
+            now += sizes[one.name][0]
+        if now > most:
+            most, fullest = now, frozenset(alive)
+        for name in ends.get(at, ()):
+            if name in alive:
+                alive.remove(name)
+                now -= sizes[name][0]
+    ordered = sorted(fullest, key=lambda name: -sizes[name][0])
+    return Peak(
+        bytes=most,
+        unpadded_bytes=sum(sizes[name][1] for name in fullest),
+        largest=tuple(_described(module, made[name], sizes[name]) for name in ordered[:_MOST_SHOWN]),
+    )
+
+
+def _size(one: Instruction) -> tuple[int, int]:
+    arrays = [array for array in one.arrays if array.is_in_main_memory]
+    if one.opcode.endswith("-start") and one.opcode != "all-reduce-start":
+        arrays = arrays[len(arrays) // 2 :]
+    return sum(array.padded_bytes for array in arrays), sum(array.bytes for array in arrays)
+
+
+def _described(module: Module, one: Instruction, size: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "arrays": [str(array) for array in one.arrays if array.is_in_main_memory],
+        "bytes": size[0],
+        "unpadded_bytes": size[1],
+        **module.origin_of(one),
+    }
+
+
+KINDS = {
+    "collective-permute": "halos",
+    "all-reduce": "all-reduces",
+    "reduce-scatter": "all-reduces",
+    "all-gather": "gathers",
+    "all-to-all": "gathers",
+    "ragged-all-to-all": "gathers",
+    "collective-broadcast": "gathers",
+}
+"""What a collective is called here, by its opcode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One exchange between cores.
+
+    Args:
+        kind: of `KINDS`.
+        opcode: XLA's.
+        result: its array, or the largest of several.
+        result_bytes: of all its arrays, on a core, without padding.
+        sent_bytes: out of a core, all times that it runs: of sums and gathers as a ring of the group's cores sends
+            them, the least that any way can.
+        cores: of a group.
+        times: how often it runs in a step.
+        layer: its name in the model.
+        place: the function and line that made it.
+        operation: JAX's name of the operation.
+    """
+
+    kind: str
+    opcode: str
+    result: str
+    result_shape: tuple[int, ...]
+    result_bytes: int
+    sent_bytes: float
+    cores: int
+    times: int
+    layer: str
+    place: str
+    operation: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {**asdict(self), "result_shape": list(self.result_shape)}
+
+
+def collectives(module: Module, devices: int) -> list[Collective]:
+    """Every collective of a program, those that send most first."""
+    return sorted(_found(module, devices), key=lambda one: -one.sent_bytes)
+
+
+def _found(module: Module, devices: int) -> Iterator[Collective]:
+    trips = _trips(module)
+    for one in module.instructions:
+        opcode = one.opcode.removesuffix("-start")
+        if opcode not in KINDS:
+            continue
+        arrays = [array for array in one.arrays if array.shape or not one.opcode.endswith("-start")]
+        if one.opcode.endswith("-start") and opcode != "all-reduce":
+            arrays = arrays[len(arrays) // 2 :]  # before them stand the operands
+        size = sum(array.bytes for array in arrays)
+        if not size:
+            continue
+        cores = _group(one, devices)
+        times = trips.get(one.computation, 1)
+        largest = max(arrays, key=lambda array: array.bytes)
+        yield Collective(
+            kind=KINDS[opcode],
+            opcode=opcode,
+            result=str(largest),
+            result_shape=largest.shape,
+            result_bytes=size,
+            sent_bytes=_sent(opcode, size, cores) * times,
+            cores=cores,
+            times=times,
+            **module.origin_of(one),
+        )
+
+
+def _sent(opcode: str, size: int, cores: int) -> float:
+    others = (cores - 1) / cores
+    if opcode == "all-reduce":
+        return 2 * others * size
+    if opcode == "reduce-scatter":
+        return (cores - 1) * size
+    return size if opcode in ("collective-permute", "collective-broadcast") else others * size
+
+
+def _group(instruction: Instruction, devices: int) -> int:
+    """How many cores a collective joins.
+
+    XLA writes groups as lists, as a reshaped count, or as axes of a mesh.
+    """
+    text = instruction.text
+    if found := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
+        return len(found[1].split(","))
+    if found := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
+        return int(found[2])
+    if found := re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", text):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", found[1])}
+        return math.prod(sizes.get(name, 1) for name in re.findall(r"'([^']+)'", found[2]))
+    return devices
+
+
+def _trips(module: Module) -> dict[str, int]:
+    """How often each loop's body runs, where the compiler knows it."""
+    found = {}
+    for one in module.instructions:
+        body, times = re.search(r"body=%?([\w.-]+)", one.text), re.search(r"trips=(\d+)", one.text)
+        if one.opcode == "while" and body and times:
+            found[body[1]] = int(times[1])
+    return found

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.shared.facts import DataFacts
-from halofeed.trainer.shared.task import Task
+from halofeed.errors import UsageError
+from halofeed.trainer.task import DataFacts, Task
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
 from halofeed.trainer.tasks.segmentation import Segmentation

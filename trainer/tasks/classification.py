@@ -11,7 +11,7 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from halofeed.trainer.shared.task import Batch, Host, Metrics, mean_over_valid, valid_host, valid_rows
+from halofeed.trainer.task import Batch, Host, Metrics, mean_over_valid, valid_host, valid_rows
 
 
 @dataclass(frozen=True, kw_only=True)

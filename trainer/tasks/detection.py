@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.detection.box_coder import encode
-from halofeed.trainer.detection.level import Level
+from halofeed.errors import UsageError
+from halofeed.trainer.detection.anchors import Level, encode
 from halofeed.trainer.detection.matcher import IGNORED, Matcher, match_boxes, split_alike, take
 from halofeed.trainer.detection.selection import select
-from halofeed.trainer.losses.boxes import BOX_LOSSES
-from halofeed.trainer.losses.focal import sigmoid_focal
-from halofeed.trainer.metrics.coco import CocoMetrics
-from halofeed.trainer.shared.task import Batch, Metrics, valid_rows
+from halofeed.trainer.losses import BOX_LOSSES, sigmoid_focal
+from halofeed.trainer.metrics import CocoMetrics
+from halofeed.trainer.task import Batch, Metrics, valid_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from halofeed.schemas.errors import UsageError
-from halofeed.trainer.losses.overlap import OVERLAP_LOSSES, cross_entropy, overlap, sum_over_rows
-from halofeed.trainer.metrics.segmentation import SegmentationMetrics
-from halofeed.trainer.shared.task import Batch, Metrics, mean_over_valid, valid_rows
+from halofeed.errors import UsageError
+from halofeed.trainer.losses import OVERLAP_LOSSES, cross_entropy, overlap, sum_over_rows
+from halofeed.trainer.metrics import SegmentationMetrics
+from halofeed.trainer.task import Batch, Metrics, mean_over_valid, valid_rows
 
 CROSS_ENTROPY = "cross_entropy"
 INCLUDE = {

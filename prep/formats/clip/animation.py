@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, WebPImagePlugin
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
     Clip,
     ClipOptions,
@@ -22,7 +23,7 @@ from halofeed.prep.formats.clip.clip import (
     time_stamps,
 )
 from halofeed.prep.formats.picture import FORMATS, ReadOptions
-from halofeed.prep.formats.picture.gif import (
+from halofeed.prep.formats.picture.gif_webp_bmp import (
     EXTENSION,
     GRAPHIC_CONTROL,
     TRAILER,
@@ -30,14 +31,14 @@ from halofeed.prep.formats.picture.gif import (
     frame_end,
     next_frame,
     palette_bytes,
+    riff_chunks,
+    stored_size,
 )
 from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with
 from halofeed.prep.formats.picture.pixels import convert
 from halofeed.prep.formats.picture.png import SIGNATURE, read_header
 from halofeed.prep.formats.picture.table import begins
-from halofeed.prep.formats.picture.webp import riff_chunks, stored_size
-from halofeed.schemas.errors import SourceError
 
 UNSAID_MS = 100
 """How long a frame without a duration is shown, as browsers do."""

@@ -1,8 +1,7 @@
 """Which clips are read, and how one path becomes a clip.
 
-A new container is one file beside this one, one line in CONTAINERS, and its extensions in `prep/sources/names.py`. The
-formats of pictures that can move come from `halofeed.prep.formats.picture`. OpenCV's decoder is loaded with the first
-video.
+A new container is one line in CONTAINERS, and its extensions in `prep/sources/file_names.py`. The formats of pictures
+that can move come from `halofeed.prep.formats.picture`. OpenCV's decoder is loaded with the first video.
 """
 
 from __future__ import annotations
@@ -10,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.animation import READERS, animation_format, open_animation
-from halofeed.prep.formats.clip.avi import read_avi
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
-from halofeed.prep.formats.clip.container import Container
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions, Container
+from halofeed.prep.formats.clip.containers import read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.clip.frame_folder import open_frame_folder
-from halofeed.prep.formats.clip.matroska import read_matroska
-from halofeed.prep.formats.clip.mp4 import read_mp4
 from halofeed.prep.formats.picture.image import undecodable
 from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED, begins, recognized
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import with_margin
-from halofeed.schemas.errors import SourceError
+from halofeed.system.memory import with_margin
 
 # Name: (what the file's bytes begin with, how its container is read). A "." stands for any byte.
 CONTAINERS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], Container]]] = {

@@ -1,8 +1,4 @@
-"""How single values are taken out of the DICOM files that hold masks.
-
-Values are converted here and not by pydicom: its conversion warns of odd values in words that hold the value, and
-takes minutes for the millions of coordinates of a structure set.
-"""
+"""Values of single elements of DICOM files that hold masks, and the scan that a mask refers to."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pydicom
@@ -25,13 +21,14 @@ from pydicom.dataset import Dataset
 from pydicom.errors import BytesLengthException, InvalidDicomError
 from pydicom.valuerep import TEXT_VR_DELIMS
 
-from halofeed.prep.formats.dicom.bytes import read_file
-from halofeed.prep.formats.dicom.headers import damaged, named
-from halofeed.prep.geometry.scan import Finding
+from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.header_fields import HeaderFields, linked
+from halofeed.prep.formats.dicom.headers import damaged, named, read_file
+from halofeed.prep.geometry.scan import Finding, Origin
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import Need, unlimited, with_margin
-from halofeed.prep.voxels.merge import OVERLAP_CURE
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
+from halofeed.system.memory import Need, unlimited, with_margin
 
 PARSE_FAILURES = (
     AttributeError,
@@ -259,3 +256,86 @@ def left_out(names: Mapping[int, str], kept: Mapping[int, str]) -> list[Finding]
     """What is said of the classes that a user's choice leaves out of a mask."""
     others = [name for number, name in names.items() if number not in kept]
     return [Finding.noted("classes left out by choice", ", ".join(others[:20]))] if others else []
+
+
+MaskDataset: TypeAlias = Any
+"""pydicom's."""
+FRAME_OF_STRUCTURE, STRUCTURES, STRUCTURE_CONTOURS, CONTOURS = 0x30060024, 0x30060020, 0x30060039, 0x30060040
+DERIVATIONS, SOURCE_IMAGES = 0x00089124, 0x00082112
+ANOTHER_SCAN = "label was drawn on another scan"
+_CURE = (
+    "pair it with the scan that it was drawn on, which --layout dicom finds, or say --mask-references ignore"
+)
+
+
+def origin_of(images: Iterable[HeaderFields]) -> Origin:
+    """What masks of these images refer to."""
+    some = list(images)
+    return Origin(
+        series=frozenset(facts.link[0] for facts in some) - {b""},
+        frames=frozenset(facts.link[1] for facts in some) - {b""},
+        images=frozenset(facts.uid for facts in some) - {b""},
+    )
+
+
+def check_drawn_on(dataset: MaskDataset, scan: Origin) -> None:
+    """Refuse a mask that names another scan.
+
+    Raises:
+        SourceError: it names images, a series or a frame of reference, and these are not the scan's.
+    """
+    series = list(_referenced_series(dataset))
+    images = {linked(uid) for uid in _images(dataset, series)} - {b""}
+    if images and scan.images:
+        if not images & scan.images:
+            raise _refused(
+                f"none of the {len(images)} images that it names (ReferencedSOPInstanceUID) is the scan's"
+            )
+        return
+    uids = [uid for uid in (raw_value(item, headers.SERIES_UID) for item in series) if linked(uid)]
+    if uids and scan.series and not scan.series & set(map(linked, uids)):
+        raise _refused("the series that it names (SeriesInstanceUID) is not the scan's")
+    frames = {linked(uid) for uid in _frames(dataset)} - {b""}
+    if not uids and frames and scan.frames and not frames & scan.frames:
+        raise _refused("its frame of reference (FrameOfReferenceUID) is not the scan's")
+
+
+def _refused(detail: str) -> SourceError:
+    return SourceError("annotation", ANOTHER_SCAN, f"{detail}; {_CURE}")
+
+
+def _referenced_series(dataset: MaskDataset) -> Iterator[MaskDataset]:
+    """What the file says of each series that it refers to."""
+    yield from items(dataset, headers.REFERENCED_SERIES)
+    for frame in items(dataset, headers.RT_FRAMES):
+        for study in items(frame, headers.RT_STUDIES):
+            yield from items(study, headers.RT_SERIES)
+
+
+def _images(dataset: MaskDataset, series: Iterable[MaskDataset]) -> set[bytes]:
+    """The UIDs of the images that the file names: beside the series, else in its frames or contours."""
+    found = set(_named(series, (headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES)))
+    if found:
+        return found
+    groups = [*items(dataset, headers.SHARED_GROUPS), *items(dataset, headers.FRAME_GROUPS)]
+    derivations = [item for group in (dataset, *groups) for item in items(group, DERIVATIONS)]
+    found = set(_named((dataset, *derivations), (SOURCE_IMAGES,)))
+    for structure in items(dataset, STRUCTURE_CONTOURS):
+        found.update(_named(items(structure, CONTOURS), (headers.CONTOUR_IMAGES,)))
+    return found
+
+
+def _named(holders: Iterable[MaskDataset], tags: Iterable[int]) -> Iterator[bytes]:
+    for holder in holders:
+        for tag in tags:
+            for image in items(holder, tag):
+                yield raw_value(image, headers.REFERENCED_INSTANCE)
+
+
+def _frames(dataset: MaskDataset) -> Iterator[bytes]:
+    """The UIDs of the frames of reference in which the file's masks lie."""
+    yield raw_value(dataset, headers.FRAME_OF_REFERENCE)
+    for frame in items(dataset, headers.RT_FRAMES):
+        yield raw_value(frame, headers.FRAME_OF_REFERENCE)
+    for structure in items(dataset, STRUCTURES):
+        yield raw_value(structure, FRAME_OF_STRUCTURE)

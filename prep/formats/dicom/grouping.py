@@ -9,28 +9,40 @@ from itertools import chain
 
 import numpy as np
 
-from halofeed.prep.formats.dicom.bytes import read_file, read_start
-from halofeed.prep.formats.dicom.facts import LOCALIZER_WORDS, MOSAIC, FileFacts, facts_of
+from halofeed.errors import Problem, SourceError
+from halofeed.prep.formats.dicom.header_fields import LOCALIZER_WORDS, MOSAIC, HeaderFields, header_fields
 from halofeed.prep.formats.dicom.headers import (
     HeaderContinuesError,
     checksum_before,
     media_class,
+    read_file,
     read_header,
+    read_start,
 )
-from halofeed.prep.formats.dicom.identity import folders_disagree, separate
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, kind_of_class
-from halofeed.prep.formats.dicom.mosaic import split_mosaic
-from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, SPACING_TOLERANCE, axes_of, lacking
-from halofeed.prep.formats.dicom.volumes import Slice, Volumes, positions_of, split_volumes, thickness_of
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.dicom.pixels import split_mosaic
+from halofeed.prep.formats.dicom.series_splitting import (
+    Slice,
+    Volumes,
+    folders_disagree,
+    positions_of,
+    separate,
+    split_volumes,
+    thickness_of,
+)
+from halofeed.prep.formats.dicom.slice_geometry import (
+    ORIENTATION_TOLERANCE,
+    SPACING_TOLERANCE,
+    axes_of,
+    lacking,
+)
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
-from halofeed.prep.sources.volume_files import common_folder, folder_of
-from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
-from halofeed.schemas.errors import Problem, SourceError
 
 HEAD_BYTES = 1 << 16
 """How much of a file is read for its header; all of it where the header is longer."""
-Images = list[tuple[str, FileFacts]]
+Images = list[tuple[str, HeaderFields]]
 """Files, each with what it says."""
 
 
@@ -47,7 +59,7 @@ class Series:
         members: the files, sorted along the normal of the slices, then by path; all of the series where one of them
             holds slices of several scans; () where they are `stored`.
         stored: the name under which its slices are kept, a digest of the files' names and sizes, and one of their
-            stamps; see `halofeed.prep.formats.dicom.found`.
+            stamps; see `halofeed.prep.formats.dicom.series_listing`.
         first: the first of the files by name.
         folder: that holds all of them.
         folders: in which they lie.
@@ -141,7 +153,7 @@ class Apart:
 
 def _facts_in(
     files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
-) -> FileFacts:
+) -> HeaderFields:
     """What one file says, from its first bytes where they suffice; SourceError where it is no DICOM, or damaged."""
     head, complete, packed = start
     try:
@@ -149,7 +161,7 @@ def _facts_in(
     except HeaderContinuesError:
         header, body = read_header(read_file(files, path))
     facts = replace(
-        facts_of(header, policy),
+        header_fields(header, policy),
         packed=packed,
         file_bytes=files.size(path),
         header_checksum=checksum_before(header.pixels, body),
@@ -159,7 +171,7 @@ def _facts_in(
     return facts
 
 
-def _kind_of(facts: FileFacts) -> str:
+def _kind_of(facts: HeaderFields) -> str:
     """ "image" for what may be a slice of a volume, else why it is none."""
     if facts.kind != IMAGE:
         return facts.kind
@@ -232,7 +244,7 @@ def read_headers(
     return by_series, apart
 
 
-def images_of(found: Iterable[tuple[str, FileFacts]]) -> Images:
+def images_of(found: Iterable[tuple[str, HeaderFields]]) -> Images:
     """Those of a series' files that may be its slices."""
     return [(path, facts) for path, facts in found if facts.kind == IMAGE]
 
@@ -248,7 +260,7 @@ def _alike(first: Slice, second: Slice) -> bool:
     return all(abs(one - other) <= SPACING_TOLERANCE * abs(one) for one, other in pairs)
 
 
-def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
+def _stacks(images: Sequence[tuple[str, HeaderFields]]) -> list[Volumes]:
     """The images of one series, in stacks of one size, orientation and pixel spacing, and those in volumes."""
     stacks: list[list[Slice]] = []
     for path, facts in images:
@@ -263,7 +275,7 @@ def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
     return [split_volumes(stack) for stack in stacks]
 
 
-def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) -> list[FoundScan]:
+def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy) -> list[FoundScan]:
     """The scans of one series."""
     found = []
     for group in separate(images, policy):

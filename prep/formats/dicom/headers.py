@@ -1,15 +1,4 @@
-"""What is read of a DICOM file's header: the tags that a volume needs, as bytes, and where the pixels begin.
-
-Nothing else is looked at, so no name, date or description can reach a message, and there is nothing to warn
-about. pydicom decodes the pixels; its header reader is not used, because its warnings quote what they read,
-into logs and into filters that all threads share. The tests compare the two on every file.
-
-    preamble 128 | DICM | group 2, always explicit little endian | data set in the transfer syntax
-    element: tag 4 | [VR 2 | length 2 or 2 + 4] or [length 4] | value
-    sequence: items (FFFE,E000), each of known length or ended by (FFFE,E00D); the whole by (FFFE,E0DD)
-
-Source: DICOM PS3.5, sections 7 and A; PS3.10, section 7.
-"""
+"""Reader of DICOM headers: the elements that a volume needs, as bytes, and where the pixels begin."""
 
 from __future__ import annotations
 
@@ -23,7 +12,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Union
 
-from halofeed.schemas.errors import SourceError
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.streams import MAGIC, MOST_PER_BYTE, OUTPUT_BYTES, open_stream
+from halofeed.prep.sources.files import SourceFiles
+
+MAX_UNPACKED_BYTES = 1 << 31
+GZIP_FORMAT = 31
+
+
+def most_unpacked(byte_count: int) -> int:
+    """What so many bytes of a compressed file can become at most."""
+    return min(MOST_PER_BYTE * byte_count, MAX_UNPACKED_BYTES)
+
+
+def read_file(files: SourceFiles, path: str) -> bytes:
+    """The bytes of a DICOM file, unpacked where they are gzip.
+
+    Raises:
+        SourceError: it cannot be read, is damaged gzip, or has more than `MAX_UNPACKED_BYTES` when unpacked.
+    """
+    data = files.read(path)
+    if not data.startswith(MAGIC):
+        return data
+    stream, found = open_stream(data), io.BytesIO()  # which gives its bytes away without a copy
+    piece = memoryview(bytearray(OUTPUT_BYTES))
+    while filled := stream.read_into(piece):
+        found.write(piece[:filled])
+        if found.tell() > MAX_UNPACKED_BYTES:
+            raise SourceError("read", "DICOM file is too large", f"over {MAX_UNPACKED_BYTES} bytes unpacked")
+    return found.getvalue()
+
+
+def read_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, bool]:
+    """The first bytes of a DICOM file, whether they are all of it, and whether it is packed.
+
+    Raises:
+        SourceError: it cannot be read, or is damaged gzip.
+    """
+    head = files.head(path, size)
+    if not head.startswith(MAGIC):
+        return head, len(head) < size, False
+    stream = zlib.decompressobj(GZIP_FORMAT)
+    try:
+        found = stream.decompress(head, size)
+    except zlib.error as error:
+        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
+    return found, stream.eof and len(found) < size, True
+
 
 Elements = Mapping[int, Union["Element", "tuple[Elements, ...]"]]
 

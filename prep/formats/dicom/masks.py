@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from halofeed.prep.formats.dicom.elements import Parsed, read_dataset, text, transfer_syntax
-from halofeed.prep.formats.dicom.frames import TOLERANCE
+from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom.elements import Parsed, check_drawn_on, read_dataset, text, transfer_syntax
 from halofeed.prep.formats.dicom.headers import EXPLICIT_BIG, SOP_CLASS
 from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, kind_of_class, name_of
-from halofeed.prep.formats.dicom.mask_references import check_drawn_on
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
+from halofeed.prep.formats.dicom.slice_geometry import TOLERANCE
 from halofeed.prep.geometry.scan import Grid, Mask, Origin
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import Need, unlimited, with_margin
-from halofeed.schemas.errors import SourceError
+from halofeed.system.memory import Need, unlimited, with_margin
 
 
 def open_dicom_mask(

@@ -1,12 +1,10 @@
-"""How the stored values of one frame are decoded: uncompressed by NumPy, compressed by pydicom and its plug-ins.
-
-Every size is checked before anything of that size is made: uncompressed pixels against the bytes at hand, a
-compressed frame's own header against the file's, and its size against its bytes.
-"""
+"""Decoder of the stored values of DICOM frames, and of Siemens' mosaics."""
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,18 +14,161 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.encaps import encapsulate
 from pydicom.pixels.decoders.base import get_decoder
+from rle.rle import decode_segment
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import unheard
-from halofeed.prep.formats.dicom.facts import FileFacts, PixelFormat
-from halofeed.prep.formats.dicom.headers import PixelPlace
-from halofeed.prep.formats.dicom.run_lengths import (
-    check_run_lengths,
-    damaged_pixels,
-    decode_run_lengths,
-    too_short,
-)
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
+from halofeed.prep.formats.dicom.headers import Elements, PixelPlace
+from halofeed.prep.formats.dicom.slice_geometry import axes_of
+
+HEADER_BYTES = 64
+
+
+def damaged_pixels(detail: str) -> SourceError:
+    """The error of pixel data that is not what its header says."""
+    return SourceError("decode", "pixel data is damaged", detail)
+
+
+def too_short(detail: str) -> SourceError:
+    """The error of pixel data that ends early."""
+    return SourceError("decode", "pixel data is truncated", detail)
+
+
+def check_run_lengths(frame: bytes, planes: int) -> list[int]:
+    """Where each piece of a frame begins, and where the last one ends.
+
+    Raises:
+        SourceError: the header is not one of `planes` pieces in order.
+    """
+    count, *offsets = np.frombuffer(frame[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), "<u4").tolist()
+    if count != planes or offsets[0] != HEADER_BYTES or offsets[:planes] != sorted(set(offsets[:planes])):
+        raise damaged_pixels(f"run lengths of {count} planes, expected {planes}")
+    if offsets[planes - 1] >= len(frame):
+        raise too_short(f"run lengths from byte {offsets[planes - 1]} of {len(frame)}")
+    return [*offsets[:planes], len(frame)]
+
+
+def decode_run_lengths(frame: bytes, planes: int, size: tuple[int, int]) -> NDArray[np.unsignedinteger]:
+    """The pixels [row, column] of a frame, of `planes` bytes each, unsigned.
+
+    Raises:
+        SourceError: the header, or the runs, are not those of so many pixels; zeros behind them are padding.
+    """
+    places = check_run_lengths(frame, planes)
+    count = size[0] * size[1]
+    pixels = np.empty((count, planes), np.uint8)
+    for plane in range(planes):
+        try:
+            decoded = bytes(decode_segment(frame[places[plane] : places[plane + 1]]))
+        except ValueError as error:
+            raise damaged_pixels("the last run ends after the end") from error
+        if len(decoded) < count or any(decoded[count:]):
+            raise damaged_pixels(f"run lengths of {len(decoded)} values, expected {count}")
+        pixels[:, planes - 1 - plane] = np.frombuffer(decoded, np.uint8, count)
+    return pixels.view(f"<u{planes}").reshape(size)
+
+
+MAGIC, MOST_TAGS, TAG_BYTES, ITEM_BYTES = b"SV10", 1000, 84, 16
+NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
+NORMAL_TOLERANCE = 1e-3
+
+
+def split_mosaic(elements: Elements, facts: HeaderFields) -> HeaderFields | None:
+    """The facts of a mosaic with a frame for each of its slices; None where its header does not place them."""
+    if facts.format is None or len(facts.frames) != 1:
+        return None
+    csa = _csa_values(elements)
+    count = int(csa.get("NumberOfImagesInMosaic", (0.0,))[0])
+    frame, normal, spacing = facts.frames[0], csa.get("SliceNormalVector", ()), _spacing(elements)
+    side = math.isqrt(count - 1) + 1 if count > 0 else 0
+    rows, columns = facts.format.size
+    if (
+        not side
+        or rows % side
+        or columns % side
+        or len(normal) != 3
+        or spacing is None
+        or frame.position_mm is None
+        or frame.orientation is None
+        or frame.spacing_mm is None
+    ):
+        return None
+    try:
+        along_row, along_column, across = axes_of(frame.orientation)
+    except SourceError:
+        return None
+    step = np.array(normal)
+    if min(np.abs(step - across).max(), np.abs(step + across).max()) > NORMAL_TOLERANCE:
+        return None
+    size = rows // side, columns // side
+    origin = np.array(frame.position_mm)
+    origin = origin + along_row * frame.spacing_mm[1] * (columns - size[1]) / 2
+    origin = origin + along_column * frame.spacing_mm[0] * (rows - size[0]) / 2
+    frames = tuple(
+        replace(frame, position_mm=tuple((origin + index * spacing * step).tolist()))
+        for index in range(count)
+    )
+    return replace(facts, format=replace(facts.format, size=size), frames=frames, tiles=side)
+
+
+def whole_image(facts: HeaderFields) -> HeaderFields:
+    """The facts of a file as its pixels are stored: a mosaic as one frame."""
+    if facts.tiles is None:
+        return facts
+    rows, columns = facts.stored.size
+    stored = replace(facts.stored, size=(rows * facts.tiles, columns * facts.tiles))
+    return replace(facts, format=stored, frames=facts.frames[:1], tiles=None)
+
+
+def tile_at(index: int, tiles: int, stored: PixelFormat) -> tuple[slice, slice]:
+    """The rows and columns of a slice in its mosaic.
+
+    >>> stored = PixelFormat(size=(4, 5), samples=1, photometric="", bits_allocated=16, bits_stored=16, high_bit=15,
+    ...     signed=False, padding=None)
+    >>> tile_at(5, 3, stored)
+    (slice(4, 8, None), slice(10, 15, None))
+    """
+    rows, columns = stored.size
+    top, left = index // tiles * rows, index % tiles * columns
+    return slice(top, top + rows), slice(left, left + columns)
+
+
+def _spacing(elements: Elements) -> float | None:
+    try:
+        spacing = headers.number(elements, headers.SPACING_BETWEEN_SLICES)
+    except SourceError:
+        return None
+    return spacing if spacing is not None and spacing > 0 else None
+
+
+def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
+    """The two values of Siemens' header that place the slices; empty where it has another form."""
+    data = headers.identifier(elements, headers.CSA_IMAGE_HEADER)
+    if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER" or data[:4] != MAGIC:
+        return {}
+    found: dict[str, tuple[float, ...]] = {}
+    try:
+        (tags,) = struct.unpack_from("<I", data, 8)
+        offset = 16
+        for _ in range(min(tags, MOST_TAGS)):
+            name = data[offset : offset + 64].split(b"\0")[0].decode("latin-1")
+            items = struct.unpack_from("<i", data, offset + 76)[0]
+            offset += TAG_BYTES
+            values = []
+            for _ in range(items):
+                length = struct.unpack_from("<4i", data, offset)[1]
+                number = NUMBER.fullmatch(data[offset + ITEM_BYTES : offset + ITEM_BYTES + length])
+                if number:
+                    values.append(float(number[1]))
+                offset += ITEM_BYTES + (max(length, 0) + 3) // 4 * 4
+            if values and name in ("NumberOfImagesInMosaic", "SliceNormalVector"):
+                found[name] = tuple(values)
+    except struct.error:
+        return {}
+    return found
+
 
 RUN_LENGTHS = "1.2.840.10008.1.2.5"
 PLUGINS: Mapping[str, tuple[str, str]] = {
@@ -221,7 +362,7 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     return [pieces[start:stop] for start, stop in pairwise(cuts)]
 
 
-def _decode(frame: bytes, facts: FileFacts) -> tuple[NDArray[Any], int]:
+def _decode(frame: bytes, facts: HeaderFields) -> tuple[NDArray[Any], int]:
     """The decoded frame, and by how much its values may be off by its own word."""
     (family, plugin), stored = PLUGINS[facts.syntax], facts.stored
     found = _check_codestream(frame, family, stored)
@@ -266,7 +407,7 @@ class FrameReader:
         SourceError: the pixels are of an unsupported kind, or shorter than the header says.
     """
 
-    def __init__(self, body: bytes, facts: FileFacts) -> None:
+    def __init__(self, body: bytes, facts: HeaderFields) -> None:
         self._place = check_pixels(facts, len(body))
         self._body, self._facts = body, facts
         is_packed = facts.syntax in PLUGINS
@@ -314,7 +455,7 @@ def values_of(words: NDArray[Any], stored: PixelFormat) -> NDArray[Any]:
     return np.asarray(raised >> raised.dtype.type(above + below) if above + below else raised)
 
 
-def check_pixels(facts: FileFacts, byte_count: int | None) -> PixelPlace:
+def check_pixels(facts: HeaderFields, byte_count: int | None) -> PixelPlace:
     """Where the pixels of an image lie; refused before they are read where they cannot be what the header says.
 
     Args:

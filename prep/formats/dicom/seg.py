@@ -14,6 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 from pydicom.pixels.decoders.base import get_decoder
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import (
     Parsed,
@@ -31,14 +32,18 @@ from halofeed.prep.formats.dicom.elements import (
     unheard,
     unsigned_short,
 )
-from halofeed.prep.formats.dicom.frames import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
 from halofeed.prep.formats.dicom.headers import damaged
 from halofeed.prep.formats.dicom.kinds import name_of
-from halofeed.prep.formats.dicom.pixels import PLUGINS, RUN_LENGTHS, START_OF_FRAME, UNCOMPRESSED
-from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
+from halofeed.prep.formats.dicom.pixels import (
+    PLUGINS,
+    RUN_LENGTHS,
+    START_OF_FRAME,
+    UNCOMPRESSED,
+    decode_run_lengths,
+)
+from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.schemas.errors import SourceError
 
 TYPE, MAXIMUM_FRACTION, FRACTION_TYPE, PIXEL_DATA = 0x00620001, 0x0062000E, 0x00620010, 0x7FE00010
 SEGMENTS, SEGMENT_NUMBER, SEGMENT_LABEL = 0x00620002, 0x00620004, 0x00620005

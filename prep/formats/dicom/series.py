@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.dicom.bytes import most_unpacked, read_file
-from halofeed.prep.formats.dicom.facts import FileFacts
-from halofeed.prep.formats.dicom.found import FoundFiles
-from halofeed.prep.formats.dicom.frames import LPS_TO_RAS
+from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom.elements import origin_of
 from halofeed.prep.formats.dicom.grouping import (
     Apart,
     FoundScan,
@@ -32,11 +30,26 @@ from halofeed.prep.formats.dicom.grouping import (
     too_few_slices,
     wrong_scan,
 )
-from halofeed.prep.formats.dicom.headers import DEFLATED, MAX_INFLATED_BYTES, body_of, checksum_before
-from halofeed.prep.formats.dicom.mask_references import origin_of
-from halofeed.prep.formats.dicom.mosaic import tile_at, whole_image
-from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, values_of
-from halofeed.prep.formats.dicom.slices import (
+from halofeed.prep.formats.dicom.header_fields import HeaderFields
+from halofeed.prep.formats.dicom.headers import (
+    DEFLATED,
+    MAX_INFLATED_BYTES,
+    body_of,
+    checksum_before,
+    most_unpacked,
+    read_file,
+)
+from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, tile_at, values_of, whole_image
+from halofeed.prep.formats.dicom.series_listing import ListingRecords
+from halofeed.prep.formats.dicom.series_splitting import (
+    Slice,
+    overlapping,
+    passes_alternate,
+    positions_of,
+    thickness_of,
+)
+from halofeed.prep.formats.dicom.slice_geometry import (
+    LPS_TO_RAS,
     ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     SlicePlan,
@@ -46,20 +59,12 @@ from halofeed.prep.formats.dicom.slices import (
     refused,
 )
 from halofeed.prep.formats.dicom.values import EXACT_DTYPES, ValuePlan, apply_values, plan_values
-from halofeed.prep.formats.dicom.volumes import (
-    Slice,
-    overlapping,
-    passes_alternate,
-    positions_of,
-    thickness_of,
-)
-from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.prep.formats.volume.streams import MOST_PER_BYTE
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
 from halofeed.prep.geometry.volume import grids_agree
+from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import CHANGED, SourceFiles
-from halofeed.prep.sources.volume_files import folder_of
-from halofeed.schemas.errors import SourceError
 
 __all__ = ["Apart", "Series", "group_series", "open_series"]
 
@@ -94,7 +99,7 @@ class _Frames:
         """The stored values of one slice."""
         return values_of(self.words(part)[0], part.facts.stored)
 
-    def _opened(self, path: str, facts: FileFacts) -> FrameReader:
+    def _opened(self, path: str, facts: HeaderFields) -> FrameReader:
         body = body_of(read_file(self._files, path), facts.syntax)
         if checksum_before(facts.pixels, body) != facts.header_checksum:
             raise SourceError("read", CHANGED, "")
@@ -103,7 +108,7 @@ class _Frames:
 
 def open_series(
     files: SourceFiles,
-    members: Iterable[str] | FoundFiles,
+    members: Iterable[str] | ListingRecords,
     policy: SeriesPolicy | None = None,
     volume: tuple[int, int, str] | None = None,
 ) -> Scan:
@@ -124,7 +129,7 @@ def open_series(
         SourceError: no series, several of them, or one that is no volume, is damaged, or is refused by policy.
     """
     policy = policy or SeriesPolicy()
-    if isinstance(members, FoundFiles):
+    if isinstance(members, ListingRecords):
         parts, apart = [members.images], list[Apart]()
     else:
         by_series, apart = read_headers(files, members, policy)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.dicom.facts import FileFacts, PixelFormat, Rescale
+from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat, Rescale
 from halofeed.prep.formats.dicom.pixels import values_of
-from halofeed.prep.formats.dicom.volumes import Slice
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.dicom.series_splitting import Slice
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
-from halofeed.schemas.errors import SourceError
 
 AIR_HU = -1000.0
 TISSUE_HU = (-900.0, 3000.0)
@@ -212,7 +212,7 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
     )
 
 
-def _is_declared(corners: Sequence[int], files: Sequence[FileFacts]) -> bool:
+def _is_declared(corners: Sequence[int], files: Sequence[HeaderFields]) -> bool:
     """Whether the stored values at the corners are padding by the header's word."""
     ranges = [padding_range(facts.stored) for facts in files if facts.stored.padding]
     return any(low <= min(corners) and max(corners) <= high for low, high in ranges)

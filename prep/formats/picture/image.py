@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import displayed_size
-from halofeed.schemas.errors import SourceError, UsageError
 
 # uint8 or uint16; each docstring says the axes.
 Pixels = NDArray[Any]
@@ -46,7 +46,7 @@ class ReadOptions:
 
     >>> ReadOptions(channels=2)
     Traceback (most recent call last):
-    halofeed.schemas.errors.UsageError: channels: expected 1, 3 or 4, got 2
+    halofeed.errors.UsageError: channels: expected 1, 3 or 4, got 2
     """
 
     channels: int = 3

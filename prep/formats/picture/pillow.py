@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image, ImageFile
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     Decoding,
     Pixels,
@@ -26,8 +27,7 @@ from halofeed.prep.formats.picture.image import (
     truncated,
     undecodable,
 )
-from halofeed.prep.sources.memory import TOO_MUCH, lacks_memory
-from halofeed.schemas.errors import SourceError
+from halofeed.system.memory import TOO_MUCH, lacks_memory
 
 # Modes whose array is the picture, and what other modes are converted to first.
 ARRAY_MODES = ("L", "LA", "RGB", "RGBA")

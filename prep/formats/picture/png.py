@@ -30,7 +30,7 @@ from halofeed.prep.formats.picture.pillow import (
     take_pixels,
     with_transparent_color,
 )
-from halofeed.prep.formats.picture.tiff_directory import exif_orientation
+from halofeed.prep.formats.picture.tiff import exif_orientation
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, COLOR, PALETTE, GRAY_ALPHA, COLOR_ALPHA = 0, 2, 3, 4, 6

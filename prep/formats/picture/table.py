@@ -1,17 +1,21 @@
 """Which formats are read, and how one file becomes a picture.
 
 A new format is one file beside this one and one line in FORMATS.
+
+How large does a record's JPEG or PNG say it is? Asked before it is decoded: few bytes may unpack to any number.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import simplejpeg
 
-from halofeed.prep.formats.picture.bmp import open_bmp
-from halofeed.prep.formats.picture.gif import open_gif
+from halofeed.errors import SourceError
+from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     DecodedImage,
@@ -23,13 +27,11 @@ from halofeed.prep.formats.picture.image import (
     damaged,
     undecodable,
 )
-from halofeed.prep.formats.picture.jpeg import open_jpeg
+from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
 from halofeed.prep.formats.picture.pixels import apply_orientation, check_sample_bits, convert, is_converted
-from halofeed.prep.formats.picture.png import open_png
+from halofeed.prep.formats.picture.png import SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
-from halofeed.prep.formats.picture.webp import open_webp
 from halofeed.prep.geometry.resize import displayed_size
-from halofeed.schemas.errors import SourceError
 
 # Name: (what the file's bytes begin with, how it is opened). A "." in a beginning stands for any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
@@ -127,7 +129,7 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
 
 
 LET_GO_BYTES = 256 << 20
-"""So much of what was let go may still be the process's: see `halofeed.pipelines.memory`."""
+"""So much of what was let go may still be the process's: see `halofeed.system.memory`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,3 +216,37 @@ def read_image(
         notes=(FIRST_OF_SEVERAL, *changes) if opened.more else changes,
         plain_jpeg_channels=0 if changes else opened.plain_channels,
     )
+
+
+_IHDR_END = len(SIGNATURE) + 16
+
+
+def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
+    """Refuse to decode what is no picture of an encoding, or larger than it may be.
+
+    Args:
+        data: the file.
+        encoding: jpeg or png.
+        largest: (height, width).
+
+    Returns:
+        its (height, width).
+
+    Raises:
+        ValueError: says what is wrong.
+    """
+    if encoding == "jpeg":
+        if bytes(data[: len(START_OF_IMAGE)]) != START_OF_IMAGE:
+            raise ValueError("not a JPEG file")
+        try:
+            height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
+        except KeyError as error:  # the number of a color space or a sampling that it has no name for
+            raise ValueError("its header is damaged") from error
+    else:
+        head = bytes(data[:_IHDR_END])
+        if len(head) < _IHDR_END or not head.startswith(SIGNATURE) or head[12:16] != b"IHDR":
+            raise ValueError("not a PNG file")
+        width, height = struct.unpack_from(">II", head, 16)
+    if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):
+        raise ValueError(f"it is {height} x {width}, and at most {largest[0]} x {largest[1]} is expected")
+    return height, width

@@ -13,15 +13,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.volume.affine import Affine, grid_of, unoriented_noted, unoriented_refused
-from halofeed.prep.formats.volume.gzip_stream import read_start
+from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.opened import Opened
-from halofeed.prep.formats.volume.options import ScanOptions
-from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
+from halofeed.prep.formats.volume.reading_options import ScanOptions
+from halofeed.prep.formats.volume.stored import (
+    Affine,
+    Content,
+    StoredVoxels,
+    check_voxel_count,
+    damaged,
+    grid_of,
+    unoriented_noted,
+    unoriented_refused,
+)
+from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import with_margin
-from halofeed.schemas.errors import SourceError
+from halofeed.system.memory import with_margin
 
 HEADER_BYTES: Final = 284
 _FIELDS: Final = struct.Struct(">7ih15f")

@@ -14,13 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.prep.formats.volume.affine import LPS_TO_RAS, Affine, grid_of, lies_as_itk_takes_it
-from halofeed.prep.formats.volume.encodings import bzip2_stream, hex_stream, text_stream
-from halofeed.prep.formats.volume.gzip_stream import GzipStream, PlainStream
+from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.opened import Opened
-from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import nrrd_segments
-from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
+from halofeed.prep.formats.volume.stored import (
+    LPS_TO_RAS,
+    Affine,
+    Content,
+    StoredVoxels,
+    check_voxel_count,
+    damaged,
+    grid_of,
+    lies_as_itk_takes_it,
+)
+from halofeed.prep.formats.volume.streams import (
+    GzipStream,
+    PlainStream,
+    bzip2_stream,
+    hex_stream,
+    text_stream,
+)
 from halofeed.prep.formats.volume.text_header import (
     MOST_AXES,
     Fields,
@@ -34,10 +48,9 @@ from halofeed.prep.formats.volume.text_header import (
     whole_numbers,
 )
 from halofeed.prep.geometry.scan import Finding
-from halofeed.prep.sources.data_files import LONGEST_HEADER
+from halofeed.prep.sources.file_names import NAMES
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.volume_names import NAMES
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.sources.reference import LONGEST_HEADER
 
 TYPES = {
     "i1": ("signed char", "int8", "int8_t"),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import Segment, classes_of_layers
 from halofeed.prep.formats.volume.stored import Content, StoredVoxels
 from halofeed.prep.formats.volume.stored_voxels import (
@@ -23,8 +24,7 @@ from halofeed.prep.formats.volume.stored_voxels import (
 )
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap, Scan
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.memory import with_margin
-from halofeed.schemas.errors import SourceError
+from halofeed.system.memory import with_margin
 
 
 @dataclass(frozen=True, kw_only=True)

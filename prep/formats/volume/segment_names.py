@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.volume.gzip_stream import MAGIC
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.streams import MAGIC
 from halofeed.prep.formats.volume.text_header import lines_of
 from halofeed.prep.geometry.scan import Overlap
+from halofeed.prep.sources.file_names import NAMES
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.volume_names import NAMES
-from halofeed.prep.voxels.merge import merge_labels
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.voxels.label_volumes import merge_labels
 
 _HEAD_BYTES = 1 << 16
 MOST_EXTENSION_BYTES = 1 << 24

@@ -1,4 +1,10 @@
-"""What a header says of the voxels of a file, and the bytes that hold them."""
+"""What a header says of the voxels of a file, and the bytes that hold them.
+
+Which affines can be those of a volume, and what is said of files that give none?
+
+Everything here is in the file's order, voxel (i, j, k) to millimeters to right, anterior and superior, until a grid
+is made.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from halofeed.prep.formats.volume.gzip_stream import MAGIC, ByteStream, GzipStream, PlainStream
-from halofeed.prep.geometry.scan import Shape
-from halofeed.schemas.errors import SourceError
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.reading_options import ScanOptions
+from halofeed.prep.formats.volume.streams import MAGIC, ByteStream, GzipStream, PlainStream
+from halofeed.prep.geometry.scan import Finding, Grid, Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,3 +109,96 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
         claimed = f"{' x '.join(map(str, lengths))} voxels of {parts} values"
         detail = f"{claimed}; allowed are {max_voxels} in all; --max-voxels {count} allows it"
         raise SourceError("decode", "more voxels than allowed", detail)
+
+
+Affine = NDArray[np.float64]
+SHEAR_DEGREES = 0.1
+SMALLEST_MM, LARGEST_MM = 1e-6, 1e6
+"""Of a voxel's side; the farthest that a volume may lie from the origin is `LARGEST_MM` too."""
+FLATTEST = 1e-4
+"""The volume of a voxel, divided by that of a brick with the same sides; less is a plane."""
+LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
+    """The grid [depth, height, width] of a volume, and what is odd about it.
+
+    Raises:
+        SourceError: no volume can have this affine.
+    """
+    check_affine(affine)
+    shear = _shear_degrees(affine)
+    sheared = Finding.noted("sheared axes", f"the axes meet at {90 - shear:.2f} degrees, not at 90")
+    grid = Grid(shape=shape, affine=np.ascontiguousarray(affine[:, [2, 1, 0, 3]]))
+    return grid, (sheared,) * (shear > SHEAR_DEGREES)
+
+
+def other_unit(name: str) -> Finding:
+    """Lengths are turned into millimeters."""
+    return Finding.corrected("unit of length is not mm", f"lengths in {name} are turned into millimeters")
+
+
+def unoriented_refused(cause: str) -> SourceError:
+    """The error of a file that does not say how it lies in the patient, where that is to be refused."""
+    cure = "--unoriented radiological or neurological says whether its first axis runs to the left or right"
+    return SourceError("decode", "file does not say how it lies in the patient", f"{cause}; {cure}")
+
+
+def unoriented_noted(detail: str) -> Finding:
+    """A file does not say how it lies in the patient."""
+    return Finding.noted("no orientation given", detail)
+
+
+def lies_as_itk_takes_it(
+    affine: Affine, cause: str, options: ScanOptions
+) -> tuple[Affine, tuple[Finding, ...]]:
+    """The affine of a file whose numbers say how it lies in a space that nothing ties to the patient.
+
+    ITK, and with it SimpleITK and 3D Slicer, takes that space's axes to run to the left, to posterior and to superior.
+
+    Args:
+        affine: to right, anterior, superior, if ITK is right.
+        cause: what the file lacks.
+
+    Raises:
+        SourceError: this is to be refused.
+    """
+    if options.unoriented == "refuse":
+        raise unoriented_refused(cause)
+    if options.unoriented == "neurological":
+        affine = np.diag([-1.0, 1.0, 1.0, 1.0]) @ affine
+    side = "left" if options.unoriented == "radiological" else "right"
+    taken = f"taken to be {options.unoriented}: space runs to the {side}, to posterior and to superior"
+    return affine, (unoriented_noted(f"{cause}; {taken}"),)
+
+
+def check_affine(affine: Affine) -> None:
+    """Refuse an affine, in millimeters, that no volume can have.
+
+    Raises:
+        SourceError: it is not finite, singular, or of impossible sizes.
+    """
+    if not np.isfinite(affine).all():
+        raise SourceError("decode", "affine is not finite", _figures(affine))
+    with np.errstate(over="ignore"):  # a side beyond all bounds is refused below
+        sides = np.linalg.norm(affine[:3, :3], axis=0)
+    if not sides.all():
+        raise SourceError("decode", "voxel size is zero", _figures(affine))
+    if sides.min() < SMALLEST_MM or sides.max() > LARGEST_MM:
+        detail = f"sides of {' x '.join(f'{side:.3g}' for side in sides)} mm"
+        raise SourceError("decode", "voxel size is impossible", detail)
+    if abs(np.linalg.det(affine[:3, :3] / sides)) < FLATTEST:
+        raise SourceError("decode", "affine is singular", _figures(affine))
+    if np.abs(affine[:3, 3]).max() > LARGEST_MM:
+        raise damaged(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
+
+
+def _figures(affine: Affine) -> str:
+    return "; ".join(" ".join(f"{value:.6g}" for value in row) for row in affine[:3])
+
+
+def _shear_degrees(affine: Affine) -> float:
+    """How far two of the axes are from a right angle, at most."""
+    axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    cosines = np.abs(axes.T @ axes)[np.triu_indices(3, 1)]
+    return float(np.degrees(np.arcsin(np.clip(cosines.max(), 0, 1))))

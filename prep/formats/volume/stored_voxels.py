@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.volume.gzip_stream import skip
+from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.stored import Content, StoredVoxels
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.formats.volume.streams import skip
 
 BLOCK_VALUES = 1 << 18
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32")

@@ -6,13 +6,12 @@ import math
 import re
 from collections.abc import Iterator
 
-from halofeed.prep.formats.volume.affine import other_unit
-from halofeed.prep.formats.volume.stored import damaged
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.stored import damaged, other_unit
 from halofeed.prep.geometry.scan import Finding
-from halofeed.prep.sources.data_files import LONGEST_HEADER, data_file_in, data_path
+from halofeed.prep.sources.file_names import Names
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.volume_names import Names
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.sources.reference import LONGEST_HEADER, data_file_in, data_path
 
 MOST_AXES = 16
 UNITS_MM = {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.device import (
     AUGMENTATIONS,
@@ -23,7 +24,6 @@ from halofeed.loader.device import (
 from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import jax_ops
 from halofeed.loader.mesh import split_id
-from halofeed.schemas.errors import UsageError
 from tests.support.device_oracles import augmented
 from tests.support.level_rows import others
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.device import AUGMENTATIONS, GaussianBlur, Normalization, augment_on_device
 from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import jax_ops, tensorflow_ops
 from halofeed.loader.mesh import split_id
-from halofeed.schemas.errors import UsageError
 from tests.support.level_rows import others
 
 IDS, EPOCHS = np.array([5, 2**62 + 1, 77, 2**33]), np.array([0, 1, 2, 3], np.int32)

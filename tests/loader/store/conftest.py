@@ -4,7 +4,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, MixUp, RandomCrop
 from halofeed.loader.store import remote
-from halofeed.schemas import repeating
+from halofeed.system import retry
 from tests.support.volume_writer import draw_scans, write_scans
 
 
@@ -30,6 +30,6 @@ def sets(draw, write, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch):
     """Pauses between attempts that tests have the time for."""
-    monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(repeating, "LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(remote, "LONGEST_PAUSE_SECONDS", 0.05)

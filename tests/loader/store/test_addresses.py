@@ -8,10 +8,10 @@ import traceback
 import pytest
 
 from halofeed.cli import main
+from halofeed.errors import StoreError, UsageError
 from halofeed.loader import Loader
 from halofeed.loader.store.web import RefusedRedirectError
-from halofeed.schemas.address import Address, keep_secret, redacted
-from halofeed.schemas.errors import StoreError, UsageError
+from halofeed.system.addresses import Address, keep_secret, redacted
 from tests.support.batches import same
 from tests.support.conversions import all_bytes, halofeed_here
 from tests.support.faulty_server import serving

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, SystemLimitError
 from halofeed.loader import Loader
 from halofeed.loader.store import disk
-from halofeed.schemas.errors import CorruptFileError, SystemLimitError
 from halofeed.schemas.shard_file import close_idle
 from tests.support.batches import flip, same
 from tests.support.faulty_server import serving

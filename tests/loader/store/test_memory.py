@@ -6,10 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture
-from halofeed.loader.store import memory
-from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.memory import available_memory, process_memory
+from halofeed.loader.store import local
+from halofeed.system.memory import available_memory, process_memory
 from tests.support.batches import flip, same
 from tests.support.faulty_server import serving
 from tests.support.forks import forks
@@ -69,8 +69,8 @@ def test_a_fault_on_the_way_is_met_by_another_attempt(sets):
 
 
 def test_too_little_memory_is_told_before_anything_is_read(sets, monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 20_000)
-    monkeypatch.setattr(memory, "checked_pieces", None)
+    monkeypatch.setattr(local, "available_memory", lambda: 20_000)
+    monkeypatch.setattr(local, "checked_pieces", None)
     with pytest.raises(
         UsageError, match=r"cache='memory': the split's shards are .*, and there are 20\.0 kB"
     ):

@@ -11,13 +11,13 @@ import fsspec
 import numpy as np
 import pytest
 
+from halofeed.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
 from halofeed.inspection.batch import write_batch
 from halofeed.inspection.bench import bench
 from halofeed.loader import Loader, Mixture, RandomCrop
 from halofeed.loader.store import remote
 from halofeed.loader.store.base import HeldFile
-from halofeed.loader.store.ranges import Window
-from halofeed.schemas.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
+from halofeed.loader.store.remote import Window
 from halofeed.schemas.shard_file import OpenFile
 from tests.support.batches import joined, same
 from tests.support.faulty_server import serving

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halofeed.schemas.errors import AnnotationsError, JobError
+from halofeed.errors import AnnotationsError, JobError
 from tests.support.conversions import run_convert
 from tests.support.level_rows import others
 from tests.support.volume_support import Stored, findings, save_nifti, stored_volumes, write_table

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 
+from halofeed.errors import SourceError
+from halofeed.prep.annotations.labels import from_data
 from halofeed.prep.convert.picture import PictureConverter
 from halofeed.prep.formats.picture import ReadOptions, read_image
-from halofeed.prep.formats.picture.jpeg_markers import START_OF_IMAGE
+from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.reference import Reference
-from halofeed.prep.tasks.labels import from_data
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.sources.reference import SourceExample
 from halofeed.schemas.tfexample import decode_example
 from tests.support.conversions import read_all, run_convert
 from tests.support.level_rows import others
@@ -176,7 +176,7 @@ def photograph(orientation: int, height: int, width: int) -> bytes:
 def scaled_to(data: bytes, **options: object) -> np.ndarray:
     recipe = Recipe(layout="folders", resize="keep-aspect", pad=True, **options)
     converter = PictureConverter(recipe=recipe, task="classification", labels=from_data(["wave"], 0))
-    record = converter.convert(Reference(source="a.jpg", key="a.jpg", label="wave"), data)
+    record = converter.convert(SourceExample(source="a.jpg", key="a.jpg", label="wave"), data)
     features = decode_example(b"".join(bytes(chunk) for chunk in record.example.chunks))
     side = recipe.max_dimension
     pixels = np.frombuffer(bytes(features["image/encoded"][0]), np.uint8).reshape(side, side, 3)

@@ -7,14 +7,14 @@ import nibabel
 import numpy as np
 import pytest
 
+from halofeed.errors import SourceError
 from halofeed.prep.convert.volume import VolumeConverter
 from halofeed.prep.geometry.resize import plan_fixed_shape
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.memory import TOO_MUCH, MemoryBudget
-from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.masks import stored_mask
-from halofeed.schemas.errors import SourceError
+from halofeed.system.memory import TOO_MUCH, MemoryBudget
 from tests.support import volume_memory_cases
 from tests.support.dicom_mask_writer import saved, structure_set
 from tests.support.level_rows import others
@@ -134,7 +134,7 @@ def convert_bomb(folder: str, mebibytes: int) -> str:
     recipe = Recipe(layout="csv", depth=8, height=8, width=8, max_memory=mebibytes)
     try:
         VolumeConverter(recipe=recipe, labels=volume_memory_cases.LABELS).records(
-            Reference(source="a.nii.gz", key="a"), LocalFiles(folder)
+            SourceExample(source="a.nii.gz", key="a"), LocalFiles(folder)
         )
     except SourceError as error:
         return f"{error.stage}: {error.reason} ({error.detail})"

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halofeed.errors import JobError, UsageError
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.manifest import read_manifest
 from tests.support.conversions import run_convert
 from tests.support.dicom_writer import write_volume

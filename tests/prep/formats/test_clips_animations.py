@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 from tests.support.memory_cases import png_chunk
 from tests.support.numbered_clips import HEIGHT, WIDTH, draw, numbers_in, opened, rejected, write_animation
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.prep.formats.clip.choose import FrameChoice, choose_frames
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.errors import SourceError, UsageError
+from halofeed.prep.formats.clip.frame_choice import FrameChoice, choose_frames
 
 COUNTS = st.integers(1, 200)
 FRAMES = st.integers(1, 40)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.memory import MEBIBYTE, with_margin
-from halofeed.schemas.errors import SourceError
+from halofeed.system.memory import MEBIBYTE, with_margin
 from tests.support.level_rows import others
 from tests.support.memory_cases import png_chunk
 from tests.support.memory_probe import measure
@@ -197,7 +197,7 @@ FUZZ = r"""
 import os, re, sys
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
+from halofeed.errors import SourceError
 files, counts = LocalFiles(sys.argv[1]), [0, 0]
 for name in sorted(os.listdir(sys.argv[1])):
     print(name, file=open(sys.argv[2], 'w'))

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
-from halofeed.prep.formats.clip.interlaced import is_interlaced
+from halofeed.prep.formats.clip.video import is_interlaced
 from halofeed.prep.formats.picture import ReadOptions
-from halofeed.schemas.errors import SourceError
 from tests.support import clip_samples as samples
 from tests.support import numbered_clips as clips
 

@@ -13,11 +13,11 @@ import pydicom.data
 import pytest
 from numpy.typing import NDArray
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.series import group_series, open_series
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 
 pytestmark = pytest.mark.long
 

@@ -9,14 +9,14 @@ import pytest
 from pydicom import uid
 from pydicom.dataset import Dataset
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions, find_layout
 from halofeed.prep.layouts.dicom import kind_and_cure
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError, UsageError
 from tests.support.dicom_folders import listed, listed_by_source, open_folder, refusal, slices, write_scan
 from tests.support.dicom_writer import image_dataset, item, multi_frame_dataset, save
 from tests.support.layout_references import series_at

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.geometry.scan import Grid, Mask
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 from tests.support.conversions import rejected_entries, run_convert
 from tests.support.dicom_folders import open_folder
 from tests.support.dicom_mask_writer import saved, segmentation, structure_set

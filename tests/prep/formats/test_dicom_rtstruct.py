@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Finding, Grid, Mask
-from halofeed.prep.voxels.merge import OVERLAP_CURE
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
 from tests.support.dicom_folders import damage, last_wins, mask_outcome, mask_refusal, open_mask
 from tests.support.dicom_mask_writer import saved, structure_set
 
@@ -122,7 +122,7 @@ def test_any_polygon_covers_the_centers_inside_it_and_is_cut_at_the_edge(seed, c
 
 
 def test_a_huge_contour_drawn_in_parts_covers_what_it_covers_in_one(monkeypatch):
-    from halofeed.prep.formats.dicom import contours as dicom_contours
+    from halofeed.prep.formats.dicom import rtstruct as dicom_contours
 
     grid = grid_of()
     rng = np.random.default_rng(0)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from halofeed.errors import SourceError
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.voxels.merge import OVERLAP_CURE
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
 from tests.support.dicom_folders import damage, last_wins, mask_outcome
 from tests.support.dicom_folders import mask_refusal as refused
 from tests.support.dicom_folders import open_mask as opened

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydicom.uid import JPEG2000Lossless, RTStructureSetStorage, SegmentationStorage
 
 from halofeed.prep.formats.dicom.series import group_series, open_series
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.dicom_folders import details, open_folder, refusal

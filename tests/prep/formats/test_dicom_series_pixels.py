@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from pydicom import uid
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers as dicom_headers
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
-from halofeed.prep.formats.dicom.pixels import compressed_frames
-from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
+from halofeed.prep.formats.dicom.pixels import compressed_frames, decode_run_lengths
 from halofeed.prep.formats.dicom.series import group_series
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 from tests.support.allocations import traced
 from tests.support.dicom_folders import last_wins, open_folder
 from tests.support.dicom_mask_writer import saved, segmentation

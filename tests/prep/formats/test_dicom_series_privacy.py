@@ -14,12 +14,12 @@ from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.uid import RLELossless
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers as dicom_headers
 from halofeed.prep.formats.dicom.headers import WANTED, Element, HeaderContinuesError, is_dicom, read_header
 from halofeed.prep.formats.dicom.series import group_series, open_series
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 from tests.support.dicom_writer import image_dataset, save
 from tests.support.level_rows import others
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000, ExplicitVRLittleEndian, JPEGLSNearLossless
 
-from halofeed.prep.formats.dicom.facts import PixelFormat
+from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom.header_fields import PixelFormat
 from halofeed.prep.formats.dicom.pixels import values_of
-from halofeed.prep.formats.dicom.slices import MAX_GROWTH, holes, plan_slices
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.dicom.slice_geometry import MAX_GROWTH, holes, plan_slices
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
-from halofeed.schemas.errors import SourceError
 from tests.support.dicom_folders import details, open_folder, refusal
 from tests.support.dicom_writer import AXIAL, image_dataset, item, save, write_series
 

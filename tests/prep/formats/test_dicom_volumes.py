@@ -20,11 +20,10 @@ from pydicom.uid import (
     SegmentationStorage,
 )
 
+from halofeed.errors import SourceError
 from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.formats.volume.options import ScanOptions
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.formats.volume.reading_options import ScanOptions, SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Scan
-from halofeed.schemas.errors import SourceError
 from tests.support.dicom_folders import listed, open_listed, refusal
 from tests.support.dicom_writer import image_dataset, item, multi_frame_dataset, save
 

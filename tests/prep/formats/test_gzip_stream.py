@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.prep.formats.volume import gzip_stream
-from halofeed.schemas.errors import SourceError
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume import streams
 from tests.support.allocations import traced
 
 RANDOM = np.random.default_rng(31)
@@ -18,7 +18,7 @@ SMOOTH = (RANDOM.integers(0, 4, 3_000_000, np.uint8) // 3).tobytes()
 
 
 def read_all(data: bytes, piece_bytes: int = 100_000) -> bytes:
-    stream, out = gzip_stream.open_stream(data), bytearray()
+    stream, out = streams.open_stream(data), bytearray()
     piece = memoryview(bytearray(piece_bytes))
     while got := stream.read_into(piece):
         out += piece[:got]
@@ -35,15 +35,15 @@ def test_plain_files_and_optional_fields_of_the_frame_are_passed_over():
     """A name longer than the pieces of input, extra fields, a comment (RFC 1952, 2.3)."""
     assert read_all(NOISE[1:]) == NOISE[1:]
     assert (
-        gzip_stream.read_start(b"abc", 2) == b"ab"
-        and gzip_stream.read_start(b"abc", 9) == b"abc"
-        and gzip_stream.read_start(b"", 3) == b""
+        streams.read_start(b"abc", 2) == b"ab"
+        and streams.read_start(b"abc", 9) == b"abc"
+        and streams.read_start(b"", 3) == b""
     )
     body = gzip.compress(SMOOTH, 1)[10:]
-    fields = b"\x05\0h\0l\0o" + b"n" * (gzip_stream.INPUT_BYTES + 10) + b"\0" + b"comment\0"
+    fields = b"\x05\0h\0l\0o" + b"n" * (streams.INPUT_BYTES + 10) + b"\0" + b"comment\0"
     data = b"\x1f\x8b\x08\x1e\0\0\0\0\0\xff" + fields + b"hh" + body
     assert read_all(data) == SMOOTH
-    for end in (9, 11, 30, gzip_stream.INPUT_BYTES + 25, len(data) - len(body)):
+    for end in (9, 11, 30, streams.INPUT_BYTES + 25, len(data) - len(body)):
         with pytest.raises(SourceError, match="truncated"):
             read_all(data[:end])
 
@@ -106,9 +106,9 @@ def test_nothing_expands_more_than_the_bound_and_skipping_keeps_nothing():
     compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
     data = compressor.compress(bytes(50_000_000)) + compressor.flush()
     ratio = 50_000_000 / len(data)
-    assert 1000 < ratio <= gzip_stream.MOST_PER_BYTE
-    assert gzip_stream.GzipStream(data).most_bytes >= 50_000_000
+    assert 1000 < ratio <= streams.MOST_PER_BYTE
+    assert streams.GzipStream(data).most_bytes >= 50_000_000
     data = gzip.compress(bytes(40_000_000))
     with traced() as memory:
-        passed = gzip_stream.skip(gzip_stream.open_stream(data), 10**12)
+        passed = streams.skip(streams.open_stream(data), 10**12)
     assert passed == 40_000_000 and memory.peak < 2_000_000

@@ -11,10 +11,10 @@ import nibabel
 import numpy as np
 import pytest
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.volumes import VOLUME_EXTENSIONS, open_mask, open_scan
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError
 from tests.support.nifti_writer import AFFINE, MemoryFiles, open_nifti, write_nifti
 
 REFUSED = {

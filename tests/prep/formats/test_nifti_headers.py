@@ -7,8 +7,8 @@ import nibabel
 import numpy as np
 import pytest
 
+from halofeed.errors import SourceError
 from halofeed.prep.geometry.scan import Scan
-from halofeed.schemas.errors import SourceError
 from tests.support.nifti_writer import AFFINE, open_nifti, open_nifti_mask, write_header, write_nifti
 
 SHAPE = (4, 3, 5)

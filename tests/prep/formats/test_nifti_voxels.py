@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.volume import stored_voxels
-from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
+from halofeed.prep.formats.volume.streams import MOST_PER_BYTE
 from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
 from halofeed.prep.geometry.scan import Grid
-from halofeed.schemas.errors import SourceError
 from tests.support.allocations import traced
 from tests.support.nifti_writer import MemoryFiles, open_nifti, open_nifti_mask, write_header, write_nifti
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from halofeed.errors import SourceError
 from halofeed.pipelines.summary import summary
 from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, read_image, read_size, sniff
 from halofeed.prep.formats.picture.jpeg import reduction
-from halofeed.prep.formats.picture.tiff_directory import read_directory
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.formats.picture.tiff import read_directory
 from tests.support.allocations import traced
 from tests.support.conversions import run_convert
 from tests.support.memory_cases import png_of, saved
@@ -343,7 +343,7 @@ def test_decoders_write_nothing_to_standard_error(tmp_path):
     program = (
         "import pathlib, sys\n"
         "from halofeed.prep.formats.picture import ReadOptions, read_image\n"
-        "from halofeed.schemas.errors import SourceError\n"
+        "from halofeed.errors import SourceError\n"
         "for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):\n"
         "    try: read_image(path.read_bytes(), ReadOptions(max_pixels=10**6))\n"
         "    except SourceError: pass\n"

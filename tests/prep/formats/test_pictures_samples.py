@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size, sniff
 from halofeed.prep.formats.picture.pixels import FEWER_BITS, LUMA, blend, luma
-from halofeed.schemas.errors import SourceError
 from tests.support.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)

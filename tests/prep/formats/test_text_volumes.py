@@ -15,12 +15,12 @@ import SimpleITK
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volumes import open_mask, open_scan
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.voxels.apply import view_of
-from halofeed.schemas.errors import SourceError
+from halofeed.prep.voxels.resample import view_of
 from tests.support.allocations import traced
 from tests.support.nifti_writer import MemoryFiles
 from tests.support.text_volume_writer import AFFINE, meta_parts, nrrd_parts, write_meta, write_nrrd

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry import resize
 from halofeed.prep.geometry.boxes import (
     BoxPolicy,
@@ -17,7 +18,6 @@ from halofeed.prep.geometry.boxes import (
     flip_up_down,
     place_boxes,
 )
-from halofeed.schemas.errors import SourceError, UsageError
 
 PLAN = resize.plan_unchanged((100, 200))
 

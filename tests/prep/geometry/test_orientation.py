@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import compose, plan_crop_or_pad, plan_resample
-from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
-from halofeed.prep.voxels.foreground import (
+from halofeed.prep.voxels.label_volumes import (
     Box,
     carry_box,
     foreground_box,
@@ -28,7 +28,7 @@ from halofeed.prep.voxels.phantom import (
     stored,
     stored_grid,
 )
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.prep.voxels.resample import apply_image, apply_mask, view_of
 from tests.support.phantom import ORIENTATIONS, map_back
 
 

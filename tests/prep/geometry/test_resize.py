@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry import resize
-from halofeed.schemas.errors import SourceError, UsageError
 
 ORIENTATIONS = range(1, 9)
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry import volume
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.geometry.scan import Grid, Shape, Triple
-from halofeed.prep.geometry.tiles import plan_tiles, tile_starts
-from halofeed.prep.voxels.apply import apply_image
+from halofeed.prep.geometry.volume import plan_tiles, tile_starts
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.prep.voxels.resample import apply_image
 from tests.support.phantom import ORIENTATIONS, map_back
 
 sides = st.integers(1, 40)

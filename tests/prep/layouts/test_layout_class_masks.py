@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.layouts.class_masks import label_values
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import AnnotationsError, UsageError
 from tests.support.layout_references import by_source, list_references, make, outcome, write_files
 
 read = partial(by_source, "class-masks")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from halofeed.prep.layouts import Reference
+from halofeed.errors import AnnotationsError
+from halofeed.prep.layouts import SourceExample
 from halofeed.prep.layouts.coco import list_labels
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import AnnotationsError
 from tests.support.allocations import traced
 from tests.support.layout_references import list_references, make
 
@@ -36,7 +36,7 @@ def write(root: Path, content: object, *images: str, name: str = "instances.json
     make(root, *images)
 
 
-def good(root: Path) -> Reference:
+def good(root: Path) -> SourceExample:
     """The one image without a problem."""
     (only,) = [one for one in read(root) if one.problem is None]
     return only

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.columns import SPELLINGS
-from halofeed.prep.layouts import Reference
-from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.prep.layouts import SourceExample
 from tests.support.layout_references import list_references, make
 
 
-def read(root: Path, header: str, *rows: str, layout: str = "csv", **options: Any) -> list[Reference]:
+def read(root: Path, header: str, *rows: str, layout: str = "csv", **options: Any) -> list[SourceExample]:
     make(root, "a.jpg", "b.jpg")
     if layout == "csv":
         (root / "t.csv").write_text("\n".join([header, *rows]) + "\n")
@@ -24,7 +24,7 @@ def read(root: Path, header: str, *rows: str, layout: str = "csv", **options: An
     return [one for one in found if one.problem is None or one.problem[0] != "selection"]
 
 
-def corners(reference: Reference) -> list[tuple[float, ...]]:
+def corners(reference: SourceExample) -> list[tuple[float, ...]]:
     assert reference.boxes is not None and reference.problem is None, reference
     return [(box.xmin, box.ymin, box.xmax, box.ymax) for box in reference.boxes]
 
@@ -153,7 +153,7 @@ def coco(root: Path, *boxes: list[float], size: int | None = 100, **more: Any) -
     (root / "instances.json").write_text(json.dumps(document))
 
 
-def read_coco(root: Path, **options: Any) -> Reference:
+def read_coco(root: Path, **options: Any) -> SourceExample:
     (only,) = list_references("coco", root, **options)
     return only
 

@@ -9,11 +9,11 @@ import pytest
 from pydicom.dataset import Dataset
 from pydicom.uid import generate_uid
 
+from halofeed.errors import AnnotationsError, SourceError
 from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
-from halofeed.prep.layouts import LayoutOptions, Reference
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.prep.layouts import LayoutOptions, SourceExample
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import AnnotationsError, SourceError
 from tests.support import dicom_writer
 from tests.support.dicom_writer import write_series
 from tests.support.layout_references import by_source, list_references, make, outcome, series_at
@@ -59,7 +59,7 @@ def save_structures(path: Path, of: str) -> None:
     save(path, RTSTRUCT, "1.5.2", Modality="RTSTRUCT", ReferencedFrameOfReferenceSequence=[frame])
 
 
-def read(root: Path, **options: Any) -> dict[str, Reference]:
+def read(root: Path, **options: Any) -> dict[str, SourceExample]:
     found = by_source("dicom", root, **options)
     assert list(found) == sorted(found)
     assert not any(secret in reference_to_json(one) for secret in SECRETS for one in found.values())

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from halofeed.prep.annotations.images import ImageIndex, Wanted
-from halofeed.prep.annotations.recognize import other_layout
+from halofeed.errors import AnnotationsError, HalofeedError, SourceError, UsageError
+from halofeed.prep.annotations.images import ImageIndex, ImageQuery
+from halofeed.prep.annotations.suggest_layout import other_layout
 from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
-from halofeed.schemas.errors import AnnotationsError, HalofeedError, SourceError, UsageError
 from tests.support.annotation_writer import draw
 from tests.support.conversions import run_convert
 from tests.support.layout_references import by_source, list_references, make, write_files
@@ -129,7 +129,7 @@ NAMES = {
 def test_a_name_finds_its_file_never_another_folders(tmp_path, names, expected):
     index = ImageIndex(make(tmp_path, *FILES))
     for name in names.split() or [""]:
-        found = index.match({name: Wanted(name=name)})[name]
+        found = index.match({name: ImageQuery(name=name)})[name]
         assert (found.reason if isinstance(found, SourceError) else found.path) == expected
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.prep.layouts import Reference
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
+from halofeed.prep.layouts import SourceExample
 from tests.support.annotation_writer import boxed, voc_object, voc_text, write_annotations
 from tests.support.layout_references import list_references, make, write_files
 
@@ -27,13 +27,13 @@ def annotate(root: Path, layout: str, names: Sequence[str]) -> str:
     return ""
 
 
-def widths(references: Sequence[Reference]) -> dict[str, list[float]]:
+def widths(references: Sequence[SourceExample]) -> dict[str, list[float]]:
     """The widths of the boxes of each image that is converted."""
     found = (one for one in references if one.problem is None)
     return {one.source: [box.xmax - box.xmin for box in one.boxes or ()] for one in found}
 
 
-def reasons(references: Sequence[Reference]) -> list[str]:
+def reasons(references: Sequence[SourceExample]) -> list[str]:
     """Why the others are not."""
     return sorted(one.problem[1] for one in references if one.problem)
 
@@ -147,7 +147,7 @@ def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path, lay
     assert not any(one.notes or one.problem for one in references)
 
 
-def scans(table: Path, images: Path | None) -> list[Reference]:
+def scans(table: Path, images: Path | None) -> list[SourceExample]:
     """What the table scans.csv of a folder gives."""
     return list_references("csv", table, "scans.csv", images=images, task="segmentation")
 

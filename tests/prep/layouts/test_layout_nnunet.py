@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from halofeed.errors import AnnotationsError
 from halofeed.prep.layouts import LayoutOptions, msd, nnunet
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import AnnotationsError
 from tests.support.layout_references import by_source, outcome, write_files
 
 read = partial(by_source, "nnunet")

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.annotations.pairing import NEITHER
-from halofeed.prep.annotations.patterns import compile_pair, compile_pattern
-from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
-from halofeed.prep.sources.expressions import Expression
+from halofeed.prep.annotations.patterns import Expression, compile_pair, compile_pattern
+from halofeed.prep.layouts import LayoutOptions, SourceExample, find_layout
+from halofeed.prep.sources.file_names import files_of, locate, stem_of, whole_scans
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.volume_files import files_of, locate, stem_of, whole_scans
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from tests.support.layout_references import by_source, make, outcome
 
 read = partial(by_source, "pairs")
@@ -222,7 +221,7 @@ def test_patterns_match_long_names_in_linear_time():
 
 
 def test_a_search_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr("halofeed.prep.sources.expressions._MOST_SECONDS", 0.05)
+    monkeypatch.setattr("halofeed.prep.annotations.patterns._MOST_SECONDS", 0.05)
     with pytest.raises(UsageError, match=r"--group-pattern.*without a repetition inside a repetition"):
         Expression(option="--group-pattern", text="((a|aa)+)$").search("a" * 60 + "!")
 
@@ -240,13 +239,13 @@ def test_a_file_is_never_looked_for_elsewhere_than_it_was_said_to_be(tmp_path):
 
 def test_a_reference_is_written_as_ever_and_a_series_folder_once():
     text = '{"key":"a.jpg","label":"hat","source":"a.jpg","split":"train"}'
-    assert reference_to_json(Reference(source="a.jpg", key="a.jpg", label="hat")) == text
-    assert '"boxes":[]' in reference_to_json(Reference(source="a", key="a", boxes=()))
+    assert reference_to_json(SourceExample(source="a.jpg", key="a.jpg", label="hat")) == text
+    assert '"boxes":[]' in reference_to_json(SourceExample(source="a", key="a", boxes=()))
     members = tuple(f"a long folder/of a patient/{number:04d}" for number in range(500))
-    text = reference_to_json(Reference(source="a long folder/of a patient", key="k", members=members))
+    text = reference_to_json(SourceExample(source="a long folder/of a patient", key="k", members=members))
     assert text.count("patient") == 2 and reference_from_json(text).members == members
     for odd in ("1 2", "p/1", "p/1 pq/2", "p//q/1 p//q/2", "p//q/1 p/q/2", "/p/1 q/2"):
-        one = Reference(source=".", key=".", members=tuple(odd.split()))
+        one = SourceExample(source=".", key=".", members=tuple(odd.split()))
         assert reference_from_json(reference_to_json(one)) == one
 
 

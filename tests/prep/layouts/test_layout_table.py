@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.prep.annotations import sorted_records, table_bytes
+from halofeed.errors import AnnotationsError
+from halofeed.prep.annotations import tables
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.sorted_records import SortedRecords
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.system import spill
+from halofeed.system.spill import ExternalSort
 from tests.support.allocations import traced
 from tests.support.layout_references import list_references, outcome, write_files
 
@@ -380,8 +381,8 @@ def test_the_same_references_come_of_a_table_that_is_not_held(tmp_path, monkeypa
     options = {"several_classes": "keep"}
     held = listed(tmp_path, layout, **options)
     assert sum(one.problem is not None for one in held) > 10 and sum(bool(one.notes) for one in held) > 10
-    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
-    monkeypatch.setattr(sorted_records, "AT_ONCE", 7)
+    monkeypatch.setattr(tables, "HELD_BYTES", 5)
+    monkeypatch.setattr(spill, "SORT_CHUNK", 7)
     assert listed(tmp_path, layout, **options) == held
 
 
@@ -390,7 +391,7 @@ def test_faults_of_a_table_that_is_not_held_are_told_alike(tmp_path, monkeypatch
     draw(tmp_path, layout, [["a.jpg", "hat", "train", ""], ["a.jpg", "coat", "train", ""]], ["a.jpg"])
     told = []
     for size in (1 << 20, 5):
-        monkeypatch.setattr(table_bytes, "HELD_BYTES", size)
+        monkeypatch.setattr(tables, "HELD_BYTES", size)
         with pytest.raises(AnnotationsError, match="two values of class") as caught:
             listed(tmp_path, layout)
         told.append(str(caught.value))
@@ -415,7 +416,7 @@ def fill(records, count):
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])
 @pytest.mark.parametrize("change", ["longer", "shorter", "other", "no text"])
 def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path, monkeypatch, layout, change):
-    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
+    monkeypatch.setattr(tables, "HELD_BYTES", 5)
     files = [f"{number}.jpg" for number in range(30)]
     draw(tmp_path, layout, [[name, "hat", "train", ""] for name in files], files)
     table = tmp_path / f"table.{layout}"
@@ -437,17 +438,17 @@ def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path, monkeypatc
 
 
 def test_a_large_table_is_not_held_and_sorting_it_takes_a_part_of_its_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_bytes, "HELD_BYTES", 1 << 16)
-    monkeypatch.setattr(sorted_records, "AT_ONCE", 1_000)
+    monkeypatch.setattr(tables, "HELD_BYTES", 1 << 16)
+    monkeypatch.setattr(spill, "SORT_CHUNK", 1_000)
     (tmp_path / "a.jpg").touch()
     (tmp_path / "table.csv").write_text("filename,class,note\n" + f"a.jpg,hat,{'x' * 1_000}\n" * 20_000)
     sources = LocalFiles(tmp_path)
     with traced() as found:
         (only,) = find_layout("csv").list_references(sources, sources, "table.csv", LayoutOptions())
     assert only.label == "hat" and found.peak < 12_000_000  # of 20 MB of text
-    monkeypatch.setattr(sorted_records, "AT_ONCE", 2_000)
+    monkeypatch.setattr(spill, "SORT_CHUNK", 2_000)
     with traced() as found:
-        assert fill(SortedRecords(), 80_000) == 80_000
+        assert fill(ExternalSort(), 80_000) == 80_000
     assert found.peak < 80_000 * 20  # a record takes 200 bytes
 
 
@@ -455,8 +456,8 @@ def test_a_large_table_is_not_held_and_sorting_it_takes_a_part_of_its_memory(tmp
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", [b"\xff", b"\xe2\x82"])
 def test_the_first_byte_that_is_no_text_is_named(tmp_path, monkeypatch, size, start, end):
-    monkeypatch.setattr(table_bytes, "HELD_BYTES", size)
-    monkeypatch.setattr(table_bytes, "_PIECE_BYTES", 7)
+    monkeypatch.setattr(tables, "HELD_BYTES", size)
+    monkeypatch.setattr(tables, "_PIECE_BYTES", 7)
     text = start + "filename,class\né€.jpg,hat\n".encode()
     (tmp_path / "table.csv").write_bytes(text + end)
     with pytest.raises(AnnotationsError, match=f"byte {len(text)} is 0x{end[0]:02x}"):

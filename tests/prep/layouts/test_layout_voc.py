@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.errors import AnnotationsError
 from tests.support.annotation_writer import boxed, draw, voc_object, voc_text
 from tests.support.layout_references import list_references, make, outcome, write_files
 

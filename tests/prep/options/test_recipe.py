@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from halofeed.cli import main
+from halofeed.errors import UsageError
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.errors import UsageError
 
 KEEP = {"resize": "keep-aspect", "encoding": "jpeg"}
 BOXES = {"max_boxes": 5, "boxes_outside": "drop", "boxes_zero_area": "keep", "boxes_crowd": "drop"}

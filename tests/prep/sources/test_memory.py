@@ -8,16 +8,16 @@ import cv2
 import numpy as np
 import pytest
 
-from halofeed.prep.sources.memory import (
+from halofeed.errors import SourceError
+from halofeed.system.memory import (
     MEBIBYTE,
     TOO_MUCH,
-    LaterError,
     MemoryBudget,
+    RetryWhenMemoryFree,
     Share,
     lacks_memory,
     with_room,
 )
-from halofeed.schemas.errors import SourceError
 
 
 def test_what_takes_more_than_the_budget_is_rejected_with_both_figures() -> None:
@@ -106,7 +106,7 @@ def test_an_input_that_has_to_wait_holds_nothing_meanwhile() -> None:
     other, share = budget.share(), budget.share()
     other.need(60)
     share.need(30)
-    with pytest.raises(LaterError):
+    with pytest.raises(RetryWhenMemoryFree):
         share.need(50)
     waiting = threading.Thread(target=share.wait)
     waiting.start()

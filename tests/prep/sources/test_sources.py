@@ -12,10 +12,10 @@ from posixpath import splitext
 
 import pytest
 
+from halofeed.errors import SourceError, UsageError
 from halofeed.prep.sources import walk
+from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.sources.files import LocalFiles, unlisted_folders
-from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_image_name
-from halofeed.schemas.errors import SourceError, UsageError
 from tests.support.layout_references import make
 
 TWICE = ("selection", "folder is listed under another path")

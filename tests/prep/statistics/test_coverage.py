@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.summary import summary
-from halofeed.prep.statistics import counts
-from halofeed.prep.statistics import pictures as statistics
-from halofeed.prep.statistics.counts import count_intensities
-from halofeed.prep.statistics.pictures import count_labels
+from halofeed.prep.convert import tallies as statistics
+from halofeed.prep.convert.tallies import count_labels
+from halofeed.prep.voxels import counts
+from halofeed.prep.voxels.counts import count_intensities
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan, as_numbers
 from tests.support.allocations import traced
 from tests.support.conversions import run_convert

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.prep.tasks.labels import LabelMap, from_data, from_file
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.errors import AnnotationsError
+from halofeed.prep.annotations.labels import LabelMap, from_data, from_file
 
 PBTXT = r"""
 # The classes.

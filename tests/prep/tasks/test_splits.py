@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.prep.layouts import Reference
-from halofeed.prep.sources import aside
-from halofeed.prep.sources.volume_files import stem_of
-from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, check_groups, split_of
-from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.errors import AnnotationsError, UsageError
+from halofeed.prep.annotations.splits import (
+    SplitOptions,
+    assign_splits,
+    cases_of_fold,
+    check_groups,
+    split_of,
+)
+from halofeed.prep.layouts import SourceExample
+from halofeed.prep.sources.file_names import stem_of
+from halofeed.system import spill
 from tests.support.allocations import traced
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -23,11 +29,11 @@ IMAGES = st.lists(
 )
 
 
-def make(images: list[tuple[str, str | None]], split: str = "train") -> list[Reference]:
-    return [Reference(source=path, key=path, group=group, split=split) for path, group in images]
+def make(images: list[tuple[str, str | None]], split: str = "train") -> list[SourceExample]:
+    return [SourceExample(source=path, key=path, group=group, split=split) for path, group in images]
 
 
-def assign(references: list[Reference], **options: object) -> dict[str, Reference]:
+def assign(references: list[SourceExample], **options: object) -> dict[str, SourceExample]:
     assigned = list(assign_splits(references, SplitOptions(**options)))
     assert [one.source for one in assigned] == [one.source for one in references]
     return {reference.source: reference for reference in assigned}
@@ -98,11 +104,11 @@ def test_a_pattern_finds_the_group_in_the_path_and_one_that_the_source_divides_i
 
 
 LISTED = [
-    Reference(source="x/a.jpg", key=17),
-    Reference(source="x/b.jpg", key=18),
-    Reference(source="y/b.jpg", key=19),
-    Reference(source="y/c.d.png", key=20, problem=("annotation", "box is inverted", "")),
-    Reference(source="z.jpg", key=21),
+    SourceExample(source="x/a.jpg", key=17),
+    SourceExample(source="x/b.jpg", key=18),
+    SourceExample(source="y/b.jpg", key=19),
+    SourceExample(source="y/c.d.png", key=20, problem=("annotation", "box is inverted", "")),
+    SourceExample(source="z.jpg", key=21),
 ]
 
 
@@ -114,7 +120,7 @@ def test_list_entries_are_paths_names_stems_or_ids_and_refused_where_they_mean_n
     found = assign(LISTED, lists={"train": "a.jpg"})
     assert found["x/b.jpg"].problem == ("selection", "in no split list", "")
     assert found["y/c.d.png"].problem == ("annotation", "box is inverted", "")
-    references = [Reference(source=f"Archery/v_{number}.avi", key=number) for number in (1, 2)]
+    references = [SourceExample(source=f"Archery/v_{number}.avi", key=number) for number in (1, 2)]
     found = assign(references, lists={"train": "Archery/v_1.avi 3\n", "test": "Archery/v_2.avi\n"})
     assert [one.split for one in found.values()] == ["train", "test"]
     for lists, word in (
@@ -131,8 +137,8 @@ FOLDS = [{"train": ["a", "b"], "val": ["c"]}, {"train": ["b", "c"], "val": ["a"]
 
 
 def test_folds_of_nnunet_divide_the_training_cases_and_what_is_none_is_refused():
-    references = [Reference(source=f"imagesTr/{name}_0000.nii.gz", key=name) for name in "abcd"]
-    references.append(Reference(source="imagesTs/a_0000.nii.gz", key="t", split="test"))
+    references = [SourceExample(source=f"imagesTr/{name}_0000.nii.gz", key=name) for name in "abcd"]
+    references.append(SourceExample(source="imagesTs/a_0000.nii.gz", key="t", split="test"))
     found = assign(references, cases=cases_of_fold(FOLDS, 1))
     assert [one.split for one in found.values()] == ["val", "train", "train", "train", "test"]
     problems = [one.problem and one.problem[1] for one in found.values()]
@@ -167,10 +173,10 @@ def test_an_entry_means_the_one_image_that_its_best_name_has(sources, entries):
                 return found
         return []
 
-    references = [Reference(source=one, key=f"id {one}") for one in sources]
+    references = [SourceExample(source=one, key=f"id {one}") for one in sources]
     given_lists = {"val": "\n".join(entries)}
     means = [meant(entry) for entry in entries]
-    with mock.patch.multiple(aside, AT_ONCE=2, _CHUNK=1):
+    with mock.patch.multiple(spill, AT_ONCE=2, _CHUNK=1):
         if any(len(one) != 1 for one in means) or len({one[0] for one in means}) < len(means):
             with pytest.raises(AnnotationsError, match=r"means no image|means several|already in the val"):
                 assign(references, lists=given_lists)
@@ -183,11 +189,11 @@ def test_an_entry_means_the_one_image_that_its_best_name_has(sources, entries):
 
 @pytest.mark.long
 def test_references_beside_lists_are_not_held(monkeypatch):
-    monkeypatch.setattr(aside, "AT_ONCE", 1_000)
+    monkeypatch.setattr(spill, "SPILL_CHUNK", 1_000)
     names = [f"a/{number:06d}.jpg" for number in range(20_000)]
     options = SplitOptions(lists={"val": "\n".join(names)})
     with traced() as found:
-        references = (Reference(source=one, key=one) for one in names)
+        references = (SourceExample(source=one, key=one) for one in names)
         assert sum(1 for _ in assign_splits(references, options)) == 20_000
     assert found.peak < 20_000 * 500
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from halofeed.prep.statistics.counts import (
+from halofeed.errors import SourceError
+from halofeed.prep.voxels.counts import (
     Counts,
     count_intensities,
     mean_and_deviation,
@@ -19,7 +20,6 @@ from halofeed.prep.statistics.counts import (
     percentile_window,
 )
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, Window, to_bfloat16
-from halofeed.schemas.errors import SourceError
 from halofeed.schemas.statistics import Statistics
 from tests.support.allocations import traced
 

@@ -12,10 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.prep.geometry.resize import ResizePlan, plan_fixed_shape, plan_keep_aspect, plan_unchanged
-from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
+from halofeed.errors import UsageError
+from halofeed.prep.geometry.resize import (
+    KERNEL_NAMES,
+    ResizePlan,
+    plan_fixed_shape,
+    plan_keep_aspect,
+    plan_unchanged,
+)
 from halofeed.prep.voxels.kernels import KERNELS, resize_image, resize_mask
-from halofeed.schemas.errors import UsageError
 
 CASES = [  # source (h, w) -> (h, w)
     *(((7, 5), (3, 4)), ((7, 5), (16, 23)), ((64, 48), (32, 24)), ((61, 97), (20, 150))),
@@ -152,7 +157,7 @@ def test_views_with_any_strides_and_threads_give_the_same_bytes():
 def test_resizing_works_in_a_process_forked_after_resizing():
     program = """
 import os, numpy as np
-from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
+from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.voxels.kernels import resize_image
 from halofeed.prep.geometry.resize import plan_fixed_shape
 def resize():

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from halofeed.errors import SourceError
 from halofeed.prep.geometry.resize import displayed_size, plan_fixed_shape, plan_keep_aspect, plan_unchanged
+from halofeed.prep.voxels.label_volumes import merge_class_masks
 from halofeed.prep.voxels.masks import (
     decode_run_lengths,
     draw_mask,
@@ -24,8 +26,6 @@ from halofeed.prep.voxels.masks import (
     mask_bytes,
     stored_mask,
 )
-from halofeed.prep.voxels.merge import merge_class_masks
-from halofeed.schemas.errors import SourceError
 
 # pycocotools 2.0.11 warns of its own __array__ under NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

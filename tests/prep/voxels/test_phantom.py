@@ -8,8 +8,8 @@ import pytest
 from halofeed.prep.geometry import volume
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.voxels import phantom
-from halofeed.prep.voxels.apply import apply_image, apply_mask
-from halofeed.prep.voxels.foreground import label_box, plan_foreground_crop
+from halofeed.prep.voxels.label_volumes import label_box, plan_foreground_crop
+from halofeed.prep.voxels.resample import apply_image, apply_mask
 from tests.support.level_rows import others
 from tests.support.phantom import ORIENTATIONS, dice
 from tests.support.volume_support import lead_back

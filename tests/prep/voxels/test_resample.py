@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from halofeed.prep.geometry import volume
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.voxels.apply import apply_image, apply_mask
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
+from halofeed.prep.voxels.resample import apply_image, apply_mask
 from tests.support.phantom import ORIENTATIONS, map_back
 from tests.support.volume_support import as_simpleitk
 

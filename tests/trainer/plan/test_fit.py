@@ -10,7 +10,7 @@ import importlib.util
 import pytest
 
 from benchmarks.fit import FIT, Row, compiled
-from halofeed.trainer.plan.cache import Cache, cache_folder
+from halofeed.trainer.plan.answers import Cache, cache_folder
 from halofeed.trainer.plan.children import UNKNOWN
 
 pytestmark = [

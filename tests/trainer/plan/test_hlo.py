@@ -2,9 +2,7 @@
 
 import pytest
 
-from halofeed.trainer.plan.hlo import Module, arrays_of
-from halofeed.trainer.plan.live import peak
-from halofeed.trainer.plan.traffic import collectives
+from halofeed.trainer.plan.hlo import Module, arrays_of, collectives, peak
 from halofeed.trainer.plan.verdict import whole_gathers
 
 TEXT = """HloModule jit_step, is_scheduled=true

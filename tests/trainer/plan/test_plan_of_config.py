@@ -9,18 +9,15 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.plan import read_plan
+from halofeed.errors import UsageError
+from halofeed.schemas.files import read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.plan import plan
-from halofeed.trainer.plan.cache import Cache
-from halofeed.trainer.plan.devices import devices_of
-from halofeed.trainer.plan.document import plan_config
-from halofeed.trainer.plan.lowered import build, trace, usual_arrays, usual_facts
-from halofeed.trainer.plan.request import Request
-from halofeed.trainer.plan.splits import cases
-from halofeed.trainer.plan.topologies import topology_named
+from halofeed.trainer.plan.answers import Cache
+from halofeed.trainer.plan.document import cases, plan_config
+from halofeed.trainer.plan.requests import Request, build, trace, usual_arrays, usual_facts
+from halofeed.trainer.plan.topologies import devices_of, topology_named
 from tests.support.dataset_writer import draw_examples, write_dataset
 from tests.support.training import command
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from halofeed.schemas.errors import UsageError
+from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan import document
-from halofeed.trainer.plan import savings as savings_module
+from halofeed.trainer.plan import search as savings_module
 from halofeed.trainer.plan import search as search_module
-from halofeed.trainer.plan.cache import Cache
+from halofeed.trainer.plan.answers import Cache
 from halofeed.trainer.plan.children import Answer
-from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.search import resized
 from halofeed.trainer.plan.topologies import GENERATIONS, topology_named
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.prep.convert.tasks.label_image import read_label_image
-from halofeed.schemas.errors import SourceError
+from halofeed.errors import SourceError
+from halofeed.prep.convert.label_image import read_label_image
 from tests.support.conversions import read_all, run_convert
 from tests.support.memory_cases import png_of, saved
 from tests.support.volume_support import rejected, write_table

@@ -1,0 +1,297 @@
+"""What is in one record of a data set, as text for a terminal?"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import UsageError
+from halofeed.inspection.place import open_manifest, open_place
+from halofeed.inspection.stored_records import (
+    AXES,
+    affine_of,
+    bytes_of,
+    class_counts,
+    extent_of,
+    integer_of,
+    is_volumetric,
+    label_map,
+    oblique_degrees,
+    orientation_of,
+    stored_image,
+    text_of,
+    triple_of,
+)
+from halofeed.inspection.stored_shard import StoredShard
+from halofeed.inspection.words import percent, printable, section, table
+from halofeed.prep.voxels.intensity import as_numbers
+from halofeed.schemas import keys
+from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.tasks import KEPT
+from halofeed.schemas.tfexample import Decoded
+from halofeed.system.console import human_bytes
+
+_RECORD = re.compile(r"(.+):([0-9]{1,18})")
+_SHOWN_BYTES = 12
+_MOST_BOXES = 1000
+_SHOWN_NUMBERS = 6
+_SHOWN_TEXT = 60
+
+
+def describe_record(path: str | Path, record: str) -> str:
+    """One record: where it lies, where it came from, its features, and its boxes or its classes and its geometry.
+
+    Args:
+        path: the data set's folder or address.
+        record: `split:number`; numbers begin at 0 and follow the shards' order.
+
+    Raises:
+        UsageError: there is no such record; says which there are.
+        CorruptFileError: its bytes are not what was written.
+    """
+    place = open_place(path)
+    manifest = open_manifest(place)
+    shard, number = find_record(manifest, record)
+    stored = StoredShard(place, shard)
+    (offset, _), features = stored.place(number), stored.features(number)
+    lines = [
+        f"{manifest.name} {manifest.version}, record {record}",
+        "",
+        f"  file    {shard.file}, record {number}, byte {offset:,}",
+        f"  id      {text_of(features, keys.SOURCE_ID)!s:.80}",
+        f"  source  {text_of(features, keys.FILENAME)!s:.4096} "
+        f"(key {text_of(features, keys.KEY_SOURCE)!r:.4096})",
+        *_image_lines(features, manifest),
+    ]
+    classes = features.get(keys.CLASS_LABEL)
+    if isinstance(classes, np.ndarray) and classes.dtype == np.int64:
+        labels = classes[:_MOST_BOXES].tolist()
+        named = [f"{label} {manifest.labels.get(label, '(not in the label map)')}" for label in labels]
+        lines.append(f"  label   {', '.join(named) or 'no class'}")
+    lines += record_lines(features, manifest)
+    if keys.OBJECT_CLASS_LABEL in features:
+        lines += section("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
+    rows = [(key, *_shortened(value)) for key, value in sorted(features.items())]
+    lines += section("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
+    return printable("\n".join(lines))
+
+
+def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
+    """The shard of `split:number`, and the record's number within it.
+
+    Raises:
+        UsageError: the text is not of that form, or there is no such record.
+    """
+    matched = _RECORD.fullmatch(record)
+    if not matched:
+        raise UsageError(
+            f"record {record!r}: expected SPLIT:NUMBER, such as {next(iter(manifest.splits), 'train')}:0"
+        )
+    split, number = manifest.split(matched[1]), int(matched[2])
+    if number >= split.records:
+        known = f"0 to {split.records - 1}" if split.records else "none"
+        raise UsageError(
+            f"record {record}: {matched[1]} has {split.records:,} records; known numbers: {known}"
+        )
+    for shard in split.shards:
+        if number < shard.records:
+            return shard, number
+        number -= shard.records
+    raise AssertionError("the split's records are the sum of its shards'")
+
+
+def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
+    image, data = manifest.field("image"), bytes_of(features, keys.ENCODED)
+    if data is None or is_volumetric(manifest):
+        return []
+    sizes = [
+        " x ".join(str(integer_of(features, key)) for key in sides)
+        for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
+    ]
+    share, pixels = "", math.prod(integer_of(features, key) or 0 for key in keys.SIDES)
+    if image.encoding != "raw" and pixels:
+        plain = pixels * image.shape[-1] * np.dtype(image.dtype).itemsize
+        share = f", {100 * len(data) / plain:.0f} % of the plain pixels"
+    return [
+        f"  image   {sizes[0]} x {image.shape[-1]} {image.dtype}, {text_of(features, keys.FORMAT)}, "
+        f"{human_bytes(len(data))}{share} (height x width)",
+        f"          {sizes[1]} without padding, {sizes[2]} in the source",
+    ]
+
+
+def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
+    sides = [integer_of(features, keys.HEIGHT) or 0, integer_of(features, keys.WIDTH) or 0] * 2
+
+    def numbers(key: str) -> NDArray[Any]:
+        value = features.get(key)
+        return value if isinstance(value, np.ndarray) else np.zeros(0)
+
+    corners = [numbers(key) for key in keys.BOX_CORNERS]
+    labels = np.nan_to_num(numbers(keys.OBJECT_CLASS_LABEL)).astype(np.int64)
+    flags = {name: numbers(key) for name, key in keys.OBJECT_FLAGS.items()}
+    areas = numbers(keys.OBJECT_AREA)
+    if not len(labels):
+        return []
+    rows = [
+        (
+            number,
+            f"{int(label)} {manifest.labels.get(int(label), '(not in the label map)')}",
+            *(
+                f"{float(column[number]) * side:.1f}" if number < len(column) else "-"
+                for column, side in zip(corners, sides, strict=True)
+            ),
+            f"{float(areas[number]):.1f}" if number < len(areas) else "-",
+            ", ".join(
+                [
+                    *(name for name, values in flags.items() if number < len(values) and values[number]),
+                    *filter(None, [labeled_keypoints(features, number)]),
+                ]
+            ),
+        )
+        for number, label in enumerate(labels[:_MOST_BOXES].tolist())
+    ]
+    shown = table(
+        ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6)
+    )
+    return [*shown, f"and {len(labels) - len(rows):,} more"] if len(labels) > len(rows) else shown
+
+
+def _shortened(value: Any) -> tuple[str, int, str]:
+    """A feature's dtype, length and values, cut to fit a line."""
+    if isinstance(value, np.ndarray):
+        shown = ", ".join(
+            f"{item:.6g}" if value.dtype.kind == "f" else str(item)
+            for item in value[:_SHOWN_NUMBERS].tolist()
+        )
+        return str(value.dtype), len(value), shown + (", ..." if len(value) > _SHOWN_NUMBERS else "")
+    if len(value) == 1 and _as_text(value[0]) is None:
+        data = value[0]
+        ending = " ..." if len(data) > _SHOWN_BYTES else ""
+        return "bytes", 1, f"{len(data):,} bytes: {bytes(data[:_SHOWN_BYTES]).hex(' ')}{ending}"
+    texts = [_as_text(item) for item in value[:_SHOWN_NUMBERS]]
+    shown = ", ".join(
+        f"{len(item):,} bytes" if text is None else text for item, text in zip(value, texts, strict=False)
+    )
+    return "bytes", len(value), shown + (", ..." if len(value) > _SHOWN_NUMBERS else "")
+
+
+def _as_text(data: memoryview) -> str | None:
+    """The value as quoted text, shortened; None where it is no text."""
+    if len(data) > 4096:
+        return None
+    try:
+        text = str(data, "utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not text.isprintable():
+        return None
+    return json.dumps(
+        text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "...", ensure_ascii=False
+    )
+
+
+def labeled_keypoints(features: Decoded, box: int) -> str:
+    """How many keypoints of a box are labeled, of how many; an empty text where the record has none.
+
+    >>> features = {"image/object/keypoint/num": [3, 0], "image/object/keypoint/x": [0.5] * 34}
+    >>> labeled_keypoints(features, 0)
+    '3 of 17 keypoints'
+    """
+    key = KEPT["keypoints"]
+    labeled = features.get(f"{key}/num", ())
+    if any(isinstance(one, memoryview) for one in labeled[:1]):
+        return ""
+    if box >= len(labeled):
+        return ""
+    return f"{int(labeled[box])} of {len(features.get(f'{key}/x', ())) // len(labeled)} keypoints"
+
+
+_SLICES = 16
+
+
+def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
+    """The geometry, values and classes of one record; nothing of a record that is not segmentation's."""
+    label = label_map(features, manifest)
+    volume = stored_image(features, manifest) if keys.DEPTH in features else None
+    lines = [] if volume is None else _geometry_lines(features, manifest, volume)
+    if label is None:
+        return lines
+    if not integer_of(features, keys.LABELLED):
+        return [*lines, "  label   none: the source has no mask, so that it is 0 throughout"]
+    classes = class_counts(label, manifest)
+    counts, foreground = {**classes.voxels}, classes.foreground
+    unit = "pixels" if volume is None else "voxels"
+    named = f"{', '.join(_name(manifest, value) for value in counts if value) or 'nothing but background'}"
+    rows = [
+        (value, _name(manifest, value), f"{count:,}", percent(count / foreground) if value else "-")
+        for value, count in sorted(counts.items(), key=lambda item: (item[0] == 0, -item[1]))
+    ]
+    shown = table(("id", "name", unit, "of the foreground"), rows, right=(0, 2, 3))
+    head = f"  label   {named}; {percent(foreground / label.size)} of the {unit} are foreground"
+    return [*lines, head, "", "Classes", *(f"  {line}" for line in shown)]
+
+
+def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any]) -> list[str]:
+    field = manifest.field("image")
+    size = " x ".join(map(str, volume.shape))
+    data = bytes_of(features, keys.ENCODED)
+    lines = [
+        f"  image   {size} {field.dtype}, {text_of(features, keys.FORMAT)}, "
+        f"{human_bytes(len(data or b''))} (depth x height x width x channel)",
+        f"  spacing {_numbers(triple_of(features, keys.SPACING_MM))} mm",
+    ]
+    affine = affine_of(features)
+    if affine is not None and np.isfinite(affine).all():
+        grows = ", ".join(
+            f"{axis} to {to}" for axis, (_, to) in zip(AXES, orientation_of(affine), strict=True)
+        )
+        tilt = oblique_degrees(affine)
+        lines.append(f"  axes    {grows}" + (f"; {tilt:.1f} degrees oblique" if tilt >= 0.05 else ""))
+        lines += [
+            f"  {'affine ' if row == 0 else '       '} [{'  '.join(f'{value:11.4f}' for value in affine[row])}]"
+            for row in range(4)
+        ]
+    source = triple_of(features, keys.SOURCE_SHAPE, "i")
+    first = affine_of(features, keys.SOURCE_AFFINE)
+    if source is not None:
+        spacing = "" if first is None else f" every {_numbers(np.linalg.norm(first[:3, :3], axis=0))} mm"
+        lines.append(f"  source  {' x '.join(map(str, source.tolist()))}{spacing}, as its file lists them")
+    extent = extent_of(features)
+    if extent is not None:
+        inside = int(np.prod(extent[1] - extent[0]))
+        spans = ", ".join(f"{axis} {a} to {b}" for axis, a, b in zip(AXES, *extent.tolist(), strict=True))
+        padding = percent(1 - inside / max(1, int(np.prod(volume.shape[:3]))))
+        lines.append(f"  extent  {spans}; {padding} of the voxels are padding")
+    tile, origin = integer_of(features, keys.TILE), triple_of(features, keys.TILE_ORIGIN, "i")
+    if origin is not None and (tile or origin.any()):
+        lines.append(f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid")
+    return [*lines, *_value_lines(volume, field.dtype)]
+
+
+def _value_lines(volume: NDArray[Any], dtype: str) -> list[str]:
+    """Least, greatest and mean value of each channel, some slices at a time."""
+    lines = []
+    for channel in range(volume.shape[3]):
+        low, high, total = np.inf, -np.inf, 0.0
+        for start in range(0, len(volume), _SLICES):
+            part = as_numbers(volume[start : start + _SLICES, ..., channel], dtype)
+            low, high = min(low, float(part.min())), max(high, float(part.max()))
+            total += float(part.sum(dtype=np.float64))
+        which = f" of channel {channel}" if volume.shape[3] > 1 else ""
+        mean = total / (volume.size // volume.shape[3])
+        lines.append(f"  values  {low:.6g} to {high:.6g}, mean {mean:.6g}{which}, padding included")
+    return lines
+
+
+def _name(manifest: Manifest, value: int) -> str:
+    return manifest.labels.get(value, f"{value} (not in the label map)")
+
+
+def _numbers(values: NDArray[Any] | None) -> str:
+    return "unknown" if values is None else " x ".join(f"{value:.4g}" for value in values.tolist())

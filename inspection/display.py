@@ -1,0 +1,153 @@
+"""Which values of a volume are shown, from black to white, and what do stored values stand for?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import UsageError
+from halofeed.prep.options.volumes import VolumeOptions
+from halofeed.prep.voxels.counts import Counts, percentile
+from halofeed.prep.voxels.intensity import IntensityPlan, Window, as_numbers
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.statistics import Intensities, Statistics
+
+_LOW, _HIGH = 1.0, 99.0
+"""Percentiles that bound what is shown where the recipe has no window."""
+_ALL_BYTES = "0 to 255, as stored."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display:
+    """How stored values are shown.
+
+    Args:
+        dtype: of the stored values.
+        low, high: the stored values that are black and white.
+        slope, intercept: stored value to value: value = slope * stored + intercept.
+        unit: of those values.
+        window: the recipe's, in that unit; None where it has none.
+        words: what is shown and why, in a sentence.
+    """
+
+    dtype: str
+    low: float
+    high: float
+    slope: float = 1.0
+    intercept: float = 0.0
+    unit: str = "value"
+    window: Window | None
+    words: str
+
+    def gray(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
+        """Stored values as they are shown, 0 to 255."""
+        values = as_numbers(stored, self.dtype).astype(np.float32)
+        scaled = (values - self.low) * (255 / max(self.high - self.low, 1e-12))
+        return np.asarray(np.rint(np.clip(np.nan_to_num(scaled), 0, 255)).astype(np.uint8))
+
+    def value(self, stored: float) -> float:
+        """What a stored value stands for, in the unit."""
+        return self.slope * stored + self.intercept
+
+
+def counts_of(statistics: Statistics, name: str) -> Counts:
+    """How often stored values occur: in the "body" (all above each scan's least) or in the "foreground"."""
+    return Counts.from_json(getattr(statistics.intensities or Intensities(), name))
+
+
+def recipe_window(recipe: Mapping[str, Any]) -> Window | None:
+    """The window that all scans share, in stored values, if the recipe has one; none of values that are normalized."""
+    if recipe.get("normalize"):
+        return None
+    ends: tuple[float, ...] = tuple(recipe.get("window_hu") or ())
+    try:
+        return VolumeOptions(window=recipe.get("window"), window_hu=ends).fixed_window()
+    except UsageError:
+        return None
+
+
+def display_of(manifest: Manifest, statistics: Statistics) -> Display:
+    """How the volumes of a data set are shown.
+
+    Args:
+        statistics: of all its splits together.
+    """
+    dtype = manifest.field("image").dtype
+    window = recipe_window(manifest.recipe)
+    in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
+    is_ct = set(statistics.modalities or ()) == {"CT"} and not manifest.recipe.get("normalize")
+    unit = "HU" if in_hu or is_ct else "value"
+    slope, intercept = (
+        IntensityPlan(store=dtype, window=window).scale if dtype == "uint8" and window else (1.0, 0.0)
+    )
+    low, high, words = _shown(manifest.recipe, statistics, dtype, window, " HU" if unit == "HU" else "")
+    return Display(
+        dtype=dtype,
+        low=low,
+        high=high,
+        slope=slope,
+        intercept=intercept,
+        unit=unit,
+        window=window,
+        words=f"Black to white is {words}",
+    )
+
+
+def _shown(
+    recipe: Mapping[str, Any], statistics: Statistics, dtype: str, window: Window | None, in_unit: str
+) -> tuple[float, float, str]:
+    of_window = f"{window.low:g} to {window.high:g}{in_unit}, the recipe's window" if window else ""
+    if dtype == "uint8":
+        if window:
+            return 0, 255, f"{of_window}, stored as 0 to 255."
+        ends: tuple[float, ...] = tuple(recipe.get("window_percentiles") or ())
+        if len(ends) == 2:
+            span = f"from its {ends[0]:g}th to its {ends[1]:g}th percentile"
+            return 0, 255, f"each scan's own window, {span}, stored as 0 to 255."
+        return 0, 255, _ALL_BYTES
+    if window:
+        return window.low, window.high, f"{of_window}."
+    body, foreground = counts_of(statistics, "body"), counts_of(statistics, "foreground")
+    if not body.total:
+        return 0, 1, "0 to 1: no values were counted."
+    low, high = percentile(body, _LOW), percentile(body, _HIGH)
+    why = f"the {_LOW:g}st to {_HIGH:g}th percentile above each scan's least value"
+    if foreground.total:
+        # Half as much again on either side: the surroundings of what is labelled are seen too.
+        inner = percentile(foreground, _LOW), percentile(foreground, _HIGH)
+        room = (inner[1] - inner[0]) / 2
+        if room > 0:
+            low = max(percentile(body, 0.1), inner[0] - room)
+            high = min(percentile(body, 99.9), inner[1] + room)
+            why = f"the {_LOW:g}st to {_HIGH:g}th percentile of the labelled voxels, widened by half on either side"
+    if low >= high:
+        low, high = float(body.values[0]), float(body.values[0]) + 1
+    return low, high, f"{low:,.4g} to {high:,.4g}{in_unit}: the recipe has no window, so {why}."
+
+
+def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
+    """Which values are black and white: the recipe's window, or all but the hundredth at either end.
+
+    Args:
+        recipe: how the data set was converted.
+        image: [depth, height, width, channel]
+    """
+    window = recipe_window(recipe)
+    words = f"{window.low:g} to {window.high:g}, the recipe's window." if window else _ALL_BYTES
+    if image.dtype == np.uint8:
+        low, high = 0.0, 255.0
+    elif window is not None:
+        low, high = window.low, window.high
+    else:
+        values = image[..., 0]
+        finite = values[np.isfinite(values)]
+        low, high = np.percentile(finite, (_LOW, _HIGH)).tolist() if finite.size else (0.0, 1.0)
+        words = f"each image's {_LOW:g}st to {_HIGH:g}th percentile."
+    high = high if high > low else low + 1
+    return Display(
+        dtype=str(image.dtype), low=low, high=high, window=window, words=f"Black to white is {words}"
+    )

@@ -1,1 +1,0 @@
-"""What is known of a data set, worked out once for text and pages."""

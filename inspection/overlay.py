@@ -1,0 +1,136 @@
+"""Records as small pictures.
+
+What lies over a picture: its classes, each a transparent fill and an outline, and boxes with their names?
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.loader.picture import rgb_of
+from halofeed.prep.voxels.encode import encode_png
+
+_FILL = 80
+"""Opacity of 255 inside a class; its outline has all."""
+_LEAST_SIDE = 240
+_TAG_WIDTH, _TAG_LETTER, _TAG_HEIGHT = 0.055, 0.024, 0.065
+"""A tag on a picture of width 1: its least width, what each letter adds, and its height."""
+
+
+def overlay(label: NDArray[Any], ranks: Mapping[int, int], size: tuple[int, int]) -> str | None:
+    """Class indices [height, width] as a data: URI of a PNG with alpha; None where all is background.
+
+    Args:
+        ranks: which color each class has.
+        size: (height, width) of the picture; the nearest index is taken. Of a tiny picture it is a multiple, so that
+            outlines stay thin.
+    """
+    enlarged = math.ceil(_LEAST_SIDE / max(size))
+    size = (size[0] * enlarged, size[1] * enlarged)
+    rows, columns = (
+        np.minimum(((np.arange(to) + 0.5) * have / to).astype(np.int64), have - 1)
+        for have, to in zip(label.shape, size, strict=True)
+    )
+    shown = label[rows[:, None], columns]
+    if not shown.any():
+        return None
+    pixels = np.zeros((*size, 4), np.uint8)
+    inside = shown > 0
+    for value in np.unique(shown[inside]).tolist():
+        pixels[shown == value, :3] = rgb_of(ranks.get(int(value), 0))
+    pixels[inside, 3] = _FILL
+    pixels[inside & _borders(shown), 3] = 255
+    return png_uri(pixels)
+
+
+def png_uri(pixels: NDArray[np.uint8]) -> str:
+    """uint8 pixels [height, width, channel] as a data: URI of a PNG."""
+    return f"data:image/png;base64,{base64.b64encode(bytes(encode_png(pixels, 0))).decode()}"
+
+
+def _borders(shown: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a neighbor above, below or beside is of another class."""
+    edges = np.zeros(shown.shape, bool)
+    across, down = shown[:, 1:] != shown[:, :-1], shown[1:] != shown[:-1]
+    edges[:, 1:] |= across
+    edges[:, :-1] |= across
+    edges[1:] |= down
+    edges[:-1] |= down
+    return edges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A box in pixels of its picture, and where its tag lies.
+
+    Args:
+        rank: of its class, which has a color.
+        tag: as a style; "" where another tag takes its room.
+    """
+
+    name: str
+    rank: int
+    x: float
+    y: float
+    width: float
+    height: float
+    tag: str
+    dashed: bool
+
+
+def place_boxes(
+    corners: NDArray[np.float64],
+    names: Sequence[tuple[str, int]],
+    size: tuple[int, int],
+    *,
+    dashed: Sequence[bool] = (),
+    tags: bool = True,
+) -> list[Placed]:
+    """Boxes over a picture of (height, width), with names where there is room.
+
+    Args:
+        corners: ymin, xmin, ymax, xmax as shares of the sides, [box, 4].
+        names: the words of each box's tag and the rank of its class.
+        dashed: whose outline is; default: none.
+    """
+    height, width = size
+    found = []
+    taken: list[tuple[float, float, float, float]] = []
+    for at, ((top, left, bottom, right), (name, rank)) in enumerate(
+        zip(corners.tolist(), names, strict=False)
+    ):
+        length = min(0.6, _TAG_WIDTH + _TAG_LETTER * len(name))
+        fits = left + length <= 1
+        start = max(0.0, left if fits else min(right, 1.0) - length)
+        # Above the box where there is room, so that a small object is not covered.
+        high = _TAG_HEIGHT * width / height
+        foot = min(top, 1.0) if top >= high else min(max(top, 0.0), max(0.0, 1 - high)) + high
+        room = (start, foot - high, start + length, foot)
+        tag = ""
+        if tags and not any(_clash(room, other) for other in taken):
+            taken.append(room)
+            side = f"left:{100 * left:.2f}%" if fits else f"right:{100 * max(0.0, 1 - right):.2f}%"
+            tag = f"{side};bottom:{100 * (1 - foot):.2f}%"
+        box = Placed(
+            name=name,
+            rank=rank,
+            x=left * width,
+            y=top * height,
+            width=max(0.0, right - left) * width,
+            height=max(0.0, bottom - top) * height,
+            tag=tag,
+            dashed=bool(dashed) and dashed[at],
+        )
+        found.append(box)
+    return found
+
+
+def _clash(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

@@ -1,0 +1,186 @@
+"""How are a plan's verdicts, sizes and reasons put in words?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from halofeed.inspection.words import plural
+from halofeed.system.console import human_bytes
+
+Split = Mapping[str, Any]
+_MOST_GATHERS = 6
+_MOST_ARRAYS = 3
+_MOST_LEVELS = 6
+
+
+def name_of_split(split: Split) -> str:
+    """How a split is called: its cores and its parts.
+
+    >>> name_of_split({"cores": 8, "partition": "image=1,8,1,1"}), name_of_split({"cores": 1, "partition": ""})
+    ('8-way 1,8,1,1', 'unsplit')
+    """
+    if split["cores"] == 1:
+        return "unsplit"
+    return f"{split['cores']}-way {split['partition'].partition(';')[0].removeprefix('image=')}".strip()
+
+
+def verdict(split: Split) -> str:
+    """The verdict on one split; "compiles" where nothing is known of the machine that could be full."""
+    if "memory" not in split:
+        return "cannot be"
+    if not split["fits"]:
+        return "does not fit"
+    return "fits" if split["bound"] or split["memory"]["limit"] else "compiles"
+
+
+def total_of(split: Split) -> int | None:
+    """The bytes of a core that a split needs; None where the compiler did not say."""
+    total: int | None = split["memory"]["total"]
+    return total
+
+
+def gibibytes(count: int | None) -> str:
+    """A size of memory.
+
+    >>> gibibytes(3 << 29), gibibytes(5 << 20), gibibytes(None)
+    ('1.50 GiB', '5.0 MiB', 'an unknown size')
+    """
+    if count is None:
+        return "an unknown size"
+    return f"{count / 2**30:.2f} GiB" if count >= 2**28 else f"{count / 2**20:.1f} MiB"
+
+
+def seconds(value: float) -> str:
+    """A time.
+
+    >>> seconds(1.5), seconds(0.0123)
+    ('1.5 s', '12.3 ms')
+    """
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def figures(split: Split) -> tuple[str, ...]:
+    """What a core does in a step of a split that fits: what it sends of each kind, and its TFLOP."""
+    counts = [split["sent_bytes"][kind] for kind in ("halos", "all-reduces", "gathers")]
+    sent = [human_bytes(round(count)) if count else "-" for count in counts]
+    return (*sent, f"{split['flops'] / 1e12:.3g}")
+
+
+def images_of(split: Split) -> str:
+    """How many images a replica takes."""
+    return f"{split['batch_size'] / split['replicas']:g}"
+
+
+def recommendation(plan: Mapping[str, Any]) -> str:
+    """Which split to take, and how."""
+    if plan["recommended"] is None:
+        return (
+            "Nothing fits: take more cores per replica, fewer images, --remat, or a machine with more memory."
+        )
+    split = next(split for split in plan["splits"] if split["cores"] == plan["recommended"])
+    options = f"--batch-size {split['batch_size']}"
+    if split["cores"] > 1:
+        options = f"--cores-per-replica {split['cores']} --partition '{split['partition']}' {options}"
+    fewest = "the fewest cores a replica that fit; more only add what is sent"
+    return f"Take {name_of_split(split)} ({fewest}): {plan.get('command', 'halofeed train')} {options}"
+
+
+def reasons(split: Split) -> list[str]:
+    """Why a split does not fit or cannot be, which activations it gathers and holds whole, and what is largest."""
+    return [*_split_lines(split), *_level_lines(split), *_peak_lines(split)]
+
+
+def _split_lines(split: Split) -> list[str]:
+    """Why a split does not fit or cannot be, and which whole activations it gathers."""
+    lines = []
+    if split["refused"]:
+        lines.append(f"cannot be: {split['refused']}")
+        lines += [
+            f"nearest that can: {' x '.join(map(str, near['image_shape']))}, {100 * near['more_pixels']:+.1f} % pixels"
+            for near in split["nearest"]
+        ]
+    elif not split["fits"]:
+        memory = split["memory"]
+        if memory["limit"]:
+            lines.append(
+                f"needs {gibibytes(memory['total'])} of {gibibytes(memory['limit'])}: {memory['compiler']}"
+            )
+        else:
+            lines.append(memory["compiler"])
+    gathers = split.get("whole_gathers", [])
+    for gather in gathers[:_MOST_GATHERS]:
+        lines.append(
+            f"gathers {gather['result']} whole, {human_bytes(gather['result_bytes'])}: {_place_of(gather)}; "
+            f"{rewrite_of(gather['operation'])}"
+        )
+    if len(gathers) > _MOST_GATHERS:
+        lines.append(f"and {len(gathers) - _MOST_GATHERS} more, all in --json")
+    return lines
+
+
+def _peak_lines(split: Split) -> list[str]:
+    """The largest arrays of the moment at which a core's memory is fullest."""
+    lines = []
+    for entry in split.get("largest", [])[:_MOST_ARRAYS]:
+        of_tiles = entry["bytes"] - entry["unpadded_bytes"]
+        padding = f", {gibibytes(of_tiles)} of it padding" if of_tiles > entry["bytes"] / 4 else ""
+        arrays = ", ".join(entry["arrays"][-2:])
+        lines.append(
+            f"at the fullest moment {gibibytes(entry['bytes'])}{padding}: {arrays}, {_place_of(entry)}"
+        )
+    return lines
+
+
+def _place_of(entry: Mapping[str, Any]) -> str:
+    where = " ".join(filter(None, (entry["layer"], entry["place"]))) or "an operation without a name"
+    return f"{entry['operation'] or 'made'} of {where}"
+
+
+def _level_lines(split: Split) -> list[str]:
+    """Which levels are not split, and why."""
+    levels = split.get("levels_not_split", [])
+    lines = [
+        f"whole on every core: {' x '.join(map(str, level['sizes']))} ({plural(level['activations'], 'activation')}): "
+        f"{level['reason']}"
+        for level in levels[:_MOST_LEVELS]
+    ]
+    return lines + ([f"and {len(levels) - _MOST_LEVELS} coarser"] if len(levels) > _MOST_LEVELS else [])
+
+
+REWRITES = {
+    "reduce_window_max": "the level below it is whole; a side that divides further keeps it split",
+    "select_and_scatter_add": "the level below it is whole; a side that divides further keeps it split",
+    "conv_general_dilated": "its input or output is a level that is whole; a side that divides further keeps it split",
+    "sort": "take the largest of each core's part first, then of these",
+    "top_k": "take the largest of each core's part first, then of these",
+    "concatenate": "keep the levels apart and sum their losses",
+    "reshape": "keep the split axis apart: reshape the axes behind it alone",
+    "gather": "index by one-hot products, or per core",
+    "scatter-add": "sum by one-hot products, or per core",
+    "resize": "repeat rows and columns, or multiply by a matrix for each axis",
+}
+"""What to write in place of an operation that gathers a whole tensor, by JAX's name of it."""
+
+
+def rewrite_of(operation: str) -> str:
+    """What to write in place of an operation that gathers.
+
+    >>> rewrite_of("concatenate (backward)")
+    'keep the levels apart and sum their losses'
+    """
+    name = operation.removesuffix(" (backward)")
+    return REWRITES.get(name, "hold its input and output to the split (`Pass.hold`)")
+
+
+def search_lines(search: Mapping[str, Any]) -> list[str]:
+    """The largest that fits at each split."""
+    lines = []
+    for entry in search["found"]:
+        name = name_of_split(entry)
+        if entry["largest"] is None:
+            lines.append(f"{name}: not even {entry['least_refused']}")
+            continue
+        more = f"; {entry['least_refused']} does not" if entry["least_refused"] else ""
+        lines.append(f"{name}: {entry['largest']} fits with {gibibytes(entry['total_bytes'])}{more}")
+    return lines

@@ -1,1 +1,0 @@
-"""What a training run left in its folder."""

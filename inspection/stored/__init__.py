@@ -1,1 +1,0 @@
-"""How the files of a data set that anyone may have made are opened, and what their records hold."""

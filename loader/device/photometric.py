@@ -1,0 +1,235 @@
+"""Photometric augmentations on the device: blur, light, HU windows, coil sensitivity."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from halofeed.errors import UsageError
+from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels
+from halofeed.loader.device.draws import Draw
+from halofeed.loader.device.ops import Array
+
+_REACH = 3
+"""Deviations at which the kernel ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianBlur(DeviceAugmentation):
+    """Averages about each pixel by a Gaussian of deviation `sigma_pixels`, cut off at three times the upper bound.
+
+    Weights beyond the border of the source are left out, and the others sum to 1.
+
+    Args:
+        depth: along the first axis of volumes too; else each slice (of clips each frame) by itself.
+    """
+
+    least: ClassVar = {"sigma_pixels": 0}
+    sigma_pixels: tuple[float, float] = (0.5, 1.0)
+    depth: bool = False
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Blurred along one axis after the other."""
+        axes = range(1, len(pixels.sizes) + 1)
+        image = pixels.image
+        for axis in axes if self.depth else axes[-2:]:
+            image = pixels.ops.if_any(draw.chosen, functools.partial(self._along, axis, pixels, draw), image)
+        return image
+
+    def _along(self, axis: int, pixels: Pixels, draw: Draw, image: Array) -> Array:
+        """Blurred along one axis."""
+        ops = pixels.ops
+        sigma = ops.maximum(ops.reshape(draw.between(self.sigma_pixels, 0), (-1, 1)), 1e-3)
+        reach = math.ceil(_REACH * self.sigma_pixels[1])
+        shifts = range(-reach, reach + 1)
+        weights = [
+            ops.exp(-(shift**2) / (2 * sigma**2)) * ops.cast(pixels.shows_source(axis, shift), image.dtype)
+            for shift in shifts
+        ]
+        whole = ops.maximum(sum(weights), 1e-12)
+        return sum(
+            pixels.along(axis, weight / whole) * ops.shifted(image, axis, shift)
+            for shift, weight in zip(shifts, weights, strict=True)
+        )
+
+
+_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
+"""Red, green and blue as brightness and two axes of color, as NTSC has them."""
+_QUARTER_TURN = np.linalg.inv(_TO_YIQ) @ np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ _TO_YIQ
+"""Colors turned by 90° about gray."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brightness(DeviceAugmentation):
+    """Adds the same to every value: `shift` of the way from black to white."""
+
+    least: ClassVar = {"shift": -math.inf}
+    shift: tuple[float, float] = (-0.2, 0.2)
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Shifted."""
+        return pixels.image + pixels.span * draw.between(self.shift, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast(DeviceAugmentation):
+    """Stretches each channel about its mean over the whole source by `factor`."""
+
+    least: ClassVar = {"factor": 0}
+    factor: tuple[float, float] = (0.75, 1.25)
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Stretched."""
+        return pixels.image + (pixels.image - pixels.mean()) * (draw.between(self.factor, 1) - 1)
+
+
+class _OfColor(DeviceAugmentation):
+    """A change of images that are red, green and blue."""
+
+    def check(self, channels: int, stored: str) -> None:
+        """Only color."""
+        if channels != 3:
+            raise UsageError(
+                f"device augmentation {type(self).__name__}: expected red, green and blue, the images have {channels} "
+                "channel(s); leave it out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saturation(_OfColor):
+    """Stretches colors away from the gray that is as bright by `factor`; 0 leaves gray."""
+
+    least: ClassVar = {"factor": 0}
+    factor: tuple[float, float] = (0.7, 1.3)
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Stretched."""
+        return pixels.image + (pixels.image - pixels.gray()) * (draw.between(self.factor, 1) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hue(_OfColor):
+    """Turns colors about gray by an angle, 360 once around; brightness stays (in YIQ, as analog television has it)."""
+
+    least: ClassVar = {"degrees": -math.inf}
+    degrees: tuple[float, float] = (-18.0, 18.0)
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Turned."""
+        ops, image = pixels.ops, pixels.image
+        angle = draw.between(self.degrees, 0) * (math.pi / 180)
+        turned = sum(
+            image[..., channel : channel + 1] * ops.constant(_QUARTER_TURN[:, channel], image.dtype)
+            for channel in range(3)
+        )
+        return image + (image - pixels.gray()) * (ops.cos(angle) - 1) + turned * ops.sin(angle)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gamma(DeviceAugmentation):
+    """Raises what lies above black, as a share of the way to white, to the power `exponent`; above 1 darkens."""
+
+    least: ClassVar = {"exponent": 0}
+    exponent: tuple[float, float] = (0.7, 1.5)
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Bent; values of black and below stay."""
+        ops, image = pixels.ops, pixels.image
+        exponent = draw.between(self.exponent, 1)
+        share = (image - pixels.black) / pixels.span
+        bent = pixels.black + pixels.span * ops.exp(exponent * ops.log(ops.maximum(share, 1e-12)))
+        return ops.where((share > 0) & (exponent != 1), bent, image)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(DeviceAugmentation):
+    """Adds to every value of every channel a normal number of its own; `deviation` is a share of black to white."""
+
+    least: ClassVar = {"deviation": 0}
+    deviation: tuple[float, float] = (0.0, 0.05)
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """With noise."""
+        strength = pixels.span * draw.between(self.deviation, 0)
+        return pixels.image + strength * draw.normal(tuple(pixels.image.shape[1:]))
+
+
+_ORDER = 3
+"""Half waves along all axes together, of the finest pattern of a bias field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HUWindow(DeviceAugmentation):
+    """Shows a CT through a window of random center and width, stretched to reach from black to white.
+
+    What lies outside is black or white. The volume must be stored in Hounsfield units. `normalization = "foreground"`
+    goes with it: its limits are black and white, so that evaluation sees the window between them.
+    """
+
+    least: ClassVar = {"center_hu": -math.inf, "width_hu": 1}
+    center_hu: tuple[float, float] = (30.0, 60.0)
+    width_hu: tuple[float, float] = (300.0, 500.0)
+
+    def check(self, channels: int, stored: str) -> None:
+        """Only what is wider than eight bits."""
+        if stored == "uint8":
+            raise UsageError(
+                "device augmentation HUWindow: expected Hounsfield units, the images are uint8; leave it out, or "
+                "convert scans as int16"
+            )
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Through the window."""
+        ops = pixels.ops
+        center = draw.between(self.center_hu, (pixels.black + pixels.white) / 2)
+        width = draw.between(self.width_hu, pixels.span, 2)
+        low = center - width / 2
+        seen = pixels.black + (ops.clip(pixels.image, low, low + width) - low) * (pixels.span / width)
+        return ops.where(draw.spread(draw.chosen), seen, pixels.image)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasField(DeviceAugmentation):
+    """Multiplies an MR image by a field that is smooth over all of it, from exp(-strength) to exp(strength).
+
+    The field's logarithm is a sum of cosines of at most three half waves, drawn from -1 to 1 each.
+
+    Args:
+        zero: the stored value that stands for no signal.
+    """
+
+    least: ClassVar = {"strength": 0}
+    strength: tuple[float, float] = (0.1, 0.4)
+    zero: float = 0.0
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Brighter here and darker there."""
+        ops, axes = pixels.ops, len(pixels.sizes)
+        waves = [self._waves(pixels, axis) for axis in range(1, axes + 1)]
+        orders = [
+            each for each in itertools.product(range(_ORDER + 1), repeat=axes) if 0 < sum(each) <= _ORDER
+        ]
+        drawn = {each: draw.spread(2 * draw.uniform[:, 2 + place] - 1) for place, each in enumerate(orders)}
+
+        def total(fixed: tuple[int, ...]) -> Array | None:
+            """The sum of all patterns that begin so, the last axes first: few terms are as large as the image."""
+            if len(fixed) == axes:
+                return drawn.get(fixed)
+            parts = [(wave, total((*fixed, order))) for order, wave in enumerate(waves[len(fixed)])]
+            terms = [wave * part for wave, part in parts if part is not None]
+            return sum(terms[1:], terms[0]) if terms else None
+
+        most = sum(ops.absolute(one) for one in drawn.values())
+        share = draw.between(self.strength, 0) / ops.maximum(most, 1e-6)
+        return pixels.image + (pixels.image - self.zero) * ops.expm1(share * total(()))
+
+    def _waves(self, pixels: Pixels, axis: int) -> list[Array]:
+        """Cosines of 0, 1, 2, ... half waves along an axis, as they go with the image."""
+        ops, size = pixels.ops, pixels.sizes[axis - 1]
+        place = (ops.cast(ops.numbers((size,)), pixels.image.dtype) + 0.5) * (math.pi / size)
+        return [pixels.along(axis, ops.cos(place * float(order))) for order in range(_ORDER + 1)]

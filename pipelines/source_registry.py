@@ -1,0 +1,106 @@
+"""Where did the sources of a data set lie that this user converted on this machine?
+
+The data set does not say so: its bytes are the same wherever its sources lie, and a stranger may have made it. A file
+of the user's own does, $XDG_STATE_HOME/halofeed/data-sets/<hash of the version's folder>.json (~/.local/state by
+default), which counts only for the manifest that it was written with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
+from halofeed.schemas.manifest import Manifest
+from halofeed.system.atomic_files import open_regular
+
+MOST_KEPT = 1000
+"""Data sets that are remembered; of more the one that was converted longest ago is forgotten."""
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The source and the folder of its images, absolute paths or URLs.
+
+    Args:
+        stamps: a digest of the sizes, times and inodes of the source files before they were read; "" where these do not
+            prove that a file is the same.
+    """
+
+    source: str
+    images: str
+    stamps: str = ""
+
+
+def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
+    """Keep where the sources of the data set in a folder lie; whether that could be kept.
+
+    Args:
+        folder: of the version, a path or a URL.
+    """
+    document = with_json_checksum({"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)})
+    try:
+        file = _file(folder)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent)  # readable for its owner alone
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+                json.dump(document, stream)
+            os.replace(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _forget_oldest(file.parent)
+    except (OSError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def recall(folder: str, manifest: Manifest) -> Origin | None:
+    """Where the sources of the data set in a folder lie; None where this user did not convert it here, as it is now."""
+    try:
+        with open_regular(_file(folder)) as stream:
+            if os.fstat(stream.fileno()).st_uid != os.geteuid():
+                return None
+            document = check_json_checksum(json.loads(stream.read(_MOST_BYTES)))
+        if document["folder"] != _place(folder) or document["manifest"] != _digest(manifest):
+            return None
+        origin = Origin(
+            source=document["source"], images=document["images"], stamps=document.get("stamps", "")
+        )
+    except (OSError, RuntimeError, ValueError, RecursionError, LookupError, TypeError):
+        return None
+    is_told = all(isinstance(value, str) for value in vars(origin).values())
+    return origin if is_told and origin.source and origin.images else None
+
+
+def _place(folder: str) -> str:
+    return folder.rstrip("/") if "://" in folder else os.path.realpath(folder)
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(manifest.to_json().encode()).hexdigest()
+
+
+def _file(folder: str) -> Path:
+    """The file of one data set; RuntimeError where the user has no home."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # By its specification a relative path there does not count.
+    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    name = hashlib.sha256(os.fsencode(_place(folder))).hexdigest()[:32]
+    return base / "halofeed" / "data-sets" / f"{name}.json"
+
+
+def _forget_oldest(registry: Path) -> None:
+    ages = []
+    for path in registry.glob(f"{'[0-9a-f]' * 32}.json"):
+        with contextlib.suppress(FileNotFoundError):  # another conversion's, under its temporary name
+            ages.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(ages)[:-MOST_KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,208 @@
+"""Names of classes: their order, the choice among them, and names that look alike."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from halofeed.errors import AnnotationsError, SourceError
+
+# Small letters of Cyrillic and Greek, and others, that look like Latin ones in one case at least.
+_LATIN = str.maketrans(
+    "авекмнорстухіјѕһԁԛԝ" + "αβεζηικμνορτυχ" + "ɑɡı×" + "’‘ʼ´`" + "“”",
+    "abekmhopctyxijshdqw" + "abezhikmnoptyx" + "agix" + "'''''" + '""',
+)
+_UNSEEN = ("Cf", "Cc")
+_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+
+
+def look_of(name: str) -> str:
+    """A name as it looks: names that a person may take for one have the same.
+
+    >>> look_of("Red  hat") == look_of("red_hat") == look_of("red\\u00a0h\\u0430t") == look_of("red\\u200b\\u2011hat")
+    True
+    >>> look_of("caf\\u00e9") == look_of("cafe\\u0301") != look_of("cafe")
+    True
+    """
+    if number_of(name) is not None:
+        return name
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_LATIN)
+    return " ".join("".join(map(_seen, folded)).split())
+
+
+def _seen(character: str) -> str:
+    category = unicodedata.category(character)
+    if character.isspace() or category == "Pd" or character in "_\u2212":
+        return " "
+    is_variation = 0xFE00 <= ord(character) <= 0xFE0F
+    return "" if category in _UNSEEN or character in _FILLERS or is_variation else character
+
+
+def alike_names(names: Iterable[str]) -> list[list[str]]:
+    """The groups of two and more names that look alike, each in order."""
+    alike: dict[str, list[str]] = {}
+    for name in sorted(set(names)):
+        alike.setdefault(look_of(name), []).append(name)
+    return [group for group in alike.values() if len(group) > 1]
+
+
+def shown_apart(names: Iterable[str]) -> str:
+    """Names that look alike, each with those of its characters that ASCII lacks and not all of the names have.
+
+    >>> shown_apart(["dog", "d\\u043eg"])
+    "'dog', 'd\u043eg' (U+043E)"
+    """
+    names = list(names)
+    common = set.intersection(*map(set, names))
+    shown = []
+    for name in names:
+        own = [f"U+{ord(one):04X}" for one in dict.fromkeys(name) if one not in common and not one.isascii()]
+        shown.append(f"{name!r} ({' '.join(own)})" if own else repr(name))
+    return ", ".join(shown)
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+
+
+def in_class_order(names: Iterable[str]) -> list[str]:
+    """Each name once: those that are numbers first, by their value, then the others as text.
+
+    >>> in_class_order(["10", "2", "hat", "9", "coat", "2"])
+    ['2', '9', '10', 'coat', 'hat']
+    """
+    return sorted(set(names), key=_order)
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    value = number_of(name)
+    return value is None, value or 0.0, name
+
+
+def some_of(names: Iterable[str]) -> str:
+    """The first twenty names, for a message, and how many there are where these are not all."""
+    listed = list(names)
+    return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
+
+
+def number_of(name: str) -> float | None:
+    """The number that a class name is, or None.
+
+    >>> number_of("10"), number_of("2.0"), number_of("hat 2")
+    (10.0, 2.0, None)
+    """
+    return float(name) if _NUMBER.fullmatch(name) else None
+
+
+BACKGROUND = "background"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassChoice:
+    """What becomes of each class of the source.
+
+    Args:
+        keep: the classes of the data set; (): all. Others are left out.
+        renamed: (class of the source by name or value, class of the data set); several may become one, and what becomes
+            "background" is left out.
+    """
+
+    keep: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, classes: tuple[str, ...], map_classes: tuple[str, ...]) -> ClassChoice:
+        """That of --classes and --map-classes.
+
+        >>> ClassChoice.of((), ("kidney left=kidney", "500=background")).renamed
+        (('kidney left', 'kidney'), ('500', 'background'))
+        """
+        pairs = (part.rpartition("=") for part in map_classes)
+        return cls(keep=classes, renamed=tuple((name.strip(), target.strip()) for name, _, target in pairs))
+
+    def __bool__(self) -> bool:
+        return bool(self.keep or self.renamed)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it by itself."""
+        names = [name for name, _ in self.renamed]
+        for name, target in self.renamed:
+            if not name or not target:
+                yield (
+                    f"--map-classes {name}={target}: expected FROM=TO, such as 'kidney left=kidney' or 500=1; "
+                    f"TO {BACKGROUND} leaves the class out"
+                )
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
+        targets = {target for _, target in self.renamed}
+        if both := [name for name in self.keep if (name, BACKGROUND) in self.renamed and name not in targets]:
+            yield f"--classes: {', '.join(both)} is left out by --map-classes; take it out of --classes or of that"
+        if len(set(self.keep)) < len(self.keep) or "" in self.keep:
+            yield f"--classes: expected different names, got {','.join(self.keep)}"
+        if BACKGROUND in self.keep:
+            yield f"--classes: {BACKGROUND} is always there, with id 0; leave it out"
+
+    def target(self, name: str, value: int | None = None) -> str | None:
+        """The class of the data set that a class of the source becomes; None: it is left out.
+
+        >>> choice = ClassChoice(keep=("kidney",), renamed=(("left", "kidney"), ("7", "kidney")))
+        >>> [choice.target("left"), choice.target("right", 7), choice.target("liver")]
+        ['kidney', 'kidney', None]
+        """
+        renamed = dict(self.renamed)
+        found = renamed.get(name, name if value is None else renamed.get(str(value), name))
+        if found == BACKGROUND or (self.keep and found not in self.keep):
+            return None
+        return found
+
+    def takes(self, name: str) -> bool:
+        """Whether a named class of a label file is kept.
+
+        Raises:
+            SourceError: it is left out, and differs from a class of the choice in capitals, spaces and the like alone.
+
+        >>> choice = ClassChoice(keep=("tumor",), renamed=(("left kidney", "tumor"), ("Tumor", "background")))
+        >>> choice.takes("tumor"), choice.takes("Tumor"), choice.takes("liver")
+        (True, False, False)
+        """
+        if self.target(name) is not None:
+            return True
+        renamed = dict(self.renamed)
+        if name not in renamed:
+            chosen = {kept: kept for kept in self.keep} | renamed
+            if twin := next((other for other in chosen if plain_name(other) == plain_name(name)), None):
+                raise SourceError(
+                    "annotation",
+                    "class is that of the choice but for its spelling",
+                    f"{name!r} and {twin!r}; --map-classes '{name}={chosen[twin]}' takes it, '{name}={BACKGROUND}' "
+                    "leaves it out",
+                )
+        return False
+
+    def check_known(self, known: Iterable[str], where: str) -> None:
+        """Refuse names that are no class of the source, which would change nothing or leave all of it out.
+
+        Args:
+            known: the names and values of the source's classes.
+            where: the source, for the message.
+
+        Raises:
+            AnnotationsError: names them, and the classes that there are.
+        """
+        names = list(dict.fromkeys(known))
+        found = f"no such class in {where}; found {some_of(names)}"
+        if unknown := [name for name, _ in self.renamed if name not in names]:
+            raise AnnotationsError(f"--map-classes: {', '.join(unknown)}: {found}")
+        targets = {target for target in map(self.target, names) if target is not None}
+        if absent := [name for name in self.keep if name not in targets]:
+            raise AnnotationsError(f"--classes: {', '.join(absent)}: {found}")
+
+
+def plain_name(name: str) -> str:
+    """A name without what people write in several ways.
+
+    >>> plain_name("Left_Kidney") == plain_name("left kidney ")
+    True
+    """
+    return look_of(name).replace(" ", "")

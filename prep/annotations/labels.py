@@ -1,0 +1,499 @@
+"""Which number each class name has: a label map from the data or from a file."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_names import in_class_order, number_of, some_of
+from halofeed.schemas.fields import channel_ids, set_dtype
+from halofeed.schemas.limits import LABEL_LENGTH, LABELS
+
+_BACKGROUND = ("background", "__background__", "_background_")
+LARGEST_LABEL = 65535
+_UNKNOWN = "mask has unknown labels"
+_TOKEN = re.compile(
+    r"""\s+ | \#[^\n]* | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<mark>[{}:;,<>\[\]])
+      | (?P<word>[^\s{}:;,<>\[\]"'\#]+)""",
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelMap:
+    """The class names by id.
+
+    Args:
+        entries: (id, name) in ascending order of id; gaps are allowed.
+        first_id: the least id allowed: 0 for classification; 1 for detection, where 0 is the background.
+        aliases: (other name, id): a .pbtxt's display names, under which labels are also found.
+        where: the file, or what else the map was made from; for messages only.
+        is_open: segmentation where nothing names the classes: every value is one, and its own name.
+        values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
+            of several classes (a region's) comes with each of their ids, where records hold sets of classes.
+        drops_others: segmentation: values that are not among `values` are left out, too.
+        ignore: segmentation: (value of a label image, value in records) of what is no class; None: there is none.
+        by_names: segmentation: label files that name their values are read by these names.
+    """
+
+    entries: tuple[tuple[int, str], ...]
+    first_id: int
+    aliases: tuple[tuple[str, int], ...] = ()
+    where: str = "label map"
+    is_open: bool = False
+    values: tuple[tuple[int, int], ...] | None = None
+    drops_others: bool = False
+    by_names: bool = False
+    ignore: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.entries:
+            raise AnnotationsError(f"{self.where}: no class names; expected at least one")
+        object.__setattr__(self, "entries", tuple(sorted(self.entries)))
+        problems = list(self._problems())
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise AnnotationsError(f"{self.where}: {problems[0]}{more}")
+
+    def _problems(self) -> Iterator[str]:
+        ids: dict[int, str] = {}
+        names: dict[str, int] = {}
+        if len(self.entries) > LABELS:
+            yield f"{len(self.entries):,} classes; a data set has at most {LABELS:,}"
+        for identity, name in self.entries:
+            if len(name) > LABEL_LENGTH:
+                yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
+            if identity in ids:
+                yield f"id {identity} belongs to {ids[identity]!r} and to {name!r}; give each name its own id"
+            if name in names:
+                yield f"name {name!r} comes twice, with ids {names[name]} and {identity}; keep one"
+            if name != name.encode("utf-8", "replace").decode():
+                yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
+            if "\0" in name:
+                yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
+            if not name.strip():
+                yield f"id {identity} has an empty name; name it or remove it"
+            if self.first_id == 1 and (identity == 0 or name.lower() in _BACKGROUND):
+                yield (
+                    f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
+                    "remove it, and let classes start at 1"
+                )
+            elif not self.first_id <= identity < 2**31:
+                yield f"id {identity} ({name!r}): expected {self.first_id} to {2**31 - 1}"
+            ids[identity], names[name] = name, identity
+        for alias, identity in self.aliases:
+            if names.setdefault(alias, identity) != identity:
+                yield f"display name {alias!r} of id {identity} also means id {names[alias]}; keep one"
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The names by id, in ascending order of id."""
+        return dict(self.entries)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The ids by name, aliases included."""
+        return {**dict(self.aliases), **{name: identity for identity, name in self.entries}}
+
+    def id_of(self, name: str) -> int:
+        """The id of a class name; AnnotationsError names an unknown one."""
+        if name not in self.ids:
+            raise AnnotationsError(
+                f"label {name!r} is not in {self.where}; known: {some_of(self.names.values())}; add it there, "
+                "or correct the annotation"
+            )
+        return self.ids[name]
+
+    @property
+    def dtype(self) -> str:
+        """The type that holds every class index of segmentation."""
+        return "uint8" if max(*self.names, self.stored_ignore or 0) <= 255 else "uint16"
+
+    @property
+    def stored_ignore(self) -> int | None:
+        """The value in records of what is no class, and to be ignored; None where there is none."""
+        return None if self.ignore is None else self.ignore[1]
+
+    def ignoring(self, value: int) -> LabelMap:
+        """The map with a value of label images that is no class. In records it is itself, unless a class is that.
+
+        >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
+        >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
+        ({0: 'background', 1: 'liver'}, (2, 2), (0, 255))
+        """
+        values = None if self.values is None else tuple(pair for pair in self.values if pair[0] != value)
+        lost = {value} if self.values is None else {identity for one, identity in self.values if one == value}
+        kept = lost - {identity for _, identity in values or ()} - {0}
+        entries = tuple(entry for entry in self.entries if entry[0] not in kept)
+        aliases = tuple(alias for alias in self.aliases if alias[1] not in kept)
+        taken = {0, *(identity for identity, _ in entries)}
+        stored = next(
+            one for one in (value, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL)) if one not in taken
+        )
+        return dataclasses.replace(
+            self, entries=entries, aliases=aliases, values=values, ignore=(value, stored)
+        )
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The ids of the classes in the order of their bits, where records hold sets of classes."""
+        return channel_ids(self.names)
+
+    def stored_dtype(self, *, sets: bool) -> str:
+        """The type of a record's label: of class indices, or of sets of classes."""
+        return set_dtype(len(self.channels)) if sets else self.dtype
+
+    def set_of(self, identity: int) -> int:
+        """The set that holds one class; the empty one of the background."""
+        return 1 << self.channels.index(identity) if identity else 0
+
+    def sets_of_values(self, values: Iterable[int]) -> dict[int, int]:
+        """As `ids_of_values`, the set of each value's classes.
+
+        >>> regions = LabelMap(
+        ...     entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=((1, 1), (2, 1), (2, 2))
+        ... )
+        >>> regions.sets_of_values([0, 1, 2])
+        {0: 0, 1: 1, 2: 3}
+        """
+        sets = {value: self.set_of(identity) for value, identity in self.ids_of_values(values).items()}
+        for value, identity in self.values or ():
+            if value in sets:
+                sets[value] |= self.set_of(identity)
+        return sets
+
+    def check_values(self, values: Iterable[int]) -> None:
+        """Refuse values of a label image or volume that are no class; 0, the background, always is one.
+
+        Raises:
+            SourceError: names them, and the classes.
+        """
+        present = [int(value) for value in values if value]
+        if self.is_open:
+            unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
+            known = "1 to 255; --label-map or --classes takes larger ones"
+        else:
+            unknown = [value for value in present if value not in self.names]
+            known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
+            known += f"; --map-classes {unknown[0]}=background leaves it out" if unknown else ""
+        if unknown:
+            listed = ", ".join(map(str, unknown[:10]))
+            swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
+            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
+
+    def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
+        """The id of each value of a label image or volume, 0 for those that were left out by choice.
+
+        Raises:
+            SourceError: some are no class; names them, and the classes.
+
+        >>> classes = LabelMap(entries=((0, "background"), (1, "kidney")), first_id=0, values=((300, 1), (7, 0)))
+        >>> classes.ids_of_values([0, 7, 300])
+        {0: 0, 7: 0, 300: 1}
+        """
+        present = [int(value) for value in values]
+        if self.ignore is not None and self.ignore[0] in present:
+            ignored = dict([self.ignore])
+            return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
+        if self.values is None:
+            self.check_values(present)
+            return {value: value for value in present}
+        ids = {0: 0, **dict(self.values)}
+        others = [value for value in present if value not in ids]
+        if self.is_open:
+            self.check_values(others)
+            ids |= {value: value for value in others}
+        elif others and not self.drops_others:
+            listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
+            cure = f"--map-classes {others[0]}=background leaves it out"
+            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {cure}")
+        return {value: ids.get(value, 0) for value in present}
+
+    def id_of_value(self, value: int) -> int | None:
+        """The id of a value of a label file; None where it is no class, or nothing says which."""
+        if self.values is not None:
+            return dict(self.values).get(value)
+        return value if value in self.names else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The map as a JSON object: first_id, names by decimal id, and aliases where there are any."""
+        document: dict[str, Any] = {
+            "first_id": self.first_id,
+            "names": {str(identity): name for identity, name in self.entries},
+        }
+        if self.aliases:
+            document["aliases"] = dict(self.aliases)
+        if self.is_open:
+            document["is_open"] = True
+        if self.values is not None:
+            ids: dict[int, list[int]] = {}
+            for value, identity in self.values:
+                ids.setdefault(value, []).append(identity)
+            document["values"] = {
+                str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
+            }
+        flags = {"drops_others": self.drops_others, "by_names": self.by_names}
+        if self.ignore is not None:
+            document["ignore"] = list(self.ignore)
+        return document | {name: True for name, is_set in flags.items() if is_set}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
+        """The map that `to_json` wrote."""
+        return cls(
+            entries=tuple((int(identity), str(name)) for identity, name in document["names"].items()),
+            first_id=int(document["first_id"]),
+            aliases=tuple((str(name), int(one)) for name, one in document.get("aliases", {}).items()),
+            is_open=bool(document.get("is_open", False)),
+            values=tuple(
+                (int(value), int(identity))
+                for value, ids in document["values"].items()
+                for identity in (ids if isinstance(ids, list) else [ids])
+            )
+            if "values" in document
+            else None,
+            drops_others=bool(document.get("drops_others", False)),
+            by_names=bool(document.get("by_names", False)),
+            ignore=tuple(document["ignore"]) if "ignore" in document else None,
+        )
+
+
+def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
+    """Consecutive ids from `first_id` for the labels in the layout's own `order`, else numbers by value, then texts.
+
+    A background that the order names and no object has is no class of detection.
+
+    >>> from_data(["hat", "coat", "hat"], 0).names
+    {0: 'coat', 1: 'hat'}
+    """
+    used = set(labels)
+    names = [
+        name
+        for name in dict.fromkeys(order or ())
+        if name in used or first_id == 0 or name.lower() not in _BACKGROUND
+    ]
+    names += in_class_order(used.difference(names))
+    _refuse_one_number_twice(names)
+    return LabelMap(
+        entries=tuple(enumerate(names, start=first_id)), first_id=first_id, where="the labels of the data"
+    )
+
+
+def _refuse_one_number_twice(names: Iterable[str]) -> None:
+    """Refuse "1" beside "1.0" or "01": one class, written in two ways, would become two."""
+    first: dict[float, str] = {}
+    for name in names:
+        if (value := number_of(name)) is not None and first.setdefault(value, name) != name:
+            raise AnnotationsError(
+                f"classes {first[value]!r} and {name!r} are one number, written in two ways; write it in one way (a "
+                "CSV column with empty cells makes 1.0 of 1), or give both an id with --label-map"
+            )
+
+
+def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
+    """The label map of a .txt, .json, .pbtxt or .csv file.
+
+    .txt: one name a line, the first has `first_id`. .json: a list likewise, {name: id}, {id: name}, or what
+    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and
+    a name in each row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class). UTF-8; a byte order mark
+    is passed over.
+
+    >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
+    {1: 'hat', 2: 'coat'}
+    """
+    kind = PurePosixPath(name).suffix.lower()
+    if kind not in _FORMATS:
+        raise AnnotationsError(
+            f"{name}: a label map is {', '.join(_FORMATS)}, not {kind or 'without extension'}"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
+    return _FORMATS[kind](name, text, first_id)
+
+
+def _from_txt(name: str, text: str, first_id: int) -> LabelMap:
+    lines = [line.strip() for line in text.rstrip().splitlines()]
+    if "" in lines:
+        raise AnnotationsError(
+            f"{name}:{lines.index('') + 1}: blank line; line k is class {first_id} + k - 1, so remove it"
+        )
+    return LabelMap(entries=tuple(enumerate(lines, start=first_id)), first_id=first_id, where=name)
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"key {key!r} comes twice")
+        content[key] = value
+    return content
+
+
+def _from_json(name: str, text: str, first_id: int) -> LabelMap:
+    try:
+        content = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError) as error:
+        raise AnnotationsError(f"{name}: not a label map in JSON: {error}") from error
+    if isinstance(content, dict) and isinstance(content.get("names"), dict):
+        content = content["names"]
+    items = content.items() if isinstance(content, dict) else ()
+    entries: Iterable[tuple[int, str]]
+    if isinstance(content, list) and all(isinstance(label, str) for label in content):
+        entries = enumerate(content, start=first_id)
+    elif isinstance(content, dict) and all(type(identity) is int for _, identity in items):
+        entries = ((identity, label) for label, identity in items)
+    elif isinstance(content, dict) and all(
+        isinstance(label, str) and re.fullmatch(r"0|-?[1-9][0-9]*", identity) for identity, label in items
+    ):
+        entries = ((int(identity), label) for identity, label in items)
+    else:
+        raise AnnotationsError(f'{name}: expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}')
+    return LabelMap(entries=tuple(entries), first_id=first_id, where=name)
+
+
+def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
+    entries, aliases = [], []
+    try:
+        items = parse_label_items(name, text)
+    except RecursionError as error:
+        raise AnnotationsError(f"{name}: messages are nested too deep for a label map") from error
+    for item in items:
+        identity, label = item.get("id"), item.get("name", item.get("display_name"))
+        if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
+            raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
+        entries.append((int(identity), label))
+        if item.get("display_name", label) != label:
+            aliases.append((item["display_name"], int(identity)))
+    return LabelMap(entries=tuple(entries), first_id=first_id, aliases=tuple(aliases), where=name)
+
+
+def _from_csv(name: str, text: str, first_id: int) -> LabelMap:
+    header, *rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if any(row)] or [
+        []
+    ]
+    places = [
+        next((at for at, cell in enumerate(header) if cell.lower() in known), -1)
+        for known in (_NUMBERS, _NAMES)
+    ]
+    if min(places) < 0 or any(len(row) <= max(places) or not row[places[0]].isdecimal() for row in rows):
+        raise AnnotationsError(
+            f"{name}: expected the columns Pixel Value,Class, and a whole number and a name in each row, got {header}"
+        )
+    entries = tuple((int(row[places[0]]), row[places[1]]) for row in rows)
+    return LabelMap(entries=entries, first_id=first_id, where=name)
+
+
+_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
+_NAMES = ("class", "name", "class name", "class_name", "label name")
+_FORMATS = {".csv": _from_csv, ".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
+
+
+def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
+    """The scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
+
+    Other fields, nested ones too (keypoints, ancestor_ids), are read over.
+
+    >>> parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
+    [{'id': '1', 'name': 'hat'}]
+    """
+    tokens = _tokens(name, text)
+    items: list[dict[str, str]] = []
+    position = 0
+    while position < len(tokens):
+        if tokens[position][1] == "item":
+            position += 2 if tokens[position + 1 : position + 2] == [("mark", ":")] else 1
+            fields, position = _fields(name, tokens, position)
+            items.append(fields)
+        elif tokens[position] in (("mark", ","), ("mark", ";")):
+            position += 1
+        else:
+            raise AnnotationsError(f"{name}: expected `item {{ ... }}`, got {tokens[position][1]!r}")
+    return items
+
+
+def _tokens(name: str, text: str) -> list[tuple[str, str]]:
+    tokens, position = [], 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            line = text.count("\n", 0, position) + 1
+            raise AnnotationsError(
+                f"{name}:{line}: not readable from here: {text[position : position + 20]!r}"
+            )
+        if match.lastgroup:
+            tokens.append((match.lastgroup, match.group()))
+        position = match.end()
+    return tokens
+
+
+def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
+    """The scalar fields of the message whose bracket opens at `position`, and where it has closed."""
+    closing = {"{": "}", "<": ">"}.get(tokens[position][1] if position < len(tokens) else "")
+    if closing is None:
+        raise AnnotationsError(f"{name}: expected {{ after the name of a message")
+    fields: dict[str, str] = {}
+    position += 1
+    while position < len(tokens):
+        kind, written = tokens[position]
+        position += 1
+        if (kind, written) == ("mark", closing):
+            return fields, position
+        if kind == "mark" and written in ",;":
+            continue
+        if kind != "word":
+            raise AnnotationsError(f"{name}: expected the name of a field, got {written!r}")
+        if tokens[position : position + 1] == [("mark", ":")]:
+            position += 1
+        value, position = _value(name, tokens, position)
+        if value is not None and written in ("id", "name", "display_name"):
+            if written in fields:
+                raise AnnotationsError(
+                    f"{name}: {written} comes twice in one item: {fields[written]!r}, {value!r}"
+                )
+            fields[written] = value
+    raise AnnotationsError(f"{name}: the file ends inside a message; expected {closing!r}")
+
+
+def _value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
+    """The scalar at `position`, or None for a message or a list, and where it has ended."""
+    kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
+    if kind == "word":
+        return written, position + 1
+    if kind == "string":
+        text = b""
+        while position < len(tokens) and tokens[position][0] == "string":
+            text += _ESCAPE.sub(_unescape, tokens[position][1][1:-1].encode())
+            position += 1
+        return text.decode("utf-8", "replace"), position
+    if written in ("{", "<"):
+        return None, _fields(name, tokens, position)[1]
+    if written == "[":
+        position += 1
+        while position < len(tokens) and tokens[position][1] != "]":
+            position = position + 1 if tokens[position][1] == "," else _value(name, tokens, position)[1]
+        if position < len(tokens):
+            return None, position + 1
+        written = "the end of the file"
+    raise AnnotationsError(f"{name}: expected a value, got {written!r}")
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code = match.group(1)
+    if code[:1] in b"01234567":
+        return bytes([int(code, 8) & 255])
+    if code[:1] in b"xX" and len(code) > 1:
+        return bytes([int(code[1:], 16)])
+    return _ESCAPED.get(code, code)

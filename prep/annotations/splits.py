@@ -1,0 +1,400 @@
+"""Which split each image belongs to: the source's, that of lists, or a stable hash of its group."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from halofeed.errors import AnnotationsError, UsageError
+from halofeed.prep.annotations.patterns import Expression
+from halofeed.prep.sources.file_names import is_image_name, is_video_name, stem_of
+from halofeed.prep.sources.reference import SourceExample
+from halofeed.system.spill import SpillList
+
+_NO_GROUP = ("selection", "group pattern does not match", "")
+_NO_LIST = ("selection", "in no split list", "")
+_RANGE = 2**64
+_RANKED = 2**48
+_NOWHERE = 5 * _RANKED
+_SHOWN = 3
+_BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
+_NAMED_GROUP = re.compile(
+    r"(?<![A-Za-z])(?P<word>sub|subj|subject|patient|pat|participant|person|case|donor|animal|mouse|specimen|slide"
+    r"|video|clip|movie|sequence|seq|scene)(?P<sign>[-_ ]?)[0-9]+(?![0-9])",
+    re.IGNORECASE,
+)
+_NO_GROUP_NAMES = (
+    "",
+    "-",
+    "?",
+    "n/a",
+    "na",
+    "nan",
+    "none",
+    "null",
+    "unknown",
+    "anonymous",
+    "anon",
+    "anonymized",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions:
+    """How splits are assigned: by `shares` or by `lists`, or as the source gives them.
+
+    Args:
+        shares: the share of each split, in the order in which they are laid along the hash; they sum to 1.
+        lists: for each split the text of a list, one image a line: its path, file name, stem or id.
+        cases: for each split the names of its cases, as nnU-Net's splits_final.json has them; they divide the images of
+            split `train`, the others keep theirs.
+        seed: another number gives another assignment by shares.
+        group_pattern: a regular expression whose one group, searched in the source's path, is the group that
+            stays together; it takes the place of groups of the annotations.
+
+    >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
+    Traceback (most recent call last):
+    ...
+    halofeed.errors.UsageError: --split-shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict)
+    cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    seed: int = 0
+    group_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shares and self.lists:
+            raise UsageError("--split-shares and --split-lists both assign splits; give one of them")
+        if self.cases and (self.shares or self.lists):
+            other = "--split-shares" if self.shares else "--split-lists"
+            raise UsageError(f"--nnunet-splits and {other} both assign splits; give one of them")
+        written = ", ".join(f"{name}={share:g}" for name, share in self.shares.items())
+        if any(not math.isfinite(share) or share <= 0 for share in self.shares.values()):
+            raise UsageError(f"--split-shares: expected each above 0, got {written}")
+        if self.shares and abs((total := math.fsum(self.shares.values())) - 1) > 1e-6:
+            raise UsageError(f"--split-shares: expected a sum of 1, got {total:g} ({written})")
+        if self.group_pattern is not None:
+            compile_group_pattern(self.group_pattern)
+
+
+def compile_group_pattern(pattern: str) -> Expression:
+    """The pattern, which must be a regular expression with exactly one group."""
+    compiled = Expression(option="--group-pattern", text=pattern)
+    if compiled.groups != 1:
+        raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}")
+    return compiled
+
+
+def assign_splits(references: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
+    """Each reference with its group and its split, in the order in which they came.
+
+    Raises:
+        AnnotationsError: if a group lies in several splits, or an entry of a list means no image or several.
+    """
+    if options.group_pattern is not None:
+        references = with_groups(references, compile_group_pattern(options.group_pattern))
+    elif options.shares:
+        references = with_known_groups(references)
+    if options.shares:
+        yield from split_by_hash(references, options.shares, options.seed)
+        return
+    if options.lists:
+        references = split_by_lists(references, options.lists)
+    elif options.cases:
+        references = split_by_cases(references, options.cases)
+    yield from undivided(references)
+
+
+def with_groups(references: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
+    """Each reference with the group that the pattern finds in its source; where it finds none, a problem."""
+    for reference in references:
+        match = pattern.search(reference.source)
+        if match is not None and match[1] is not None:
+            yield replace(reference, group=match[1])
+        else:
+            yield replace(reference, problem=reference.problem or _NO_GROUP)
+
+
+def with_known_groups(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """Each reference with its group: none where that is a word for none, and the subject of BIDS where it has none.
+
+    BIDS calls the files of a subject sub-01_...
+    """
+    for reference in references:
+        if reference.group is not None and reference.group.strip().lower() in _NO_GROUP_NAMES:
+            reference = replace(reference, group=None)
+        subject = (
+            _BIDS_SUBJECT.match(reference.source.rpartition("/")[2]) if reference.group is None else None
+        )
+        yield reference if subject is None else replace(reference, group=subject[1])
+
+
+def check_groups(
+    references: Iterable[SourceExample], options: SplitOptions, *, are_patients: bool = False
+) -> Iterator[SourceExample]:
+    """The same references, if nothing speaks against dividing them by shares.
+
+    Args:
+        are_patients: the format has a place for the patient's id, so that a scan without a group lacks it.
+
+    Raises:
+        AnnotationsError: after the last one: some have a group and others have none, all have the same, or the paths
+            of several without a group name one patient, case, video or the like.
+    """
+    if not options.shares:
+        yield from references
+        return
+    evidence = _GroupEvidence()
+    for reference in references:
+        if reference.problem is None:
+            evidence.add(reference)
+        yield reference
+    if len(options.shares) > 1 and (fault := evidence.fault(options, are_patients)):
+        raise AnnotationsError(f"--split-shares: {fault}")
+
+
+class _GroupEvidence:
+    """What the references of a source say together of their groups."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.grouped: SourceExample | None = None
+        self.ungrouped: SourceExample | None = None
+        self.has_several = False
+        self.named: dict[str, str] = {}
+        self.shared: tuple[re.Match[str], str, str] | None = None
+
+    def add(self, reference: SourceExample) -> None:
+        """Take one into account."""
+        self.count += 1
+        if reference.group is not None:
+            self.has_several |= self.grouped is not None and self.grouped.group != reference.group
+            self.grouped = self.grouped or reference
+            return
+        self.ungrouped = self.ungrouped or reference
+        if self.shared is None and (match := _NAMED_GROUP.search(reference.source)):
+            other = self.named.setdefault(match[0].lower(), reference.source)
+            if other != reference.source:
+                self.shared, self.named = (match, other, reference.source), {}
+
+    def fault(self, options: SplitOptions, are_patients: bool) -> str:
+        """What speaks against dividing them, and what to say; "" where nothing does."""
+        has_pattern = options.group_pattern is not None
+        each = "--group-pattern '(.+)' takes each for a group of its own"
+        if self.grouped and self.ungrouped and not has_pattern:
+            return (
+                f"{self.grouped.source} has a group (a patient or the like) and {self.ungrouped.source} has none, so "
+                f"that it may belong to one in another split; give all of them one, or say --group-pattern; {each}"
+            )
+        if are_patients and self.ungrouped and not has_pattern and self.count > 1:
+            return (
+                f"{self.ungrouped.source} has no patient id, so that it may be of one patient with a scan in another "
+                f"split; say --group-pattern if its path names the patient; {each}"
+            )
+        if self.grouped and not self.has_several and not self.ungrouped and self.count > 1:
+            return (
+                f"all {self.count:,} inputs are of one group, such as {self.grouped.source}, and a group is not "
+                f"divided; say --group-pattern if their paths name others; {each}"
+            )
+        if self.shared is not None and not has_pattern:
+            match, one, other = self.shared
+            found = f"{match['word']}{re.escape(match['sign'])}[0-9]+"
+            pattern = f"({found}|^(?!.*{found}).+)"
+            return (
+                f"{one} and {other} are named after one {match[0]!r} and might come into different splits; say "
+                f"--group-pattern '{pattern}' to keep those together; {each}"
+            )
+        return ""
+
+
+def undivided(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """The same references; AnnotationsError as soon as a group comes with a second split."""
+    first: dict[str, SourceExample] = {}
+    for reference in references:
+        if reference.group is not None and reference.problem is None:
+            other = first.setdefault(reference.group, reference)
+            if other.split != reference.split:
+                raise AnnotationsError(
+                    f"a group is divided, such as a patient's: {other.source} is in {other.split}, "
+                    f"{reference.source} in {reference.split}; correct the splits, or assign them by shares"
+                )
+        yield reference
+
+
+def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
+    """The split of a group: where its hash falls when the shares are laid end to end from 0 to 1.
+
+    It depends on the group's name, the shares and the seed alone, so new images never move old ones.
+
+    >>> [split_of(f"patient {number}", {"train": 0.5, "test": 0.5}) for number in range(6)]
+    ['train', 'test', 'train', 'test', 'train', 'train']
+    """
+    digest = hashlib.sha256(f"{seed}\0{group}".encode("utf-8", "surrogateescape")).digest()
+    point = int.from_bytes(digest[:8], "big")
+    end = 0.0
+    for name, share in shares.items():
+        end += share
+        if point < round(end * _RANGE):
+            return name
+    return name
+
+
+def split_by_hash(
+    references: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
+) -> Iterator[SourceExample]:
+    """Each reference with the split of its group; an image without a group is its own, by its key."""
+    for reference in references:
+        group = str(reference.key) if reference.group is None else reference.group
+        yield replace(reference, split=split_of(group, shares, seed))
+
+
+def split_by_lists(references: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
+    """Each reference with the split of the list that names it; one in no list gets a problem.
+
+    An entry is compared with the images' paths first, then with paths without extension, ids, file names and
+    stems; the first of these that any image has decides.
+    """
+    wanted: dict[str, int] = {_name_of(entry): _NOWHERE for _, _, entry in _entries(lists)}
+    several: dict[str, list[int]] = {}
+    aside: SpillList[SourceExample] = SpillList()
+    count = 0
+    for count, reference in enumerate(references, start=1):
+        _note_names(count - 1, reference, wanted, several)
+        aside.add(reference)
+    names = list(lists)
+    chosen = array("h", [-1]) * count
+    for split, line, entry in _entries(lists):
+        place, position = f"{split} list, line {line}", wanted[_name_of(entry)] % _RANKED
+        if wanted[_name_of(entry)] == _NOWHERE:
+            raise AnnotationsError(
+                f"{place}: {entry!r} means no image; expected a path, file name, stem or id"
+            )
+        if among := several.get(_name_of(entry)):
+            named = " and ".join(_sources(aside, among))
+            raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")
+        if chosen[position] >= 0:
+            other = next(one for _, _, one in _entries(lists) if wanted[_name_of(one)] % _RANKED == position)
+            raise AnnotationsError(
+                f"{place}: {_sources(aside, [position])[0]} is already in the {names[chosen[position]]} list "
+                f"({other!r}); list each image once"
+            )
+        chosen[position] = names.index(split)
+    for number, reference in zip(chosen, aside, strict=True):
+        if number >= 0:
+            yield replace(reference, split=names[number])
+        else:
+            yield replace(reference, problem=reference.problem or _NO_LIST)
+
+
+def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
+    """The split, line and text of every entry of all lists."""
+    for split, text in lists.items():
+        for line, entry in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+            if entry.strip():
+                yield split, line, entry.strip()
+
+
+def _name_of(entry: str) -> str:
+    """The name in an entry; the number of a class may stand behind it, as in UCF101's lists.
+
+    >>> _name_of("./Archery/v_1.avi 3"), _name_of("scan 3")
+    ('Archery/v_1.avi', 'scan 3')
+    """
+    name = entry.replace("\\", "/").removeprefix("./")
+    first, _, last = name.rpartition(" ")
+    is_numbered = last.isdecimal() and (is_image_name(first) or is_video_name(first))
+    return first.rstrip() if is_numbered else name
+
+
+def _note_names(
+    position: int, reference: SourceExample, wanted: dict[str, int], several: dict[str, list[int]]
+) -> None:
+    """Note of each wanted name that a reference has where it is, if none has it of a better rank.
+
+    Args:
+        wanted: the rank of the best so far, times `_RANKED`, plus its position.
+        several: the first positions, where several have it of that rank.
+    """
+    path = PurePosixPath(reference.source)
+    names = (reference.source, str(path.with_suffix("")), str(reference.key), path.name, path.stem)
+    for rank, name in enumerate(names):
+        if (best := wanted.get(name)) is None:
+            continue
+        if rank < best // _RANKED:
+            wanted[name] = rank * _RANKED + position
+            several.pop(name, None)
+        elif rank == best // _RANKED and len(several.get(name, ())) < _SHOWN:
+            several.setdefault(name, [best % _RANKED]).append(position)
+
+
+def _sources(references: Iterable[SourceExample], positions: Sequence[int]) -> list[str]:
+    return [one.source for number, one in enumerate(references) if number in positions]
+
+
+def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
+    """The cases of each split of one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
+
+    Raises:
+        UsageError: it is none, or has no such fold.
+    """
+    expected = 'expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold'
+    if not isinstance(document, list) or not document:
+        raise UsageError(expected)
+    for content in document:
+        if not isinstance(content, dict) or not all(
+            isinstance(cases, list) and all(isinstance(case, str) for case in cases)
+            for cases in content.values()
+        ):
+            raise UsageError(expected)
+    if fold is None and len(document) > 1:
+        raise UsageError(f"it has {len(document)} folds; say --nnunet-fold 0 to {len(document) - 1}")
+    if fold is not None and not 0 <= fold < len(document):
+        raise UsageError(f"--nnunet-fold {fold}: expected 0 to {len(document) - 1}")
+    return {split: tuple(cases) for split, cases in document[fold or 0].items()}
+
+
+def split_by_cases(
+    references: Iterable[SourceExample], cases: Mapping[str, Sequence[str]]
+) -> Iterator[SourceExample]:
+    """Each reference of split `train` with the split that names its case; one that none names gets a problem.
+
+    A case is the id of an image, or its file's name without extension and without the number of its channel (_0000).
+
+    Raises:
+        AnnotationsError: a case is in two splits, or means no image.
+    """
+    chosen: dict[str, str] = {}
+    for split, names in cases.items():
+        for name in names:
+            if chosen.setdefault(name, split) != split:
+                raise AnnotationsError(
+                    f"--nnunet-splits: case {name!r} is in {chosen[name]} and in {split}; list it once"
+                )
+    listed, used = list(references), set()
+    for reference in listed:
+        used |= _case_names(reference) if reference.split == "train" else set()
+    if unknown := [name for name in chosen if name not in used]:
+        raise AnnotationsError(
+            f"--nnunet-splits: {', '.join(unknown[:5])}: no such case among the training images; "
+            "name the file of this data set"
+        )
+    for reference in listed:
+        found = [chosen[name] for name in _case_names(reference) if name in chosen]
+        if reference.split != "train":
+            yield reference
+        elif found:
+            yield replace(reference, split=found[0])
+        else:
+            yield replace(reference, problem=reference.problem or _NO_LIST)
+
+
+def _case_names(reference: SourceExample) -> set[str]:
+    stem = stem_of(reference.source)
+    return {str(reference.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}

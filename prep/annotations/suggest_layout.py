@@ -1,0 +1,372 @@
+"""Which layout the files of a folder give away, for a message where another one was said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from posixpath import basename, splitext
+from typing import Protocol
+
+from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.sources.file_names import (
+    DICOM_EXTENSIONS,
+    VOLUME_EXTENSIONS,
+    is_image_name,
+    is_volume_name,
+    stem_of,
+)
+from halofeed.prep.sources.files import SourceFiles
+
+_HEAD_BYTES = 1 << 16
+_MOST_LOOKED_AT = 8
+"""How many files of a kind are opened: reading them all would be the conversion itself."""
+_NUMBER = r"\s+[-+.\deE]+"
+_TEXT_LABELS = {
+    "a YOLO label": re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*"),
+    "a KITTI label": re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*"),
+    "a DOTA label": re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*"),
+}
+"""What each line of a text file beside an image looks like."""
+_COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
+_COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
+_VOC_ROOT = re.compile(r"<annotation[\s>]")
+_CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
+_FOREIGN_JSON = {
+    "labelme's": re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL),
+    "VIA's (VGG Image Annotator)": re.compile(r'"shape_attributes"|"_via_img_metadata"'),
+    "CreateML's": re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL),
+    "Supervisely's": re.compile(r'"classTitle"'),
+    "Label Studio's": re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
+    "BDD100K's": re.compile(r'"box2d"'),
+}
+_AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
+_BOX_TABLE = (
+    "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
+    "with --source and take --layout csv"
+)
+_MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(tr|ts)?", re.IGNORECASE)
+_FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
+_IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
+
+
+class _Files(Protocol):
+    def sizes(self) -> Mapping[str, int]: ...
+    def head(self, path: str, size: int) -> bytes: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """What a file of a folder is, and how it is converted.
+
+    Args:
+        what: the file, and what it is.
+        layouts: those that read it as it stands and do not need the hint; none where no layout reads it.
+        cure: what to do, as one clause.
+    """
+
+    what: str
+    layouts: tuple[str, ...] = ()
+    cure: str
+
+    def __str__(self) -> str:
+        unread = "" if self.layouts else ", which halofeed does not read"
+        return f"{self.what}{unread}: {self.cure}"
+
+
+def _read_by(what: str, layout: str, more: str = "") -> Hint:
+    return Hint(what=what, layouts=(layout,), cure=f"take --layout {layout}{more}")
+
+
+def _unread_boxes(what: str) -> Hint:
+    """Boxes in a form that no layout reads: a table of boxes holds what all of these hold."""
+    return Hint(what=what, cure=_BOX_TABLE)
+
+
+def other_layout(files: _Files) -> Hint | None:
+    """What the files are, and the layout that fits; None where nothing gives it away.
+
+    Only names and the heads of a few files are looked at, so that it is a hint and no proof of its absence.
+    """
+    return next(_hints(files), None)
+
+
+def _hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
+    if named is not None:
+        files = _Known(files, [named])  # the folder of a table may hold any number of other files
+    others = [path for path in files.sizes() if not is_image_name(path)]
+    return filter(None, (sign(files, others) for sign in _SIGNS))
+
+
+def may_be_other_layout(files: SourceFiles, others: Iterable[str], images: Iterable[str]) -> bool:
+    """Whether another layout may be given away, where not all images are known; rather once too often.
+
+    Args:
+        files: opens them.
+        others: the paths of all files but images.
+        images: one of each folder.
+    """
+    others, images = list(others), list(images)
+    beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
+    of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
+    known = _Known(files, [*others, *images, *of_masks])
+    return bool(other_layout(known) or _text_labels(_Known(files, [*others, *beside_texts]), others))
+
+
+class _Known:
+    """Some of a folder's files."""
+
+    def __init__(self, files: _Files, paths: Iterable[str]) -> None:
+        self.head = files.head
+        self._sizes = dict.fromkeys(sorted(paths), 0)
+
+    def sizes(self) -> Mapping[str, int]:
+        return self._sizes
+
+
+def hint(files: SourceFiles, own: str, named: str | None = None) -> str:
+    """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known.
+
+    Args:
+        named: the annotation file that was named, if one was: no other is looked at.
+    """
+    found = list(_hints(files, named))
+    if any(one.layouts == (own,) for one in found):
+        return ""
+    found = [one for one in found if own not in one.layouts]
+    if (
+        not found
+        and named is None
+        and own != "folders"
+        and _holds_several_classes(files)
+        and not _share_names(files)
+    ):
+        return "; its images lie in several folders: for a class each, take --layout folders"
+    return f"; {found[0]}" if found else ""
+
+
+def with_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
+    """The error of a layout, and what the files are where no layout reads them."""
+    found = list(_hints(files, named))
+    if not found or found[0].layouts or found[0].what in str(error):
+        return error
+    if any(own in one.layouts for one in found):
+        return error
+    return AnnotationsError(f"{error}; {found[0]}")
+
+
+def _images(files: _Files) -> Iterator[str]:
+    return filter(is_image_name, files.sizes())
+
+
+def _holds_several_classes(files: _Files) -> bool:
+    """Whether images lie in more than one folder, so that folders can be classes."""
+    folders = (path.rpartition("/")[0] for path in _images(files))
+    first = next(folders, None)
+    return any(folder != first for folder in folders)
+
+
+def _share_names(files: _Files) -> bool:
+    """Whether most names of images come in several folders, as of images and their masks or views."""
+    stems = Counter(splitext(basename(path))[0] for path in _images(files))
+    return 2 * sum(count > 1 for count in stems.values()) >= len(stems)
+
+
+def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
+    """The path and the first bytes, as text, of a few files with one of these extensions, the topmost first."""
+    chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
+    for path in islice(chosen, _MOST_LOOKED_AT):
+        try:
+            yield path, files.head(path, _HEAD_BYTES).decode("utf-8", "replace")
+        except SourceError:
+            continue
+
+
+def _dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
+    for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
+        try:
+            keys = set(json.loads(text))
+        except (ValueError, TypeError, RecursionError):
+            keys = set(re.findall(r'"(channel_names|modality|training)"\s*:', text))
+        if "channel_names" in keys:
+            return _read_by(f"{path} is nnU-Net's", "nnunet")
+        if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
+            return _read_by(f"{path} is that of nnU-Net's version 1", "nnunet")
+        if keys & {"modality", "training"}:
+            return _read_by(f"{path} is that of the Medical Segmentation Decathlon", "msd")
+    return None
+
+
+def _json(files: _Files, paths: Sequence[str]) -> Hint | None:
+    for path, text in _heads(files, paths, ".json"):
+        if kind := next((kind for kind, form in _FOREIGN_JSON.items() if form.search(text)), None):
+            return _unread_boxes(f"{path} is {kind}")
+        if _COCO_LIST.search(text) and _COCO_KEY.search(text):
+            return _read_by(f"{path} is COCO's", "coco")
+    return None
+
+
+def _xml(files: _Files, paths: Sequence[str]) -> Hint | None:
+    for path, text in _heads(files, paths, ".xml"):
+        if _VOC_ROOT.search(text):
+            return _read_by(f"{path} is a Pascal VOC annotation", "voc")
+        if _CVAT_ROOT.search(text):
+            return Hint(
+                what=f"{path} is CVAT's",
+                cure="export the task from CVAT as COCO 1.0, then take --layout coco",
+            )
+    return None
+
+
+def _text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Text files with the stems of images, one box a line."""
+    texts = {path: splitext(basename(path))[0] for path in paths if path.lower().endswith(".txt")}
+    named = set(texts.values())
+    stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
+    beside = [path for path, stem in texts.items() if stem in stems]
+    for path, text in _heads(files, beside, ".txt"):
+        lines = [
+            line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
+        ]
+        for kind, form in _TEXT_LABELS.items():
+            if lines and all(form.fullmatch(line) for line in lines[:5]):
+                return _unread_boxes(f"{path} is {kind}")
+    return None
+
+
+def _wider(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """A text of an image's path, a count, and as many boxes."""
+    for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
+        lines = [line.strip() for line in text.splitlines()[:2]]
+        if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
+            return _unread_boxes(f"{path} is WIDER FACE's")
+    return None
+
+
+def _tables_of_others(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Tables of boxes or classes that have no columns filename and class."""
+    for path, text in _heads(files, paths, ".csv", ".jsonl"):
+        lines = [line for line in text.splitlines() if line.strip()][:2]
+        cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
+        if basename(path) in ("metadata.jsonl", "metadata.csv") and {"file_name", "objects"} <= set(
+            re.findall(r"\w+", lines[0]) if lines else ()
+        ):
+            return _unread_boxes(f"{path} is that of a Hugging Face image folder with objects")
+        if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
+            return _unread_boxes(f"{path} is that of Google's AutoML, without a header")
+        if "image_id" in cells and "bbox" in cells and "class" not in cells:
+            what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
+            cure = "add a column class to it, then take --layout csv and --box-form corner-size"
+            return Hint(what=what, layouts=("csv",), cure=cure)
+        if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":
+            marks = [cell.strip() for cell in lines[1].split(",")][1:]
+            if len(marks) == len(cells) - 1 and set(marks) <= {"0", "1"} and "class" not in cells:
+                return _read_by(f"{path} is a table with a column of 0 and 1 for each class", "csv")
+    return None
+
+
+def _dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
+    named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
+    unnamed = [path for path in paths if "." not in basename(path) or path.lower().endswith(".img")]
+    for path in islice((*named[:2], *unnamed), _MOST_LOOKED_AT):
+        try:
+            if files.head(path, 132)[128:] == b"DICM":
+                return _read_by(f"{path} is DICOM", "dicom", more=" and --depth")
+        except SourceError:
+            continue
+    return None
+
+
+def _volumes(files: _Files, paths: Sequence[str]) -> Hint | None:
+    volume = next((path for path in paths if path.lower().endswith(VOLUME_EXTENSIONS)), None)
+    if volume is None or any(_images(files)):
+        return None
+    return Hint(
+        what=f"{volume} is a volume",
+        layouts=("pairs", "class-masks", "lits", "msd", "nnunet"),
+        cure="take --layout pairs, class-masks, lits, msd or nnunet, and --depth",
+    )
+
+
+def _unread(files: _Files, paths: Sequence[str]) -> Hint | None:
+    from halofeed.prep.formats.volumes import RECOGNIZED
+
+    for path in paths:
+        for extension, kind in RECOGNIZED.items():
+            if path.lower().endswith(extension):
+                return Hint(what=f"{path} is {kind}", cure="store it as NIfTI")
+    return None
+
+
+def _lies_in(folders: re.Pattern[str], path: str) -> bool:
+    return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
+
+
+def _masks(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """images/a.jpg with masks/a.png: a label image each."""
+    by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
+    for path in _images(files):
+        is_mask = _lies_in(_MASK_FOLDER, path)
+        if not is_mask and not _lies_in(_IMAGE_FOLDER, path):
+            return None
+        by_kind[is_mask].setdefault(splitext(basename(path))[0], path)
+    shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
+    if shared is None:
+        return None
+    return _read_by(f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs")
+
+
+def _table(files: _Files, paths: Sequence[str]) -> Hint | None:
+    near = [path for path in paths if "/" not in path]
+    of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
+    for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
+        words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
+        if "file_name" in words and "objects" not in words and words & {"label", "class", "category"}:
+            layout = "jsonl" if path.endswith("jsonl") else "csv"
+            return _read_by(f"{path} is metadata of Hugging Face", layout)
+    for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
+        for path, text in _heads(files, near, *extensions):
+            first = next((line for line in text.splitlines() if line.strip()), "")
+            words = {word.lower() for word in re.findall(r"[\w-]+", first)}
+            boxed = {"xmin", "ymin", "xmax", "ymax"} <= words
+            if "filename" in words and (boxed or ("class" in words and not _holds_several_classes(files))):
+                return _read_by(f"{path} is a table of {'boxes' if boxed else 'classes'}", layout)
+    return None
+
+
+# Each is given the paths of all files but images, of which there are many.
+_SIGNS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
+    *(_dataset_json, _json, _xml, _text_labels, _wider, _dicom, _volumes, _unread, _masks, _table),
+    _tables_of_others,
+)
+
+
+def lists_of_splits(files: SourceFiles) -> dict[str, str]:
+    """Paths of the lists that divide the images among these files, by split; {} where there are none.
+
+    Such as train.txt and val.txt of VOC's ImageSets/Segmentation. They are in one folder, each line names an image by
+    path or stem, and no image comes twice.
+    """
+    by_folder: dict[str, dict[str, str]] = {}
+    for path in files.sizes():
+        folder, _, name = path.rpartition("/")
+        stem, _, extension = name.rpartition(".")
+        if extension == "txt" and is_split_name(stem) and stem.lower() != "trainval":
+            by_folder.setdefault(folder, {})[stem.lower()] = path
+    by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
+    if not by_folder:
+        return {}
+    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
+    for lists in by_folder.values():
+        try:
+            texts = [files.read(path).decode() for path in lists.values()]
+        except (SourceError, UnicodeDecodeError):
+            continue
+        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
+        if named and len(set(named)) == len(named) and stems.issuperset(named):
+            return lists
+    return {}

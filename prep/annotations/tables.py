@@ -1,0 +1,484 @@
+"""Rows of CSV and JSONL files."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import hashlib
+import io
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from halofeed.errors import AnnotationsError, UsageError
+from halofeed.prep.annotations.class_names import number_of
+from halofeed.prep.annotations.columns import CORNERS, Reading, can_hold, squash
+from halofeed.prep.annotations.contract import is_split_name, telling_unread
+from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.files import ByteStream, SourceFiles
+
+HELD_BYTES = 4 << 20
+"""Of a table that is held, and its rows too; those of a larger one take a hundred times its bytes."""
+_PIECE_BYTES = 1 << 20
+
+
+class TableBytes:
+    """The text of one table, gone through as often as one likes.
+
+    Raises:
+        AnnotationsError: it cannot be read, or is not UTF-8; at the end of each later pass, if it has changed.
+    """
+
+    def __init__(self, files: SourceFiles, name: str) -> None:
+        self._files, self._name = files, name
+        with telling_unread(files, name):
+            head = files.head(name, HELD_BYTES + 1)
+        self._held = head if len(head) <= HELD_BYTES else None
+        self._digest = self._check_text()
+
+    @property
+    def path(self) -> str:
+        """Where the table lies, for a command."""
+        return f"{self._files.root}/{self._name}"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the table is a small one."""
+        return self._held is not None
+
+    def lines(self, newline: str) -> io.TextIOWrapper:
+        """The text line by line, without a byte order mark; `newline` is that of `open`."""
+        # What is no UTF-8 now was changed, as the end will tell.
+        stream = io.BufferedReader(_Pass(self._open(), self._check_same))
+        return io.TextIOWrapper(stream, "utf-8-sig", "replace", newline)
+
+    def _open(self) -> ByteStream:
+        if self._held is not None:
+            return io.BytesIO(self._held)
+        with telling_unread(self._files, self._name):
+            return self._files.open(self._name)
+
+    def _check_text(self) -> str:
+        digest, start = hashlib.sha256(), 0
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        with telling_unread(self._files, self._name), closing(self._open()) as stream:
+            try:
+                while piece := stream.read(_PIECE_BYTES):
+                    digest.update(piece)
+                    decoder.decode(piece)
+                    start += len(piece)
+                piece = b""
+                decoder.decode(piece, final=True)
+            except UnicodeDecodeError as error:
+                # What it was given begins with what was left of the piece before.
+                at, wrong = start + len(piece) - len(error.object) + error.start, error.object[error.start]
+                raise AnnotationsError(
+                    f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; save it as UTF-8"
+                ) from error
+        return digest.hexdigest()
+
+    def _check_same(self, digest: str) -> None:
+        if digest != self._digest:
+            raise AnnotationsError(
+                f"{self._name} in {self._files.root}: it was changed while it was read; run the same command again "
+                "once it is finished"
+            )
+
+
+class _Pass(io.RawIOBase):
+    """One pass over a stream, at whose end `check` is told the digest of all that was read."""
+
+    def __init__(self, stream: ByteStream, check: Callable[[str], None]) -> None:
+        self._stream, self._check = stream, check
+        self._piece, self._digest = memoryview(b""), hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._piece:
+            self._piece = memoryview(self._stream.read(_PIECE_BYTES))
+            self._digest.update(self._piece)
+            if not self._piece:
+                self._check(self._digest.hexdigest())
+        size = min(len(buffer), len(self._piece))
+        buffer[:size], self._piece = self._piece[:size], self._piece[size:]
+        return size
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which columns a table must have.
+
+    Args:
+        required: all of them must be there.
+        together: all of them, or none.
+        text: in these an object or a list makes the table useless; elsewhere it is a fault of its row.
+        lists: of those in which a list may stand all the same; it becomes the text of JSON.
+        expected: what the message says of them.
+        spellings: how each may be written, see `columns`.
+        read: from the name and the header of a table to what its columns mean.
+    """
+
+    required: tuple[str, ...]
+    together: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    expected: str
+    spellings: Mapping[str, Sequence[Sequence[str]]]
+    read: Callable[[str, Sequence[str]], Reading]
+
+
+@dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
+class Row:
+    """One row of a table: where it stands, its cells by column, and what is wrong with its form."""
+
+    file: str
+    line: int
+    cells: dict[str, str]
+    fault: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def cell(self, column: str) -> str:
+        return self.cells.get(column, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """All rows of one file.
+
+    `header` is what its first line, or any of its objects, names; `columns` are those of them that are known, by the
+    names under which `Row.cell` has them, and `unread` those that nothing is made of. The rows of a large file are read
+    again whenever they are gone through.
+    """
+
+    file: str
+    header: tuple[str, ...]
+    columns: tuple[str, ...]
+    unread: tuple[str, ...]
+    rows: Iterable[Row]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _RowsAnew:
+    """Rows that are nowhere held."""
+
+    read: Callable[[], Iterator[Row]]
+
+    def __iter__(self) -> Iterator[Row]:
+        return self.read()
+
+
+_GROUPS = tuple(
+    f"{name}{end}"
+    for name in ("patient", "subject", "participant", "person", "case", "donor")
+    for end in ("", "id")
+)
+
+
+def unread_note(table: Table) -> tuple[str, ...]:
+    """What the images of a table are counted under where it has columns that nothing is made of."""
+    unread = [column for column in table.unread if column]
+    said = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
+    return tuple(filter(None, (said, table.note)))
+
+
+def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
+    """Refuse a column that names patients or the like and is not read, where splits are to be made by groups."""
+    for table in tables if needed and not any("group" in table.columns for table in tables) else ():
+        if found := [column for column in table.unread if squash(column) in _GROUPS]:
+            raise AnnotationsError(
+                f"{table.file}: column {found[0]!r} is not read, and --split-shares would divide what it holds "
+                "together; call it group, or say --group-pattern '(.+)' to take each image for a group of its own"
+            )
+
+
+def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
+    """Refuse a column to ignore that no table has: it would be misspelled."""
+    header = dict.fromkeys(column for table in tables for column in table.header)
+    there = set(map(squash, header))
+    if missing := [column for column in ignored if squash(column) not in there]:
+        raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
+
+
+def read_tables(
+    form: str, annotations: SourceFiles, annotation_file: str | None, rule: Columns
+) -> list[Table]:
+    """The table that was named, or all of its form, "csv" or "jsonl", straight in the folder."""
+    extensions, read = _FORMS[form]
+    names = _table_files(annotations, annotation_file, extensions)
+    try:
+        return [read(name, TableBytes(annotations, name), rule) for name in names]
+    except AnnotationsError as error:
+        if len(names) == 1:
+            raise
+        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error
+
+
+def _table_files(
+    annotations: SourceFiles, annotation_file: str | None, extensions: tuple[str, ...]
+) -> list[str]:
+    if annotation_file is not None:
+        return [annotation_file]
+    for extension in extensions:
+        found = [path for path in annotations.sizes() if "/" not in path and path.lower().endswith(extension)]
+        if found:
+            return found
+    below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
+    if below and all(map(split_folder, below)) and len({path.split("/")[1] for path in below}) == 1:
+        return below
+    there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
+    raise AnnotationsError(
+        f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{there}; name the table itself"
+        + ("" if below else hint(annotations, extensions[0][1:]))
+    )
+
+
+def split_folder(table: str) -> str | None:
+    """The split of which a table speaks that lies in its folder, as Roboflow exports them; None of any other.
+
+    >>> split_folder("valid/_annotations.csv"), split_folder("tables/boxes.csv"), split_folder("boxes.csv")
+    ('valid', None, None)
+    """
+    folder, _, name = table.partition("/")
+    return folder if name and "/" not in name and is_split_name(folder) else None
+
+
+def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
+    """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
+    with text.lines("") as lines:
+        delimiter, skipped = _delimiter(lines, rule)
+
+    def written() -> Iterator[tuple[int, list[str]]]:
+        with text.lines("") as lines:
+            reader = csv.reader(lines, delimiter=delimiter)
+            try:
+                for cells in reader:
+                    if any(map(str.strip, cells)):
+                        yield reader.line_num, cells
+            except csv.Error as error:
+                raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
+
+    header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
+    note = ""
+    if any(map(is_image_name, header)):
+        header, note = _header_of(name, header, rule, text), NO_HEADER
+    else:
+        skipped += 1
+    reading = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
+    class_columns = () if reading is None else tuple(column for column in header if column in reading.one_hot)
+    if reading is None:
+        reading = _check_columns(name, header, rule, text)
+    else:
+        note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(class_columns)}"
+    base_cells = _cells_of(name, reading, rule)
+
+    def cells_of(line: int, written: Mapping[str, object]) -> dict[str, str]:
+        found = base_cells(line, written)
+        if class_columns:
+            found["class"] = json.dumps(
+                [one for one in class_columns if _YES_NO[str(written[one]).strip().lower()]]
+            )
+        return found
+
+    def rows() -> Iterator[Row]:
+        for line, cells in islice(written(), skipped, None):
+            fault = ""
+            if len(cells) != len(header):
+                if not any(cells[len(header) :]):
+                    cells = cells[: len(header)]
+                if len(cells) != len(header):
+                    fault = f"{len(cells)} cells under {len(header)} columns"
+            known = cells_of(line, dict(zip(header, cells, strict=False)))
+            yield Row(file=name, line=line, cells=known, fault=fault)
+
+    return replace(_table(name, header, reading, rows, text), note=note)
+
+
+def _header_of(name: str, cells: Sequence[str], rule: Columns, text: TableBytes) -> list[str]:
+    """The columns of a table without a header line, where a file name and a class are all that it has.
+
+    Raises:
+        AnnotationsError: with a header line that may be meant.
+    """
+    is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
+    if is_pair and rule.required == ("filename", "class"):
+        return ["filename", "class"]
+    left = {"filename": 1, "class": 1, "split": 1, "xmin": 1, "ymin": 1, "xmax": 1, "ymax": 1}
+    if "label" in rule.required:
+        left = {"image": 1, "label": 1, "split": 1}
+    guessed = []
+    for place, cell in enumerate(cells, start=1):
+        kinds: tuple[str, ...] = ("split",) if is_split_name(cell) else ("class",)
+        if is_image_name(cell):
+            kinds = ("image", "label", "filename")
+        elif number_of(cell) is not None:
+            kinds = CORNERS
+        known = next((kind for kind in kinds if cell and left.pop(kind, 0)), f"unused{place}")
+        guessed.append(known)
+    command = shlex.join(["sed", "-i", f"1i {','.join(guessed)}", text.path])
+    raise AnnotationsError(
+        f"{name}: the first line is no header: it holds {', '.join(cells)}; expected {rule.expected}; add a header "
+        f"with {command} if that is the order of the columns, else with their true names"
+    )
+
+
+def _read_one_hot(
+    name: str, header: Sequence[str], rule: Columns, rows: Callable[[], Iterator[tuple[int, list[str]]]]
+) -> Reading | None:
+    """How a table is read that has a column of 0 and 1 for each class; None where it has not."""
+    if "class" not in rule.required or any(header.count(column) > 1 for column in header):
+        return None
+    try:
+        reading = rule.read(name, header)
+    except AnnotationsError:
+        return None
+    if {"class", "xmin"} & set(reading.known) or "filename" not in reading.known or len(reading.unread) < 2:
+        return None
+    if any(is_split_name(squash(column).removeprefix("is")) for column in reading.unread):
+        return None
+    places = [header.index(column) for column in reading.unread if column]
+    found = False
+    for _, cells in rows():
+        found = True
+        if len(cells) < len(header) or any(cells[place].strip().lower() not in _YES_NO for place in places):
+            return None
+    known = {**reading.columns, "class": header[places[0]]}
+    return replace(reading, columns=known, unread=(), one_hot=reading.unread) if found else None
+
+
+NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
+_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
+_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
+
+
+def _table(
+    name: str, header: Sequence[str], reading: Reading, rows: Callable[[], Iterator[Row]], text: TableBytes
+) -> Table:
+    found = tuple(rows()) if text.is_held else _RowsAnew(rows)
+    return Table(file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=found)
+
+
+_FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
+
+
+def _delimiter(lines: Iterable[str], rule: Columns) -> tuple[str, int]:
+    """What separates cells, and how many lines stand before the header: `sep=;` of spreadsheets."""
+    found = next(filter(None, map(_FIRST_LINE.search, lines)), None)
+    header = found[0] if found else ""
+    if declared := _SEPARATOR.fullmatch(header):
+        return declared[1], 1
+    for delimiter in (",", ";", "\t"):
+        if can_hold(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
+            return delimiter, 0
+    counts = {delimiter: header.count(delimiter) for delimiter in (",", ";", "\t")}
+    return max(counts, key=lambda delimiter: counts[delimiter]), 0
+
+
+def _check_columns(
+    name: str, header: Sequence[str], rule: Columns, text: TableBytes | None = None
+) -> Reading:
+    """What the columns mean; AnnotationsError where one is missing, there twice, or open to two readings."""
+    found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
+    folded = [column.lower() for column in header if column]
+    if twice := sorted({column for column in folded if folded.count(column) > 1}):
+        raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
+    reading = rule.read(name, header)
+    missing = [column for column in rule.required if column not in reading.known]
+    if any(column in reading.known for column in rule.together):
+        missing += [column for column in rule.together if column not in reading.known]
+    if missing:
+        cure = ""
+        if missing == ["class"] and "xmin" in reading.known and text is not None:
+            command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", text.path]
+            cure = f"; where all objects are of one class, add it with {shlex.join(command)}"
+        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{cure}")
+    return reading
+
+
+def read_jsonl(name: str, text: TableBytes, rule: Columns) -> Table:
+    """The rows of a JSONL file; absent keys and null are empty cells."""
+
+    def entries() -> Iterator[tuple[int, dict[str, Any]]]:
+        with text.lines("\n") as lines:
+            for line, written in enumerate(lines, start=1):
+                if written.isspace():
+                    continue
+                try:
+                    entry = json.loads(written.removesuffix("\n"))
+                except (ValueError, RecursionError) as error:
+                    fault = f"expected one JSON object a line: {error}"
+                    raise AnnotationsError(f"{name}:{line}: {fault}") from error
+                if not isinstance(entry, dict):
+                    fault = f"expected a JSON object, got {type(entry).__name__}"
+                    raise AnnotationsError(f"{name}:{line}: {fault}")
+                yield line, entry
+
+    header: dict[str, None] = {}
+    for _, entry in entries():
+        if not entry.keys() <= header.keys():
+            header.update(dict.fromkeys(entry))
+    reading = _check_columns(name, list(header), rule)
+    cells_of = _cells_of(name, reading, rule)
+
+    def rows() -> Iterator[Row]:
+        for line, entry in entries():
+            yield Row(file=name, line=line, cells=cells_of(line, entry))
+
+    return _table(name, list(header), reading, rows, text)
+
+
+def _cells_of(
+    name: str, reading: Reading, rule: Columns
+) -> Callable[[int, Mapping[str, object]], dict[str, str]]:
+    """From the line of a row and what is written there to its cells by the columns that are known."""
+    names = {column: known for known, column in reading.columns.items()}
+    read = [
+        (column, names.get(column, "") in rule.text, names.get(column, "") in rule.lists)
+        for column in dict.fromkeys([*names, *reading.box])
+    ]
+
+    def cells(line: int, written: Mapping[str, object]) -> dict[str, str]:
+        texts = {}
+        for column, is_text, may_list in read:
+            if column in written:
+                value = written[column]
+                if type(value) is str and "\0" not in value:
+                    texts[column] = value.strip()
+                else:
+                    texts[column] = _cell(f"{name}:{line}", column, value, is_text, may_list)
+        return reading.cells(texts)
+
+    return cells
+
+
+def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool) -> str:
+    """A value as text; AnnotationsError where it can be none."""
+    if value is None:
+        return ""
+    if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
+        kind = "an object" if isinstance(value, dict) else "a list"
+        raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")
+    text = value.strip() if isinstance(value, str) else json.dumps(value)
+    if is_text and "\0" in text:
+        raise AnnotationsError(f"{place}: {column}: holds a NUL character: {text!r}; remove it")
+    return text
+
+
+_FORMS = {"csv": ((".csv", ".tsv"), read_csv), "jsonl": ((".jsonl", ".ndjson"), read_jsonl)}
+"""By the name of a form its files' extensions, and what reads one."""

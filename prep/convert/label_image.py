@@ -1,0 +1,332 @@
+"""How label images, one of all classes or a mask for each, become class indices, and these the stored picture's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin
+
+from halofeed.errors import SourceError
+from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.tallies import count_labels
+from halofeed.prep.formats.picture import DecodedImage
+from halofeed.prep.formats.picture.image import check_pixel_count, undecodable
+from halofeed.prep.formats.picture.pillow import decoder_failures, open_with, plan_pillow, take_pixels
+from halofeed.prep.formats.picture.pixels import apply_orientation
+from halofeed.prep.formats.picture.png import GRAY, PALETTE, SIGNATURE, Header, read_header
+from halofeed.prep.geometry.resize import ResizePlan, displayed_size
+from halofeed.prep.geometry.scan import Overlap
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.reference import SourceExample
+from halofeed.prep.voxels.kernels import resize_mask
+from halofeed.prep.voxels.label_volumes import merge_class_masks, merge_labels
+from halofeed.system.memory import Need, unlimited, with_margin
+
+OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
+VOC_VOID = 255
+MOST_SINGLE = 8
+_CURE = "save it as an 8-bit PNG with one value for each class, by the tool that drew it"
+_OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
+    (SIGNATURE, PngImagePlugin.PngImageFile),
+    ((b"II*\0", b"MM\0*"), TiffImagePlugin.TiffImageFile),
+    (b"BM", BmpImagePlugin.BmpImageFile),
+    ((b"GIF87a", b"GIF89a"), GifImagePlugin.GifImageFile),
+)
+_LOSSLESS = (
+    "raw",
+    "tiff_lzw",
+    "tiff_adobe_deflate",
+    "tiff_deflate",
+    "packbits",
+    "group3",
+    "group4",
+    "lzma",
+    "zstd",
+)
+_COLORS = ("RGB", "RGBA", "LA")
+_DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
+
+
+def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> NDArray[Any]:
+    """The class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or the indices of its palette.
+
+    Color whose red, green and blue are equal everywhere is gray. The palette of a GIF has to be gray, and its values
+    are the indices, since writers order it anew in each file.
+
+    Args:
+        need: told how many bytes this takes, the file among them, before the pixels are decoded.
+
+    Raises:
+        SourceError: of another format or stored with loss, damaged, too large, of several pages, or in color.
+    """
+    opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
+    if opener is None:
+        kind = (
+            "it is a JPEG, which is stored with loss"
+            if data.startswith(b"\xff\xd8")
+            else "not a PNG, TIFF, BMP or GIF"
+        )
+        raise undecodable(
+            "label image is not a PNG", f"{kind}: begins with {data[:8].hex(' ') or 'nothing'}; {_CURE}"
+        )
+    header = read_header(data) if data.startswith(SIGNATURE) else None
+    with decoder_failures():
+        image = open_with(opener, data)
+    size = (image.height, image.width)
+    check_pixel_count(size, max_pixels, " in the label")
+    if header is None:
+        _check_sound(image)
+    in_color = image.mode in _COLORS
+    if not in_color:
+        check_mode(image.mode)
+    dtype = np.dtype(np.uint8 if in_color else _DEPTHS[image.mode])
+    bands = len(image.getbands())
+    planned = plan_pillow(
+        size, {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1), bands, dtype.itemsize
+    )
+    need(with_margin(len(data) + planned.peak_bytes))
+    with decoder_failures():
+        image.load()
+        in_color = image.mode in _COLORS  # what a GIF has shows when it is loaded
+        bands = len(image.getbands())
+
+        def take(part: Image.Image) -> NDArray[Any]:
+            return np.asarray(part).astype(dtype).reshape(part.height, part.width, bands)
+
+        values = take_pixels(image, take, bands, dtype.name)
+    if in_color:
+        return _gray(values, image.mode, header)
+    if header is None:
+        return _by_palette(values[..., 0], image)
+    return class_indices(values[..., 0], header)
+
+
+def _check_sound(image: Image.Image) -> None:
+    """Refuse a TIFF, BMP or GIF that is stored with loss, turned or inverted, or holds several pictures."""
+    if getattr(image, "n_frames", 1) > 1:
+        raise undecodable("label image holds several pictures", f"{image.n_frames}; {_CURE}")  # type: ignore[attr-defined]
+    if image.format != "TIFF":
+        return
+    compression = str(image.info.get("compression", "raw"))
+    if compression not in _LOSSLESS:
+        raise undecodable("label image is stored with loss", f"TIFF with compression {compression}; {_CURE}")
+    tags = image.tag_v2  # type: ignore[attr-defined]
+    bits = tags.get(258, (1,))
+    if tags.get(274, 1) != 1 or tags.get(262) == 0 or any(bit not in (1, 8, 16, 32) for bit in bits):
+        detail = "TIFF that is turned, whose white is 0, or of 2, 4 or 12 bits"
+        raise undecodable("label image is ambiguous", f"{detail}; {_CURE}")
+    if image.mode in _COLORS and set(bits) != {8}:
+        raise undecodable("label image is in color", f"{bits} bits; {_CURE}")
+
+
+def _gray(values: NDArray[Any], mode: str, header: Header | None) -> NDArray[Any]:
+    """The gray values of color [height, width, band] whose bands are equal, and which covers all."""
+    gray = values[..., 0]
+    colors = 1 if mode == "LA" else 3
+    if header is not None and header.depth == 16:
+        raise undecodable("label image is in color", f"16 bits a color; {_CURE}")
+    if any(not np.array_equal(gray, values[..., band]) for band in range(1, colors)):
+        detail = f"mode {mode}; expected gray values or a palette, one value for each class; {_CURE}"
+        raise undecodable("label image is in color", detail)
+    if values.shape[2] > colors and (values[..., colors] != 255).any():
+        raise undecodable("label image is in color", f"it is transparent in places; {_CURE}")
+    return np.ascontiguousarray(gray)
+
+
+def _by_palette(indices: NDArray[Any], image: Image.Image) -> NDArray[Any]:
+    """The classes of a TIFF, BMP or GIF: its values, or those of a gray palette, of which GIF has to have one."""
+    if image.mode != "P":
+        return indices
+    palette = np.zeros((256, 3), np.uint8)
+    colors = np.array(image.getpalette("RGB") or [], np.uint8).reshape(-1, 3)[:256]
+    palette[: len(colors)] = colors
+    used = np.unique(indices)
+    is_gray = bool((palette[used] == palette[used][:, :1]).all())
+    if "transparency" in image.info or (image.format == "GIF" and not is_gray):
+        detail = (
+            f"{image.format} with a palette of colors or transparency, which writers order anew in each file"
+        )
+        raise undecodable("label image is in color", f"{detail}; {_CURE}")
+    if not is_gray or image.format == "GIF":
+        return palette[indices, 0] if is_gray else indices
+    if not np.array_equal(palette[used, 0], used):
+        detail = f"{image.format} whose gray values are not the indices of its palette"
+        raise undecodable("label image is ambiguous", f"{detail}; {_CURE}")
+    return indices
+
+
+def has_voc_palette(data: bytes) -> bool:
+    """Whether a file is a PNG of indices with the palette of PASCAL VOC, whose void is 255.
+
+    The bits of an index, three at a time, are the highest bits of red, green and blue.
+    """
+    if not data.startswith(SIGNATURE):
+        return False
+    header = read_header(data)
+    palette = header.payload(data, b"PLTE") if header.color_type == PALETTE else None
+    expected = bytearray(3 * 256)
+    for index in range(256):
+        for bit in range(8):
+            expected[3 * index + bit % 3] |= (index >> bit & 1) << (7 - bit // 3)
+    return palette == bytes(expected)
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a PNG that Pillow reads as color or with transparency; SourceError."""
+    if mode not in _DEPTHS:
+        raise undecodable(
+            "label image is in color", f"mode {mode}; expected gray values or a palette; {_CURE}"
+        )
+
+
+def class_indices(values: NDArray[Any], header: Header) -> NDArray[Any]:
+    """The numbers that a PNG holds, of the values that Pillow makes of them, which may be changed in place."""
+    if header.color_type == GRAY and header.depth in (2, 4):
+        values //= 255 // (2**header.depth - 1)  # Pillow spreads 0 to 3, and 0 to 15, over 0 to 255
+    return values
+
+
+def label_on_grid(
+    labels: NDArray[Any], orientation: int, image: DecodedImage, plan: ResizePlan, fill: int = 0
+) -> NDArray[Any]:
+    """Class indices of a source's label on the stored picture's grid: turned as it, nearest, padded with `fill`.
+
+    Args:
+        orientation: the EXIF orientation that lies between the label's grid and the displayed picture.
+
+    Raises:
+        SourceError: the label has neither the stored nor the displayed size.
+    """
+    if orientation != 1:
+        labels = apply_orientation(labels[..., None], orientation)[..., 0]
+    if labels.shape != displayed_size(image.orientation, image.stored_size):
+        height, width = image.stored_size
+        detail = f"label {labels.shape[1]}x{labels.shape[0]}, picture {width}x{height}"
+        raise SourceError("annotation", "label image is of another size than the picture", detail)
+    return resize_mask(labels, plan, fill)
+
+
+def check_drawn(planes: NDArray[Any], path: str) -> None:
+    """Refuse a label of many values that only single pixels have: edges that were blended, or compression with loss.
+
+    A pixel is single where at most two of the eight around it have its value.
+
+    Args:
+        planes: [plane, height, width].
+
+    Raises:
+        SourceError: eight values or more, and most of all, are nearly always of single pixels.
+    """
+    pixels: Counter[int] = Counter()
+    single: Counter[int] = Counter()
+    for plane in planes:
+        values, counts = np.unique(plane, return_counts=True)
+        if len(values) <= MOST_SINGLE and len(planes) == 1:
+            return
+        pixels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        padded = np.pad(plane.astype(np.int64), 1, constant_values=-1)
+        height, width = plane.shape
+        alike = np.zeros(plane.shape, np.uint8)
+        for down, right in product(range(3), range(3)):
+            alike += padded[down : down + height, right : right + width] == plane
+        values, counts = np.unique(plane[alike <= 3], return_counts=True)  # the pixel is like itself
+        single.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    scattered = sorted(value for value, count in pixels.items() if value and single[value] > 0.9 * count)
+    drawn = sorted(value for value in pixels if value and value not in scattered)
+    if len(scattered) < MOST_SINGLE or len(scattered) <= len(drawn):
+        return
+    least = sum(count for value, count in pixels.items() if value) / 20
+    keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"
+    detail = (
+        f"{path}: {len(scattered)} of its values ({', '.join(map(str, scattered[:5]))}, ...) are of single pixels, as "
+        f"where edges were blended or compressed with loss; save it by nearest neighbor and without loss, or keep the "
+        f"values of classes alone with --classes {keep}"
+    )
+    raise SourceError("annotation", "label holds values that nobody drew", detail)
+
+
+def void_problem(values: Collection[int]) -> str:
+    """What is to be asked of label images without names, by all their values: whether 255 is a class; "" if nothing.
+
+    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
+    ('255 beside 1 to 2 is void in many data sets, ', '', '')
+    """
+    others = [value for value in values if value not in (0, VOC_VOID)]
+    if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
+        return ""
+    return (
+        f"{VOC_VOID} beside {min(others)} to {max(others)} is void in many data sets, and nothing says whether it is a "
+        f"class here; --ignore-label {VOC_VOID} ignores it, --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
+    )
+
+
+def renumbered(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:
+    """The values of a label image or volume as ids, of which there is one for each value."""
+    if all(value == identity for value, identity in ids.items()):
+        return values
+    numbers = sorted(ids)
+    chosen = np.array([ids[number] for number in numbers], dtype)
+    renumbered = np.empty(values.shape, dtype)
+    for target, plane in zip(renumbered, values, strict=True):  # an index takes 8 bytes a voxel
+        target[...] = chosen[np.searchsorted(numbers, plane)]
+    return renumbered
+
+
+def read_picture_labels(
+    recipe: Recipe, labels: LabelMap, reference: SourceExample, files: SourceFiles, need: Need = unlimited
+) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    """The class indices [height, width], None where the picture has none; and what a person should know of them.
+
+    Args:
+        need: told how many bytes this takes, before pixels are decoded.
+
+    Raises:
+        SourceError: a label image cannot be read, holds unknown classes, or they overlap where that is refused.
+    """
+    several = len(reference.mask_paths) > 1
+
+    def read(path: str) -> NDArray[Any]:
+        # What is merged is held beside the next one; of their classes there are copies while they are counted.
+        return read_label_image(
+            files.read(path), recipe.max_pixels, lambda alone: need((3 if several else 2) * alone)
+        )
+
+    found, overlapped = merged_labels(recipe, labels, reference, read)
+    return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else ()
+
+
+def merged_labels(
+    recipe: Recipe, labels: LabelMap, reference: SourceExample, read: Callable[[str], NDArray[Any]]
+) -> tuple[NDArray[Any] | None, int]:
+    """The class indices [height, width] of all masks, None where there are none; and how many pixels have several.
+
+    Args:
+        read: the values of the mask of a path.
+
+    Raises:
+        SourceError: as `read_picture_labels`.
+    """
+    overlap: Overlap = recipe.class_overlap  # type: ignore[assignment]
+    overlapped = 0
+    found: NDArray[Any] | None = None
+    if reference.class_masks:
+        masks = ((labels.id_of(name), read(path)[None]) for name, path in reference.class_masks)
+        merged, overlapped = merge_class_masks(masks, overlap, may_repeat=bool(recipe.map_classes))
+        found = merged[0]
+    for path in reference.masks:
+        image = read(path)
+        if labels.is_open and labels.ignore is None:
+            check_drawn(image[None], path)
+        present = count_labels(image) if image.dtype == np.uint8 else np.unique(image).tolist()
+        image = renumbered(image, labels.ids_of_values(present), labels.dtype)
+        if found is not None:
+            image, voxels = merge_labels(found, image, overlap)
+            overlapped += voxels
+        found = image
+    return found, overlapped

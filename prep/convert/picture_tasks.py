@@ -1,0 +1,240 @@
+"""Record features of a picture for each task."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import SourceError
+from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.annotations.resolve_boxes import in_pixels
+from halofeed.prep.convert.label_image import label_on_grid
+from halofeed.prep.convert.tallies import Facts, count_labels
+from halofeed.prep.formats.picture import DecodedImage
+from halofeed.prep.geometry.boxes import OUTSIDE, BoxPolicy, PlacedBoxes, keypoint_features, place_boxes
+from halofeed.prep.geometry.resize import ResizePlan, displayed_size
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.reference import Box, SourceExample
+from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
+from halofeed.schemas import keys
+from halofeed.schemas.files import ZERO_AREA
+from halofeed.schemas.tasks import KEPT
+from halofeed.schemas.tfexample import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatedPicture:
+    """A picture that was read and resized, and its annotations.
+
+    Args:
+        reference: the picture's source and annotations.
+        label: the class indices of its label images on the grid of the label's file, where it has some.
+        image: what is known of the picture; its pixels are gone.
+        grid: of the annotations, "stored" or "displayed", where the user or other pictures say it.
+        orientation: what lies between its annotations and the displayed picture, 1 to 8 as in EXIF.
+    """
+
+    recipe: Recipe
+    labels: LabelMap
+    reference: SourceExample
+    label: NDArray[Any] | None
+    image: DecodedImage
+    plan: ResizePlan
+    grid: str | None
+    orientation: int
+
+
+BadObjects = tuple[tuple[str, str], ...]
+Add = Callable[[AnnotatedPicture, dict[str, Value], Facts], BadObjects]
+"""Adds a task's features to a record's, by key, and its labels and counts to the record's facts.
+
+It returns (reason, detail) of each object that cannot be used and was dropped; SourceError where the picture cannot."""
+
+
+_UNPROVEN = (
+    "has an EXIF orientation, and nothing shows whether it was annotated as stored or as displayed: taken as stored; "
+    "say --annotation-grid stored or displayed"
+)
+_CONTRADICTED = "declared size shows another grid than --annotation-grid says"
+
+
+def annotated_orientation(
+    declared: tuple[int, int] | None, image: DecodedImage, grid: str | None
+) -> tuple[int, str | None]:
+    """The orientation that lies between the annotations and the displayed picture, and a warning where it is a guess.
+
+    Annotations mostly refer to the pixels as the file stores them, and then follow its EXIF orientation. Some tools
+    annotate the picture as displayed; the size that they declare gives them away.
+
+    Args:
+        declared: the (height, width) that the annotations claim; None where they claim none.
+        grid: "stored" or "displayed" where the user, or the other pictures, say it.
+    """
+    stored = image.stored_size
+    displayed = displayed_size(image.orientation, stored)
+    if declared is not None and declared not in (stored, displayed):
+        detail = f"annotations say {declared[1]}x{declared[0]}, the picture is {stored[1]}x{stored[0]}"
+        raise SourceError("annotation", "declared size is not the picture's", detail)
+    if image.orientation == 1:
+        return 1, None
+    proven = None
+    if declared is not None and stored != displayed:
+        proven = "stored" if declared == stored else "displayed"
+    turns = {"stored": image.orientation, "displayed": 1}
+    if grid is not None:
+        return turns[grid], _CONTRADICTED if proven not in (None, grid) else None
+    return turns[proven or "stored"], None if proven else _UNPROVEN
+
+
+def label_orientation(size: tuple[int, int], image: DecodedImage, grid: str | None) -> tuple[int, str | None]:
+    """The same for a label image of this (height, width), whose size is a fact that no option overrules."""
+    stored = image.stored_size
+    displayed = displayed_size(image.orientation, stored)
+    if size == displayed != stored:
+        return 1, None
+    if size == stored != displayed or size not in (stored, displayed):
+        return image.orientation, None
+    return annotated_orientation(size, image, grid)
+
+
+def add_classes(picture: AnnotatedPicture, features: dict[str, Value], facts: Facts) -> BadObjects:
+    """Add the numbers and names of its classes."""
+    added, facts.labels = class_features(picture.reference, picture.labels)
+    features |= added
+    return ()
+
+
+def class_features(reference: SourceExample, labels: LabelMap) -> tuple[dict[str, Value], list[int]]:
+    """The features of an image's classes, and their ids; SourceError where there is none."""
+    if reference.label is None and reference.labels is None:
+        raise SourceError("annotation", "no class", "a classification example needs one")
+    ids = sorted({labels.id_of(label) for label in reference.classes})
+    names = [labels.names[label].encode() for label in ids]
+    return {keys.CLASS_LABEL: np.array(ids, np.int64), keys.CLASS_TEXT: names}, ids
+
+
+def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts: Facts) -> BadObjects:
+    """Add the class of every stored pixel; of a picture without a label they are 0."""
+    label, plan, dtype = picture.label, picture.plan, picture.labels.dtype
+    if label is None:
+        indices = np.zeros(plan.output_size, dtype)
+    else:
+        size = (label.shape[0], label.shape[1])
+        orientation, warning = label_orientation(size, picture.image, picture.grid)
+        facts.warnings += (warning,) if warning else ()
+        ignored = picture.labels.stored_ignore
+        turned = label_on_grid(label.astype(dtype), orientation, picture.image, plan, ignored or 0)
+        indices = turned.astype(dtype)
+        facts.label_voxels = {
+            value: count for value, count in count_labels(indices).items() if value != ignored
+        }
+        facts.labels.extend(facts.label_voxels)
+    facts.labelled = label is not None
+    stored = ENCODERS["raw" if picture.recipe.encoding == "raw" else "png"](indices[..., None], 0)
+    features[keys.LABEL] = stored
+    features[keys.LABELLED] = np.array([int(label is not None)])
+    return ()
+
+
+def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Facts) -> BadObjects:
+    """Add the features of the objects that the recipe's rules for boxes leave."""
+    recipe, reference, labels = picture.recipe, picture.reference, picture.labels
+    plan, orientation = picture.plan, picture.orientation
+    boxes = reference.boxes or ()
+    if reference.normalized:
+        frame_size = displayed_size(orientation, plan.source_size)
+        boxes = tuple(in_pixels(box, frame_size) for box in boxes)
+    placed = place_boxes(
+        np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
+        np.array([np.nan if box.area is None else box.area for box in boxes], np.float64),
+        np.array([box.is_crowd for box in boxes], bool),
+        np.array([box.difficult for box in boxes], bool),
+        plan,
+        orientation,
+        BoxPolicy(
+            outside=recipe.boxes_outside,
+            zero_area=recipe.boxes_zero_area,
+            crowd=recipe.boxes_crowd,
+            difficult=recipe.boxes_difficult,
+        ),
+    )
+    bad_objects = list(reference.bad_objects)
+    if recipe.masks:
+        placed, masks, undrawn = _draw_masks(picture, boxes, placed)
+        bad_objects += undrawn
+        features[keys.OBJECT_MASK] = masks
+    kept = [boxes[index] for index in placed.kept]
+    ids = [labels.id_of(box.label) for box in kept]
+    features.update(zip(keys.BOX_CORNERS, placed.boxes.T, strict=True))
+    features[keys.OBJECT_AREA] = placed.area
+    features[keys.OBJECT_CLASS_LABEL] = np.array(ids, np.int64)
+    features[keys.OBJECT_CLASS_TEXT] = [labels.names[identity].encode() for identity in ids]
+    for name, key in keys.OBJECT_FLAGS.items():
+        features[key] = np.array([getattr(box, name) for box in kept], np.int64)
+    features.update(_kept_features(kept, recipe.keep))
+    if "keypoints" in recipe.keep:
+        points, leave = keypoint_features([box.keypoints for box in kept], plan, orientation)
+        features.update(points)
+        facts.warnings += (OUTSIDE,) if leave else ()
+    facts.labels.extend(ids)
+    facts.boxes = len(kept)
+    reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
+    facts.box_counts = {**placed.counts, **reasons}
+    empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
+    return (*bad_objects, *empty)
+
+
+def _described(index: int, box: Box) -> str:
+    corners = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
+    return f"box {index + 1} ({box.label!r}): {corners}; correct it, or say --boxes-zero-area keep"
+
+
+def _draw_masks(
+    picture: AnnotatedPicture, boxes: Sequence[Box], placed: PlacedBoxes
+) -> tuple[PlacedBoxes, list[bytes], list[tuple[str, str]]]:
+    """The boxes whose masks can be drawn, these masks, and (reason, detail) of the other objects."""
+    drawn: list[bytes] = []
+    sound: list[int] = []
+    bad: list[tuple[str, str]] = []
+    for row, index in enumerate(placed.kept):
+        try:
+            mask = stored_mask(boxes[index].mask, picture.plan, picture.orientation)
+            drawn.append(encode_mask_png(mask))
+            sound.append(row)
+        except SourceError as error:
+            if picture.recipe.on_bad_object == "reject":
+                raise
+            bad.append((error.reason, f"box {index + 1}: {error.detail}"))
+    rows = dataclasses.replace(
+        placed, boxes=placed.boxes[sound], area=placed.area[sound], kept=placed.kept[sound]
+    )
+    return rows, drawn, bad
+
+
+def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:
+    """What the recipe keeps of each object beside what every record has, but for its keypoints."""
+    features: dict[str, Value] = {}
+    for name in keep:
+        if name == "keypoints":
+            continue
+        values = [getattr(box, name) for box in boxes]
+        if name == "view":
+            features[KEPT[name]] = [(value or "").encode() for value in values]
+        else:
+            features[KEPT[name]] = np.array(values, np.int64)
+    return features
+
+
+ADDERS: dict[str, Add] = {
+    "classification": add_classes,
+    "detection": add_boxes,
+    "segmentation": add_label_image,
+}
+"""By the names of `halofeed.schemas.tasks.TASKS`."""

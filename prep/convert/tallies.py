@@ -1,0 +1,485 @@
+"""Statistics of converted records, per record and per shard, and the share of a scan that its records cover."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise, product
+from operator import add
+from typing import Any, Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.geometry.scan import Finding, Grid, Shape
+from halofeed.prep.geometry.volume import Plan, Ranges, View, whole
+from halofeed.prep.voxels.copying import in_memory_order
+from halofeed.prep.voxels.counts import Counts, count_intensities, merge_counts
+from halofeed.prep.voxels.intensity import as_numbers
+from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
+from halofeed.schemas.fields import count_members
+from halofeed.schemas.statistics import Cut, Intensities, Padding, PixelSums, Statistics
+
+ROW_STEP = 8
+"""Pixel statistics are taken from each eighth row: of all rows they cost a sixth of a whole conversion."""
+_CHUNK_PIXELS = 1 << 24
+"""OpenCV counts in float32, which is exact up to here."""
+_CHUNK_LABELS = 1 << 20
+_WIDE_PIXELS = 1 << 18
+
+
+ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
+"""Of one image's pixels: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
+
+
+def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
+    """The sums of each `ROW_STEP`th row of uint8 or uint16 pixels [height, width, channel]."""
+    pixels = pixels[::ROW_STEP]
+    height, width, channels = pixels.shape
+    rows = max(1, _CHUNK_PIXELS // max(1, width))
+    histogram = np.zeros((channels, 256), np.int64)
+    if pixels.dtype == np.uint8:
+        for top in range(0, height, rows):
+            part = pixels[top : top + rows]
+            for channel in range(channels):
+                counted = cv2.calcHist([part], [channel], None, [256], [0, 256])
+                histogram[channel] += counted.ravel().astype(np.int64)
+        values = np.arange(256, dtype=np.int64)
+        return histogram, height * width, histogram @ values, histogram @ values**2
+    sums, squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
+    rows = max(1, _WIDE_PIXELS // max(1, width))
+    for top in range(0, height, rows):
+        wide = pixels[top : top + rows].reshape(-1, channels).astype(np.int64)
+        for channel in range(channels):
+            histogram[channel] += np.bincount(wide[:, channel] >> 8, minlength=256)
+        sums += wide.sum(0)
+        squares += (wide**2).sum(0)
+    return histogram, height * width, sums, squares
+
+
+def count_labels(labels: NDArray[Any]) -> dict[int, int]:
+    """Voxels of each value that occurs in uint8 or uint16 [...], with any strides; a part at a time."""
+    counts = np.zeros(1 << 8 * labels.itemsize, np.int64)
+    labels, _ = in_memory_order(labels)  # flattening would copy a volume that is seen reversed
+    for part in [labels.reshape(-1)] if labels.flags.c_contiguous else labels:
+        flat = np.ravel(part)
+        for start in range(0, len(flat), _CHUNK_LABELS):
+            _add_labels(counts, flat[start : start + _CHUNK_LABELS])
+    return {int(value): int(counts[value]) for value in np.flatnonzero(counts)}
+
+
+def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
+    """Add how often each value occurs, counting runs of equal words of 8 bytes: classes lie in one piece."""
+    each = 8 // flat.itemsize
+    words = flat[: len(flat) // each * each].view(np.uint64)
+    rest = flat[len(words) * each :]
+    changes = np.flatnonzero(words[1:] != words[:-1])
+    if len(words) and len(changes) < len(words) // 4:
+        ends = np.append(changes, len(words) - 1)
+        lengths = np.diff(ends, prepend=-1)
+        found = np.bincount(words[ends].view(flat.dtype), np.repeat(lengths, each), len(counts))
+        counts += found.astype(np.int64)
+    else:
+        rest = flat
+    counted = cv2.calcHist([rest.reshape(-1, 1)], [0], None, [len(counts)], [0, len(counts)])
+    counts += counted.ravel().astype(np.int64)
+
+
+def bin_side(side: int) -> int:
+    """A side length rounded to 5 significant bits, so that few distinct sizes are kept.
+
+    >>> bin_side(1), bin_side(31), bin_side(533), bin_side(4032)
+    (1, 31, 544, 4096)
+    """
+    step = 1 << max(0, side.bit_length() - 5)
+    return (side + step // 2) // step * step
+
+
+@lru_cache(maxsize=4096)
+def _size_and_ratio(source_size: tuple[int, int]) -> tuple[str, str]:
+    height, width = source_size
+    return f"{bin_side(height)}x{bin_side(width)}", f"{round(20 * width / height) / 20:.2f}"
+
+
+def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
+    """Counts above 0 as JSON, by ascending key."""
+    return {str(key): counts[key] for key in sorted(counts) if counts[key]}
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """What is counted of one record; `is_tile`: its source has an earlier one."""
+
+    pixel_sums: ImageSums
+    stored_size: tuple[int, int]
+    picture_size: tuple[int, int]
+    source_size: tuple[int, int]
+    labels: list[int]
+    boxes: int | None
+    box_counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    labelled: bool | None = None
+    label_voxels: Mapping[int, int] = field(default_factory=dict)
+    is_tile: bool = False
+
+
+_COUNTS = (
+    *("labels", "boxes_per_image", "boxes", "notes", "warnings", "source_sizes", "aspect_ratios"),
+    "label_voxels",
+)
+
+
+class PictureTally:
+    """Counts the records of a shard, each figure by its name in `Statistics`."""
+
+    def __init__(self, max_boxes: int) -> None:
+        self._max_boxes = max_boxes
+        self._counts: dict[str, Counter[Any]] = {name: Counter() for name in _COUNTS}
+        self._records = self._tiles = self._stored_pixels = self._picture_pixels = 0
+        self._labelled: int | None = None
+        self._pixel_sums: ImageSums | None = None
+        self._largest: tuple[int, ...] = (0, 0)
+
+    def add(self, facts: Facts) -> None:
+        """Count one record."""
+        counts = self._counts
+        self._records += 1
+        self._tiles += facts.is_tile
+        if self._pixel_sums is not None:
+            histogram, count, sums, squares = map(add, self._pixel_sums, facts.pixel_sums)
+            self._pixel_sums = histogram, count, sums, squares
+        else:
+            self._pixel_sums = facts.pixel_sums
+        self._stored_pixels += facts.stored_size[0] * facts.stored_size[1]
+        self._picture_pixels += facts.picture_size[0] * facts.picture_size[1]
+        counts["labels"].update(facts.labels)
+        counts["boxes"].update(facts.box_counts)
+        counts["notes"].update(facts.notes)
+        counts["warnings"].update(facts.warnings)
+        counts["label_voxels"].update(facts.label_voxels)
+        if facts.labelled is not None:
+            self._labelled = (self._labelled or 0) + facts.labelled
+        if facts.boxes is not None:
+            counts["boxes_per_image"][facts.boxes] += 1
+        size, ratio = _size_and_ratio(facts.source_size)
+        counts["source_sizes"][size] += 1
+        counts["aspect_ratios"][ratio] += 1
+        self._largest = tuple(map(max, self._largest, facts.stored_size))
+
+    def statistics(self) -> Statistics:
+        """What was counted; None for what no record of this task has."""
+        pixels = PixelSums()
+        if self._pixel_sums is not None:
+            histogram, count, sums, squares = self._pixel_sums
+            pixels = PixelSums(
+                count=count,
+                sum=tuple(sums.tolist()),
+                sum_squares=tuple(squares.tolist()),
+                histogram=tuple(map(tuple, histogram.tolist())),
+            )
+        over = {
+            boxes - self._max_boxes: images
+            for boxes, images in self._counts["boxes_per_image"].items()
+            if boxes > self._max_boxes
+        }
+        padded = self._stored_pixels - self._picture_pixels
+        named: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
+        named["warnings"] = named["warnings"] or None
+        if self._labelled is None:
+            del named["label_voxels"]
+        else:
+            voxels = self._counts["label_voxels"]
+            named |= {"labelled": self._labelled, "foreground_voxels": voxels.total() - voxels[0]}
+        return Statistics(
+            **named,
+            records=self._records,
+            pixels=pixels,
+            padding=Padding(stored_pixels=self._stored_pixels, padded_pixels=padded),
+            cut=Cut(images=sum(over.values()), boxes=sum(boxes * images for boxes, images in over.items())),
+            tiles=self._tiles or None,
+            largest=self._largest,
+        )
+
+
+CLASS_CUT: Final = "a class is cut off"
+"""The finding's name."""
+NOTED_SHARE: Final = 0.01
+"""A scan has the finding where more than this share of one of its classes is outside."""
+
+_EDGE: Final = 1e-6
+_MOST_SAMPLED: Final = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """Volumes in mm³, of the scan and of each class but the background; `cut` is what no record shows.
+
+    Args:
+        cut_share, body_cut_share: 0 to 1, of the scan's field of view, and of its body.
+    """
+
+    scan_mm3: int
+    cut_mm3: int
+    class_mm3: Mapping[int, int]
+    class_cut_mm3: Mapping[int, int]
+    cut_share: float = 0.0
+    body_cut_share: float = 0.0
+
+    def findings(self) -> tuple[Finding, ...]:
+        """A finding where a class lost more than is worth no word."""
+        shares = {value: cut / self.class_mm3[value] for value, cut in self.class_cut_mm3.items() if cut}
+        worst = max(shares.values(), default=0.0)
+        if worst <= NOTED_SHARE:
+            return ()
+        return (Finding(name=CLASS_CUT, treatment="noted", detail=f"up to {worst:.1%} of one"),)
+
+
+def shown_by(plan: Plan) -> Ranges:
+    """The part of the plan's target that shows the source, and is no padding."""
+    last = plan.steps[-1] if plan.steps else None
+    return last.inside if isinstance(last, View) else whole(plan.target.shape)
+
+
+def measure_coverage(
+    grid: Grid,
+    plans: Sequence[Plan],
+    labels: NDArray[Any] | None,
+    channels: Sequence[int] = (),
+    *,
+    image: NDArray[Any] | None = None,
+) -> Coverage:
+    """What the records of one scan leave out, all its tiles together.
+
+    Args:
+        grid: of the scan, from which each of `plans` leads to a record.
+        labels: class ids [depth, height, width] on that grid, each below 65,536, or None.
+        channels: of labels that are sets of classes, the id of each bit.
+        image: the scan [depth, height, width] on that grid; left out, its body is not measured.
+    """
+    if labels is not None and labels.dtype.itemsize > 2:
+        labels = labels.astype(np.uint16)
+    voxel_mm3 = abs(float(np.linalg.det(grid.affine[:3, :3])))
+    shares = _shares(grid.shape, plans)
+    total: Mapping[int, float] = {}
+    shown: Mapping[int, float] = {}
+    if shares is None:
+        step = _sampling_step(math.prod(grid.shape))
+        sampled = np.stack(np.meshgrid(*(np.arange(0, side, step) for side in grid.shape), indexing="ij"), -1)
+        kept = float(_inside(sampled.reshape(-1, 3), plans).mean())
+        if labels is not None:
+            total = count_labels(labels)
+            lost = _lost_one_by_one(labels, plans)
+            shown = {value: count - lost[value] for value, count in total.items()}
+    else:
+        kept = math.prod(float(share.mean()) for share in shares)
+        if labels is not None:
+            total, shown = _count_shown(labels, shares)
+    if channels:
+        total, shown = count_members(total, channels), count_members(shown, channels)
+    scan_mm3 = math.prod(grid.shape) * voxel_mm3
+    return Coverage(
+        scan_mm3=round(scan_mm3),
+        cut_mm3=round(scan_mm3 * (1 - kept)),
+        class_mm3={value: max(1, round(count * voxel_mm3)) for value, count in total.items() if value},
+        class_cut_mm3={
+            value: round((count - shown.get(value, 0)) * voxel_mm3) for value, count in total.items() if value
+        },
+        cut_share=1 - kept,
+        body_cut_share=0.0 if image is None or kept >= 1 else _body_cut_share(image, shares, plans),
+    )
+
+
+def _body_cut_share(
+    image: NDArray[Any], shares: Sequence[NDArray[np.float64]] | None, plans: Sequence[Plan]
+) -> float:
+    """The share of the voxels of the body that no record shows; of large scans evenly spaced voxels are sampled.
+
+    The body is what lies above -500 HU, or above the mean of a scan without values below that.
+    """
+    step = _sampling_step(image.size)
+    sample = image[::step, ::step, ::step]
+    is_ct = float(sample.min()) <= CT_FOREGROUND_HU
+    body = sample > (CT_FOREGROUND_HU if is_ct else float(sample.mean(dtype=np.float64)))
+    if not body.any():
+        return 0.0
+    if shares is None:
+        return 1 - float(_inside(np.argwhere(body) * step, plans).mean())
+    depth, height, width = (share[::step] for share in shares)
+    return max(0.0, 1 - float(depth @ (body @ width @ height)) / int(body.sum()))
+
+
+def _sampling_step(voxels: int) -> int:
+    return max(1, math.ceil(math.cbrt(voxels / _MOST_SAMPLED)))
+
+
+def percent_cut(share: float) -> int:
+    """A share in whole percent, rounded up.
+
+    >>> percent_cut(0.0), percent_cut(0.002), percent_cut(8 / 9)
+    (0, 1, 89)
+    """
+    return math.ceil(100 * share - _EDGE)
+
+
+def _shares(shape: Shape, plans: Sequence[Plan]) -> list[NDArray[np.float64]] | None:
+    """What share of each source voxel's side the plans' targets show, along each axis; None where axes mix."""
+    low, high = [math.inf] * 3, [-math.inf] * 3
+    for plan in plans:
+        matrix = plan.to_source
+        steps = np.diag(matrix)[:3]
+        if (np.abs(matrix[:3, :3] - np.diag(steps)) > _EDGE * np.abs(steps).max()).any() or (
+            steps <= 0
+        ).any():
+            return None
+        for axis, (first, last) in enumerate(shown_by(plan)):
+            low[axis] = min(low[axis], matrix[axis, 3] + (first - 0.5) * steps[axis])
+            high[axis] = max(high[axis], matrix[axis, 3] + (last - 0.5) * steps[axis])
+    return [
+        np.clip(np.minimum(np.arange(side) + 0.5, b) - np.maximum(np.arange(side) - 0.5, a), 0, 1).round(6)
+        for a, b, side in zip(low, high, shape, strict=True)
+    ]
+
+
+def _count_shown(
+    labels: NDArray[Any], shares: Sequence[NDArray[np.float64]]
+) -> tuple[Counter[int], Counter[int]]:
+    """How often each value occurs, and how much of that is shown: a count for each block of equal shares."""
+    total, shown = Counter[int](), Counter[int]()
+    blocks = []
+    for share in shares:
+        edges = [0, *(np.flatnonzero(np.diff(share)) + 1).tolist(), len(share)]
+        blocks.append([(slice(a, b), float(share[a])) for a, b in pairwise(edges)])
+    for (depth, a), (height, b), (width, c) in product(*blocks):
+        for value, count in count_labels(labels[depth, height, width]).items():
+            total[value] += count
+            shown[value] += count * (a * b * c)  # type: ignore[assignment]
+    return total, shown
+
+
+def _lost_one_by_one(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int]:
+    """The same for axes that are not parallel: each labeled voxel is asked, a slice at a time."""
+    lost: Counter[int] = Counter()
+    for depth, plane in enumerate(labels):
+        rows, columns = np.nonzero(plane)
+        points = np.stack([np.full(len(rows), depth), rows, columns], 1)
+        outside = ~_inside(points, plans)
+        if outside.any():
+            lost.update(plane[rows[outside], columns[outside]].tolist())
+    return lost
+
+
+def _inside(points: NDArray[Any], plans: Sequence[Plan]) -> NDArray[np.bool_]:
+    """Which source voxels [n, 3] any plan's target shows."""
+    found = np.zeros(len(points), bool)
+    for plan in plans:
+        matrix = np.linalg.inv(plan.to_source)
+        there = points @ matrix[:3, :3].T + matrix[:3, 3]
+        low, high = np.array(shown_by(plan), float).T - 0.5
+        found |= ((there >= low - _EDGE) & (there <= high + _EDGE)).all(axis=1)
+    return found
+
+
+_SUMS = ("records", "labelled", "foreground_voxels", "tiles", "scan_mm3", "scan_cut_mm3")
+_VOLUME_COUNTS = (
+    *("labels", "label_voxels", "findings", "modalities", "spacings_mm", "source_shapes"),
+    *("label_mm3", "label_cut_mm3", "scan_cut_percents", "body_cut_percents"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeFacts:
+    """What is counted of one record; of a scan that is cut into tiles, its first tile counts the scan.
+
+    Args:
+        shape: of the record.
+        inside_voxels: those that show the scan, not padding.
+        label_voxels: per class that occurs; empty where there is no label.
+        foreground_voxels: those of any class, each once.
+        body, foreground: how often values occur above the least one, and where the label is not 0.
+        sized: of the whole scan before it was brought to the static shape.
+        coverage: what all records of the scan together show of it.
+    """
+
+    shape: Shape
+    inside_voxels: int
+    labelled: bool
+    label_voxels: Mapping[int, int]
+    foreground_voxels: int
+    body: Counts
+    foreground: Counts
+    first_of_scan: bool
+    source: Grid
+    modality: str
+    findings: tuple[Finding, ...]
+    sized: Shape
+    coverage: Coverage
+
+
+def count_values(
+    image: NDArray[Any], store: str, labels: NDArray[Any] | None, least: float
+) -> tuple[Counts, Counts]:
+    """The counts of the body and of the foreground of stored [depth, height, width, channel], first channel."""
+    rows = as_numbers(image[:, ::ROW_STEP, :, 0], store)
+    body = count_intensities(rows, above=least)
+    if labels is None:
+        return body, merge_counts(())
+    return body, count_intensities(rows, mask=labels[:, ::ROW_STEP])
+
+
+class VolumeTally:
+    """Counts the records of a shard, each figure by its name in `Statistics`."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = dict.fromkeys(_SUMS, 0)
+        self._counts: dict[str, Counter[Any]] = {name: Counter() for name in _VOLUME_COUNTS}
+        self._stored_voxels = self._inside_voxels = 0
+        self._body = self._foreground = merge_counts(())
+        self._largest: Shape = (0, 0, 0)
+        self._largest_scan: tuple[int, ...] = (0, 0, 0)
+
+    def add(self, facts: VolumeFacts) -> None:
+        """Count one record."""
+        sums, counts = self._sums, self._counts
+        sums["records"] += 1
+        sums["labelled"] += facts.labelled
+        sums["foreground_voxels"] += facts.foreground_voxels
+        counts["labels"].update(facts.label_voxels.keys())
+        counts["label_voxels"].update(facts.label_voxels)
+        self._stored_voxels += int(np.prod(facts.shape))
+        self._inside_voxels += facts.inside_voxels
+        self._body = merge_counts([self._body, facts.body])
+        self._foreground = merge_counts([self._foreground, facts.foreground])
+        self._largest = facts.shape
+        if not facts.first_of_scan:
+            sums["tiles"] += 1
+            return
+        counts["findings"].update(f"{finding.name} ({finding.treatment})" for finding in facts.findings)
+        counts["modalities"][facts.modality or "unknown"] += 1
+        counts["spacings_mm"]["x".join(f"{side:.2f}" for side in facts.source.spacing_mm)] += 1
+        counts["source_shapes"]["x".join(map(str, facts.source.shape))] += 1
+        sums["scan_mm3"] += facts.coverage.scan_mm3
+        sums["scan_cut_mm3"] += facts.coverage.cut_mm3
+        counts["scan_cut_percents"][percent_cut(facts.coverage.cut_share)] += 1
+        counts["body_cut_percents"][percent_cut(facts.coverage.body_cut_share)] += 1
+        counts["label_mm3"].update(facts.coverage.class_mm3)
+        counts["label_cut_mm3"].update(facts.coverage.class_cut_mm3)
+        self._largest_scan = tuple(map(max, self._largest_scan, facts.sized))
+
+    def statistics(self) -> Statistics:
+        """What was counted; of values the intensities, and no sums of pixels."""
+        padded = self._stored_voxels - self._inside_voxels
+        counted: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
+        return Statistics(
+            **self._sums,
+            **counted,
+            pixels=PixelSums(),
+            padding=Padding(stored_pixels=self._stored_voxels, padded_pixels=padded),
+            intensities=Intensities(body=self._body.to_json(), foreground=self._foreground.to_json()),
+            largest=self._largest[1:],
+            largest_scan=self._largest_scan,
+        )

@@ -1,0 +1,559 @@
+"""Readers of the containers of videos: AVI, Matroska and WebM, MP4 and QuickTime."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.clip.clip import (
+    Container,
+    check_frame_count,
+    limited,
+    no_quarter_turn,
+    no_video,
+    printable,
+)
+from halofeed.prep.formats.picture.image import Size, damaged, truncated, undecodable
+
+AVI_VIDEO = b"vids"
+AVI_ENTERED = (b"RIFF", b"LIST")
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """(type, start of the payload, its length) of every chunk, those in lists among them, in the order of the file.
+
+    Of a list the type is that of its contents, and the chunks in it follow. A chunk may reach beyond the file.
+    """
+    at = 0
+    while at + 8 <= len(data):
+        kind, length = struct.unpack_from("<4sI", data, at)
+        if kind in AVI_ENTERED:
+            yield bytes(data[at + 8 : at + 12]), at + 12, max(length, 4) - 4
+            at += 12
+            continue
+        yield kind, at + 8, length
+        at += 8 + length + length % 2
+
+
+@dataclass
+class _Track:
+    """A stream; `slots` are its chunks by its header, each shown for `slot_s`, those without a frame among them."""
+
+    kind: bytes
+    slots: int
+    slot_s: float
+    size: Size = (0, 0)
+    codec: bytes = b""
+
+
+def _tracks(data: bytes) -> list[_Track]:
+    tracks: list[_Track] = []
+    for kind, at, length in limited(_chunks(data)):
+        if kind == b"movi":
+            break
+        if kind == b"strh":
+            if length < 48 or at + 48 > len(data):
+                raise truncated("no room for a stream's header")
+            scale, rate, _, slots = struct.unpack_from("<4I", data, at + 20)
+            tracks.append(_Track(kind=bytes(data[at : at + 4]), slots=slots, slot_s=scale / max(1, rate)))
+        if kind == b"strf" and tracks and tracks[-1].kind == AVI_VIDEO:
+            if length < 20 or at + 20 > len(data):
+                raise truncated("no room for a stream's format")
+            width, height = struct.unpack_from("<ii", data, at + 4)
+            tracks[-1].size, tracks[-1].codec = (abs(height), abs(width)), bytes(data[at + 16 : at + 20])
+    return tracks
+
+
+def read_avi(data: bytes) -> Container:
+    """Read the headers and find the chunks of the first video stream.
+
+    Raises:
+        SourceError: no video, damaged, or cut off within the headers.
+
+    Source: AVI RIFF File Reference; OpenDML AVI File Format Extensions 1.02.
+    """
+    tracks = _tracks(data)
+    stream = next((number for number, track in enumerate(tracks) if track.kind == AVI_VIDEO), None)
+    in_movi, end, slots = False, len(data), 0
+    filled: list[int] = []
+    (riff_length,) = struct.unpack_from("<I", data, 4)  # 0 where a recorder had no time to write it
+    is_cut = any(
+        at + length > len(data) for kind, at, length in limited(_chunks(data)) if kind in (b"AVI ", b"AVIX")
+    )
+    if stream is None:
+        if is_cut and not tracks:
+            raise truncated("it ends within its headers")
+        raise no_video(len(tracks))
+    wanted = tuple(f"{stream:02d}{ending}".encode() for ending in ("dc", "db"))
+    for kind, at, length in limited(_chunks(data)):
+        in_movi = in_movi or kind == b"movi"
+        if not in_movi or not kind[:2].isdigit():
+            continue
+        if at + length > len(data):
+            if riff_length and not is_cut:
+                raise damaged(f"chunk {kind!r} of {length} bytes at byte {at - 8} is longer than the file")
+            end, is_cut = at - 8, True
+            break
+        if kind in wanted:
+            filled += [slots] if length else []
+            slots += 1
+    if not in_movi:
+        raise truncated("it ends before the first frame") if is_cut else damaged("no list of frames (movi)")
+    track = tracks[stream]
+    return Container(
+        size=track.size,
+        codec=printable(track.codec),
+        packets=len(filled),
+        declared=max(0, track.slots - (slots - len(filled))) or None,
+        end=end,
+        is_cut=is_cut,
+        times_s=tuple(slot * track.slot_s for slot in filled),
+    )
+
+
+SEGMENT, INFO, TRACKS, TRACK, MATROSKA_VIDEO = 0x18538067, 0x1549A966, 0x1654AE6B, 0xAE, 0xE0
+TRACK_NUMBER, TRACK_TYPE, CODEC, PIXEL_WIDTH, PIXEL_HEIGHT = 0xD7, 0x83, 0x86, 0xB0, 0xBA
+CLUSTER, GROUP, BLOCK, SIMPLE_BLOCK = 0x1F43B675, 0xA0, 0xA1, 0xA3
+INTERLACED, ALPHA, PROJECTION, YAW, PITCH, ROLL = 0x9A, 0x53C0, 0x7670, 0x7673, 0x7674, 0x7675
+DOCUMENT_TYPE, CHECKSUM = 0x4282, 0xBF
+MATROSKA_ENTERED = {SEGMENT, INFO, TRACKS, TRACK, MATROSKA_VIDEO, PROJECTION, CLUSTER, GROUP, 0x1A45DFA3}
+NUMBERS = (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT, INTERLACED, ALPHA)
+TYPES = (b"webm", b"matroska")
+
+
+def _number(data: bytes, at: int, keep_marker: bool) -> tuple[int | None, int]:
+    """A number of variable length and where it ends; None where all its bits are set, which means unknown."""
+    if at >= len(data):
+        raise IndexError
+    first = data[at]
+    length = 9 - first.bit_length()
+    if length > 8 or at + length > len(data):
+        raise IndexError
+    value = int.from_bytes(data[at : at + length], "big")
+    if keep_marker:
+        return value, at + length
+    value &= (1 << 7 * length) - 1
+    return (None if value == (1 << 7 * length) - 1 else value), at + length
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, int, int, int | None]]:
+    """(id, start, start of the payload, its length or None) of every element, in the order of the file.
+
+    What may hold others is entered: its elements follow it. It ends where an element begins that does not fit the file.
+    """
+    at = 0
+    while at < len(data):
+        start = at
+        try:
+            identifier, at = _number(data, at, True)
+            length, at = _number(data, at, False)
+        except IndexError:
+            yield -1, start, start, None
+            return
+        if identifier is None:  # never: the marker is kept
+            return
+        yield identifier, start, at, length
+        if identifier not in MATROSKA_ENTERED:
+            at = len(data) if length is None else at + length
+
+
+def _unsigned(data: bytes, at: int, length: int | None) -> int:
+    return int.from_bytes(data[at : at + min(length or 0, 8)], "big")
+
+
+def read_matroska(data: bytes) -> Container:
+    """Read the headers and find the blocks of the first video track.
+
+    Raises:
+        SourceError: no video, of another kind of document, damaged, or cut off within the headers.
+
+    Source: RFC 8794 and RFC 9559.
+    """
+    document = b""
+    tracks: list[dict[int, int]] = []
+    codecs: dict[int, bytes] = {}
+    packets, end, is_cut, has_cluster, is_whole = 0, len(data), False, False, False
+    number: int | None = None
+    inside, hides = 0, False
+    for identifier, start, at, length in limited(_elements(data)):
+        stop = at if length is None else at + length
+        if identifier == SEGMENT:
+            is_whole = length is not None and stop <= len(data)
+        if stop > len(data) or identifier == -1:
+            if is_whole:
+                raise damaged(f"the element at byte {start} is longer than the file")
+            is_cut = True
+            if identifier not in (SEGMENT, CLUSTER, GROUP):
+                end = start
+                break
+        if identifier in MATROSKA_ENTERED:
+            inside = len(data) + 1 if length is None else stop
+        is_checksum = identifier == CHECKSUM and length == 4 and inside <= len(data)
+        if is_checksum and zlib.crc32(data[stop:inside]) != int.from_bytes(data[at:stop], "little"):
+            raise damaged(f"the checksum at byte {start} is not that of what follows it")
+        if identifier == DOCUMENT_TYPE:
+            document = bytes(data[at:stop]).rstrip(b"\0")
+        elif identifier == TRACK:
+            tracks.append({})
+        elif identifier in NUMBERS and tracks:
+            tracks[-1].setdefault(identifier, _unsigned(data, at, length))
+        elif identifier in (YAW, PITCH, ROLL) and tracks and length in (4, 8):
+            (angle,) = struct.unpack(">f" if length == 4 else ">d", data[at:stop])
+            tracks[-1].setdefault(identifier, round(angle) % 360 if math.isfinite(angle) else 1)
+        elif identifier == CODEC and tracks:
+            codecs.setdefault(len(tracks) - 1, bytes(data[at:stop]))
+        elif identifier == CLUSTER:
+            has_cluster = True
+            video = _first_video(tracks)
+            number = video.get(TRACK_NUMBER) if video else None
+            hides = video is not None and codecs.get(tracks.index(video)) == b"V_VP8"
+        elif identifier in (BLOCK, SIMPLE_BLOCK) and _track_of(data, at) == number:
+            packets += not (hides and _is_hidden_vp8(data[at:stop]))
+    if is_cut and not document:
+        raise truncated("it ends within its headers")
+    if document not in TYPES:
+        raise damaged(f"its document type is {document[:20]!r}; expected webm or matroska")
+    video = _first_video(tracks)
+    if video is None:
+        if is_cut and not has_cluster:
+            raise truncated("it ends within its headers")
+        raise no_video(len(tracks))
+    if not has_cluster and is_cut:
+        raise truncated("it ends before the first frame")
+    if PIXEL_WIDTH not in video or PIXEL_HEIGHT not in video:
+        raise damaged("its video track has no size")
+    return Container(
+        size=(video[PIXEL_HEIGHT], video[PIXEL_WIDTH]),
+        codec=printable(codecs.get(tracks.index(video), b"")),
+        packets=packets,
+        declared=None,
+        end=end,
+        is_cut=is_cut,
+        orientation=_orientation(video),
+        is_interlaced=video.get(INTERLACED) == 1,
+        has_alpha=video.get(ALPHA) == 1,
+    )
+
+
+def _first_video(tracks: list[dict[int, int]]) -> dict[int, int] | None:
+    return next((track for track in tracks if track.get(TRACK_TYPE) == 1), None)
+
+
+def _track_of(data: bytes, at: int) -> int | None:
+    try:
+        return _number(data, at, False)[0]
+    except IndexError:
+        return None
+
+
+def _orientation(video: dict[int, int]) -> int:
+    """As EXIF counts them, of a pose in degrees; FFmpeg writes a yaw of 180 where it is mirrored.
+
+    Source: RFC 9559, 5.1.4.1.28.41; libavformat/matroskadec.c, mkv_create_display_matrix.
+    """
+    yaw, pitch, roll = (video.get(angle, 0) for angle in (YAW, PITCH, ROLL))
+    if pitch or yaw % 180 or roll % 90:
+        raise no_quarter_turn(f"a pose of {yaw}, {pitch}, {roll} degrees")
+    return ((1, 8, 3, 6), (2, 5, 4, 7))[yaw // 180][roll // 90]
+
+
+def _is_hidden_vp8(block: bytes) -> bool:
+    """Whether a block holds a frame that others are made of and that is never shown itself.
+
+    Source: RFC 6386, 9.1.
+    """
+    return len(block) > 4 and not block[3] & 0x06 and not block[4] & 0x10
+
+
+MP4_ENTERED = (b"trak", b"mdia", b"minf", b"stbl", b"traf", b"edts")
+DEEPEST = 16
+_MATRIX_TURNS = {
+    (1, 0, 0, 1): 1,
+    (-1, 0, 0, 1): 2,
+    (-1, 0, 0, -1): 3,
+    (1, 0, 0, -1): 4,
+    (0, 1, 1, 0): 5,
+    (0, 1, -1, 0): 6,
+    (0, -1, -1, 0): 7,
+    (0, -1, 1, 0): 8,
+}
+"""Signs of a, b, c, d: x' = a x + c y, y' = b x + d y, y downwards; to the orientation of EXIF."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box: where it begins, where its payload does, and where it ends, which may be behind the file's end."""
+
+    kind: bytes
+    start: int
+    payload: int
+    end: int
+
+
+def _boxes(data: bytes, at: int, end: int) -> Iterator[Box]:
+    while at + 8 <= end:
+        size, kind = struct.unpack_from(">I4s", data, at)
+        payload = at + 8
+        if size == 1:
+            if at + 16 > end:
+                return
+            size, payload = struct.unpack_from(">Q", data, at + 8)[0], at + 16
+        elif size == 0:
+            size = end - at
+        if size < payload - at:
+            if kind == b"\0\0\0\0":  # zeros behind the last box
+                return
+            raise damaged(f"box {kind!r} of {size} bytes at byte {at}")
+        yield Box(kind=kind, start=at, payload=payload, end=at + size)
+        at += size
+
+
+def _inside(data: bytes, box: Box, depth: int = 0) -> Iterator[Box]:
+    """The boxes in a box, and those in what is entered, each whole."""
+    if depth > DEEPEST:
+        raise damaged(f"boxes in more than {DEEPEST} others")
+    for inner in limited(_boxes(data, box.payload, box.end)):
+        if inner.end > box.end:
+            raise damaged(f"box {inner.kind!r} at byte {inner.start} is longer than what it is in")
+        yield inner
+        if inner.kind in MP4_ENTERED:
+            yield from _inside(data, inner, depth + 1)
+
+
+class Track:
+    """The boxes in one, such as a track, each by its type; the first of each."""
+
+    def __init__(self, data: bytes, box: Box) -> None:
+        self._data = data
+        self.boxes: dict[bytes, Box] = {}
+        for inner in _inside(data, box):
+            self.boxes.setdefault(inner.kind, inner)
+
+    def numbers(self, kind: bytes, offset: int, form: str) -> tuple[int, ...]:
+        """Numbers of a box from an offset of its payload on."""
+        box = self.boxes.get(kind)
+        if box is None:
+            raise damaged(f"box {kind!r} is missing")
+        if box.payload + offset + struct.calcsize(form) > box.end:
+            raise damaged(f"box {kind!r} is too short")
+        found: tuple[int, ...] = struct.unpack_from(form, self._data, box.payload + offset)
+        return found
+
+    def table(self, kind: bytes, offset: int, count: int, dtype: str) -> NDArray[np.int64]:
+        """A table of numbers."""
+        box = self.boxes[kind]
+        if box.payload + offset + count * np.dtype(dtype).itemsize > box.end:
+            raise damaged(f"box {kind!r} is shorter than its {count} entries")
+        return np.frombuffer(self._data, dtype, count, box.payload + offset).astype(np.int64)
+
+    @property
+    def is_video(self) -> bool:
+        return self.numbers(b"hdlr", 8, ">I")[0] == int.from_bytes(b"vide", "big")
+
+    @property
+    def number(self) -> int:
+        (version,) = self.numbers(b"tkhd", 0, ">B")
+        return self.numbers(b"tkhd", 20 if version else 12, ">I")[0]
+
+    @property
+    def size(self) -> Size:
+        """(height, width) as stored, of the first sample description."""
+        if not self.numbers(b"stsd", 4, ">I")[0]:
+            raise damaged("a video track has no description")
+        width, height = self.numbers(b"stsd", 8 + 32, ">HH")
+        return height, width
+
+    @property
+    def is_interlaced(self) -> bool:
+        """Of the first sample description.
+
+        Source: QuickTime File Format Specification, field handling.
+        """
+        description = self.boxes[b"stsd"]
+        return b"fiel\2" in self._data[description.payload : description.end]
+
+    @property
+    def codec(self) -> str:
+        """Of the first sample description."""
+        return printable(self.numbers(b"stsd", 12, ">I")[0].to_bytes(4, "big"))
+
+    @property
+    def orientation(self) -> int:
+        """Of the display matrix, as EXIF counts them.
+
+        Source: ISO/IEC 14496-12, 6.2.2 and 8.3.2.
+        """
+        (version,) = self.numbers(b"tkhd", 0, ">B")
+        a, b, _, c, d, *_ = self.numbers(b"tkhd", 52 if version else 40, ">9i")
+        largest = max(abs(value) for value in (a, b, c, d))
+        if not largest:
+            return 1
+        signs = tuple(round(value / largest) for value in (a, b, c, d))
+        slack = max(abs(value / largest - sign) for value, sign in zip((a, b, c, d), signs, strict=True))
+        if signs not in _MATRIX_TURNS or (slack > 0.01 and not _is_scaled(a, b, c, d)):
+            raise no_quarter_turn(f"({a}, {b}, {c}, {d}) / 65536")
+        return _MATRIX_TURNS[signs]
+
+    def duration_s(self) -> float:
+        """How long all its frames are shown."""
+        (version,) = self.numbers(b"mdhd", 0, ">B")
+        scale, duration = self.numbers(b"mdhd", *((20, ">IQ") if version else (12, ">II")))
+        return duration / max(1, scale)
+
+    def shown_s(self, movie_scale: int) -> float | None:
+        """How long the frames are shown that an edit list leaves; None where there is no such list.
+
+        An edit without frames, in front of those of a track that begins late, is none of them.
+
+        Source: ISO/IEC 14496-12, 8.6.6.
+        """
+        if b"elst" not in self.boxes:
+            return None
+        version, count = self.numbers(b"elst", 0, ">B3xI")
+        entries = self.table(b"elst", 8, count * (5 if version else 3), ">u4").reshape(count, -1)
+        lengths = entries[:, 0] * 2**32 + entries[:, 1] if version else entries[:, 0]
+        is_empty = entries[:, -2] == 2**32 - 1
+        return float(lengths[~is_empty].sum()) / max(1, movie_scale)
+
+    def timed_samples(self) -> int:
+        """How many samples the table of times has."""
+        entries = self.table(b"stts", 8, 2 * self.numbers(b"stts", 4, ">I")[0], ">u4")
+        return int(entries[::2].sum())
+
+    def sample_sizes(self) -> tuple[int, int]:
+        """(bytes of every sample or 0, how many samples there are)."""
+        if b"stsz" not in self.boxes and b"stz2" in self.boxes:
+            count = self.numbers(b"stz2", 8, ">I")[0]
+            return 0, count
+        size, count = self.numbers(b"stsz", 4, ">II")
+        return size, count
+
+    def sample_ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each sample begins and ends in the file, int64 [samples] each.
+
+        Source: ISO/IEC 14496-12, 8.7.
+        """
+        size, count = self.sample_sizes()
+        check_frame_count(count)
+        if b"stsz" not in self.boxes:
+            (field_bits,) = self.numbers(b"stz2", 7, ">B")
+            if field_bits not in (8, 16):
+                raise undecodable("video is not supported", f"a table of sizes of {field_bits} bits each")
+            sizes = self.table(b"stz2", 12, count, ">u1" if field_bits == 8 else ">u2")
+        else:
+            sizes = np.full(count, size, np.int64) if size else self.table(b"stsz", 12, count, ">u4")
+        wide = b"co64" in self.boxes
+        offsets_in, width = (b"co64", ">u8") if wide else (b"stco", ">u4")
+        chunks = self.numbers(offsets_in, 4, ">I")[0]
+        offsets = self.table(offsets_in, 8, chunks, width)
+        runs = self.table(b"stsc", 8, 3 * self.numbers(b"stsc", 4, ">I")[0], ">u4").reshape(-1, 3)
+        first = np.clip(runs[:, 0] - 1, 0, chunks)
+        lengths = np.diff(np.append(first, chunks))
+        if not chunks or not len(runs) or (lengths < 0).any() or first[0]:
+            raise damaged("its table of chunks is wrong")
+        per_chunk = np.repeat(runs[:, 1], lengths)
+        ends_of_chunks = np.minimum(np.cumsum(np.minimum(per_chunk, count)), count)
+        in_chunk = np.diff(np.append(0, ends_of_chunks))
+        if ends_of_chunks[-1] < count:
+            raise damaged(f"its table of chunks has {ends_of_chunks[-1]} of {count} frames")
+        before = np.cumsum(sizes) - sizes
+        chunk_of = np.repeat(np.arange(chunks), in_chunk)
+        starts_of_chunks = before[np.minimum(ends_of_chunks - in_chunk, count - 1)]
+        starts = offsets[chunk_of] + before - starts_of_chunks[chunk_of]
+        return starts, starts + sizes
+
+
+def _is_scaled(a: int, b: int, c: int, d: int) -> bool:
+    """Whether a matrix without a skew stretches one side: pixels that are not square."""
+    return (not b and not c and bool(a and d)) or (not a and not d and bool(b and c))
+
+
+def read_mp4(data: bytes) -> Container:
+    """Read the headers and find the frames of the first video track.
+
+    Raises:
+        SourceError: no video, damaged, or cut off so that the index is missing.
+
+    Source: ISO/IEC 14496-12; QuickTime File Format Specification.
+    """
+    movie, last, is_cut = None, None, False
+    fragments: list[Box] = []
+    declared: int | None
+    for box in limited(_boxes(data, 0, len(data))):
+        is_cut = box.end > len(data)
+        if box.kind == b"moov" and not is_cut:
+            movie = movie or box
+        elif box.kind == b"moof" and not is_cut:
+            fragments.append(box)
+        last = box
+    if last is not None and not is_cut:
+        is_cut = (any(data[last.end : last.end + 16]) and len(data) - last.end < 16) or last.kind == b"moof"
+    if movie is None:
+        if is_cut or last is None or last.kind == b"mdat":
+            raise truncated("its index (moov), often written last, is not whole; copy or record it again")
+        raise damaged("it has no index (moov)")
+    parts = Track(data, movie)
+    tracks = [Track(data, box) for box in _inside(data, movie) if box.kind == b"trak"]
+    video = next((track for track in tracks if track.is_video), None)
+    if video is None:
+        raise no_video(len(tracks))
+    shown_s = video.shown_s(parts.numbers(b"mvhd", 20 if parts.numbers(b"mvhd", 0, ">B")[0] else 12, ">I")[0])
+    if fragments or video.sample_sizes()[1] == 0:
+        end = len(data)
+        if is_cut and last is not None:
+            end = min(
+                last.start, fragments.pop().start if fragments and _is_open(fragments[-1], last) else end
+            )
+        packets, declared = video.sample_sizes()[1] + _in_fragments(data, video.number, fragments), None
+    else:
+        packets, declared, end = _in_tables(data, video)
+        declared = max(declared, video.timed_samples())
+    return Container(
+        size=video.size,
+        codec=video.codec,
+        packets=packets,
+        declared=declared,
+        end=end,
+        is_cut=is_cut,
+        orientation=video.orientation,
+        is_interlaced=video.is_interlaced,
+        hides_frames=shown_s is not None and shown_s < video.duration_s() * (1 - 0.5 / max(1, packets)),
+    )
+
+
+def _in_tables(data: bytes, video: Track) -> tuple[int, int, int]:
+    """(whole frames, frames, where the first that is not whole begins)."""
+    starts, ends = video.sample_ends()
+    missing = ends > len(data)
+    if not missing.any():
+        return len(ends), len(ends), len(data)
+    return int((~missing).sum()), len(ends), min(int(starts[missing].min()), len(data))
+
+
+def _is_open(fragment: Box, last: Box) -> bool:
+    """Whether the frames of the last fragment are missing or not whole."""
+    return last == fragment or (last.kind == b"mdat" and fragment.end == last.start)
+
+
+def _in_fragments(data: bytes, number: int, fragments: list[Box]) -> int:
+    """How many frames of a track these have."""
+    packets = 0
+    for fragment in fragments:
+        current = None
+        for box in _inside(data, fragment):
+            if box.kind not in (b"tfhd", b"trun"):
+                continue
+            if box.end - box.payload < 8:
+                raise damaged(f"box {box.kind!r} is too short")
+            (value,) = struct.unpack_from(">I", data, box.payload + 4)
+            if box.kind == b"tfhd":
+                current = value
+            elif current == number:
+                packets += value
+    return packets

@@ -1,0 +1,126 @@
+"""Which frames of a clip make which records: pure functions of its time stamps and the options."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import SourceError, UsageError
+
+Indices = NDArray[np.int64]
+EARLY_S = 0.001
+"""A frame counts as shown so much before its time stamp: containers round these to thousandths of a second."""
+MOST_SAMPLES = 10_000_000
+SHORT = ("refuse", "repeat")
+INCOMPLETE = ("refuse", "keep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameChoice:
+    """Which frames of a clip are taken.
+
+    Args:
+        frames: of each window.
+        stride: every so many frames one is taken; 1 where neither this nor `frame_rate` is given.
+        frame_rate: instead of a stride: frames per second. At each of these times the frame that is shown then is
+            taken: the last whose time stamp is not later.
+        starts: "all": windows that follow one another without sharing a frame, what is left at the end is dropped; a
+            number: so many windows, each in the middle of its share of the clip, which may share frames and are
+            the same one where the clip is no longer than a window.
+        short: what becomes of a clip that is shorter than a window: "refuse", or "repeat" its last frame.
+
+    >>> FrameChoice(frames=16, stride=2, frame_rate=5)
+    Traceback (most recent call last):
+    halofeed.errors.UsageError: --frame-stride 2 and --frame-rate 5: expected only one of them
+    """
+
+    frames: int
+    stride: int | None = None
+    frame_rate: float | None = None
+    starts: str | int = "all"
+    short: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.stride is not None and self.frame_rate is not None:
+            raise UsageError(
+                f"--frame-stride {self.stride} and --frame-rate {self.frame_rate}: expected only one of them"
+            )
+        if self.stride is not None and self.stride < 1:
+            raise UsageError(f"--frame-stride {self.stride}: expected 1 or more")
+        if self.frame_rate is not None and not 0 < self.frame_rate < math.inf:
+            raise UsageError(f"--frame-rate {self.frame_rate}: expected frames per second above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenFrames:
+    """What a choice makes of a clip.
+
+    Args:
+        windows: of each the indices of its frames, int64 [choice.frames], never decreasing.
+        repeated: how often the last frame was repeated at the end of a window.
+    """
+
+    windows: tuple[Indices, ...]
+    repeated: int
+
+
+def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> ChosenFrames:
+    """The windows of a clip of so many frames.
+
+    Args:
+        times_s: [count] when each frame is shown, never decreasing; None where nobody knows.
+
+    Raises:
+        SourceError: the clip is shorter than a window, or a frame rate is asked for and its times are not known.
+
+    >>> [window.tolist() for window in choose_frames(7, None, FrameChoice(frames=3)).windows]
+    [[0, 1, 2], [3, 4, 5]]
+    >>> choose_frames(9, None, FrameChoice(frames=3, stride=2, starts=1)).windows[0].tolist()
+    [2, 4, 6]
+    """
+    sampled = _sampled(count, times_s, choice)
+    repeated = max(0, choice.frames - len(sampled))
+    if repeated and (choice.short == "refuse" or not len(sampled)):
+        rate = f"a stride of {choice.stride or 1}"
+        if choice.frame_rate is not None:
+            rate = f"{choice.frame_rate:g} frames per second"
+        raise SourceError(
+            "selection",
+            "clip is shorter than a window",
+            f"of its {count} frames {len(sampled)} are left at {rate}, a window takes {choice.frames}; ask for shorter "
+            "windows or have the last frame repeated",
+        )
+    sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
+    slack = len(sampled) - choice.frames
+    if choice.starts == "all":
+        starts = np.arange(0, slack + 1, choice.frames)
+    else:
+        number = int(choice.starts)
+        starts = slack * (2 * np.arange(number) + 1) // (2 * number)
+    windows = tuple(sampled[start : start + choice.frames] for start in starts)
+    return ChosenFrames(windows=windows, repeated=repeated * len(windows))
+
+
+def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> Indices:
+    """The frames that are taken at the stride or the rate, along the whole clip."""
+    if choice.frame_rate is None:
+        return np.arange(0, count, choice.stride or 1)
+    if times_s is None:
+        raise SourceError(
+            "selection",
+            "frames have no time stamps",
+            f"{choice.frame_rate:g} frames per second are asked for; say the frame rate of folders of frames, or take "
+            "a stride",
+        )
+    samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate
+    if samples >= MOST_SAMPLES:
+        raise SourceError(
+            "selection",
+            "more frames than allowed",
+            f"{times_s[-1]:g} s at {choice.frame_rate:g} frames per second; at most {MOST_SAMPLES:,} are sampled",
+        )
+    wanted_s = np.arange(int(samples) + 1) / choice.frame_rate
+    return np.searchsorted(times_s, wanted_s + EARLY_S, side="right") - 1

@@ -1,0 +1,234 @@
+"""Readers of GIF, WebP and BMP files; Pillow decodes the pixels."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from PIL import BmpImagePlugin, GifImagePlugin, ImageFile, WebPImagePlugin
+
+from halofeed.errors import SourceError
+from halofeed.prep.formats.picture.image import OpenedImage, Raster, Size, damaged, plan_decoding, truncated
+from halofeed.prep.formats.picture.pillow import decoder_failures, load_raster, open_with, plan_pillow
+from halofeed.prep.formats.picture.tiff import exif_orientation
+
+EXTENSION, GRAPHIC_CONTROL, FRAME, TRAILER = 0x21, 0xF9, 0x2C, 0x3B
+
+
+def after_sub_blocks(data: bytes, at: int) -> int:
+    """Where a row of sub-blocks ends."""
+    while True:
+        if at >= len(data):
+            raise truncated(f"no end of the block before byte {at}")
+        if not data[at]:
+            return at + 1
+        at += data[at] + 1
+
+
+def palette_bytes(flags: int) -> int:
+    """How long the palette is that the flags of a screen or a frame announce."""
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def next_frame(data: bytes, at: int) -> int | None:
+    """Where the next image descriptor is; None at the trailer or where the file ends between blocks."""
+    while at < len(data):
+        if data[at] == FRAME:
+            return at
+        if data[at] == TRAILER:
+            return None
+        if data[at] != EXTENSION:
+            raise damaged(f"block type {data[at]:#04x} at byte {at}")
+        at = after_sub_blocks(data, at + 2)
+    return None
+
+
+def frame_end(data: bytes, at: int) -> int:
+    """Where the frame ends whose image descriptor is at `at`."""
+    if at + 10 > len(data):
+        raise truncated("no room for the frame's descriptor")
+    return after_sub_blocks(data, at + 11 + palette_bytes(data[at + 9]))
+
+
+def _plain_gif(data: bytes, begin: int, end: int) -> bytes:
+    """One frame alone, with what says its transparent color: Pillow would gather comments block by block."""
+    at = 13 + palette_bytes(data[10])
+    parts = [data[:at]]
+    while at < begin:
+        after = after_sub_blocks(data, at + 2)
+        if data[at + 1] == GRAPHIC_CONTROL:
+            parts.append(data[at:after])
+        at = after
+    return b"".join([*parts, memoryview(data)[begin:end], bytes([TRAILER])])
+
+
+def _another_frame(data: bytes, at: int) -> bool:
+    """Whether a frame follows; what is damaged behind the first frame does not matter, it is not read."""
+    try:
+        return next_frame(data, at) is not None
+    except SourceError:
+        return False
+
+
+def open_gif(data: bytes) -> OpenedImage:
+    """Open a GIF file's first frame, on its canvas.
+
+    Raises:
+        SourceError: there is no frame, or the first is cut off; when loaded, also that the pixels are damaged.
+
+    Source: GIF89a specification, sections 17 to 23.
+    """
+    if len(data) < 13:
+        raise truncated("no room for the screen descriptor")
+    width, height, flags = struct.unpack_from("<HHB", data, 6)
+    begin = next_frame(data, 13 + palette_bytes(flags))
+    if begin is None:
+        raise truncated("no frame")
+    end = frame_end(data, begin)
+    left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, begin + 1)
+    # A frame that passes the screen's edge enlarges it, as in Pillow and browsers.
+    size = max(height, top + frame_height), max(width, left + frame_width)
+    # Whether its palette has a transparent color only the blocks before the frame say.
+    planned = plan_pillow(size, 1, 4, held_bytes=end)
+    return OpenedImage(
+        stored_size=size,
+        orientation=1,
+        plan=lambda *_: planned,
+        load=lambda *_: load_raster(open_with(GifImagePlugin.GifImageFile, _plain_gif(data, begin, end))),
+        more=_another_frame(data, end),
+    )
+
+
+CHUNKS_AT = 12
+
+
+def riff_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """The type and the payload of each chunk; SourceError where one is damaged or cut off."""
+    if len(data) < CHUNKS_AT + 8:
+        raise truncated("no room for the first chunk")
+    end = 8 + struct.unpack_from("<I", data, 4)[0]
+    if end > len(data):
+        raise truncated(f"the RIFF container ends at byte {end} of {len(data)}")
+    at = CHUNKS_AT
+    while at + 8 <= end:
+        kind, length = struct.unpack_from("<4sI", data, at)
+        if at + 8 + length > end:
+            raise truncated(f"chunk {kind!r} of {length} bytes at byte {at} of {end}")
+        yield kind, memoryview(data)[at + 8 : at + 8 + length]
+        at += 8 + length + length % 2
+    if at == CHUNKS_AT:
+        raise damaged("a RIFF container without chunks")
+
+
+def stored_size(kind: bytes, payload: bytes | memoryview) -> Size:
+    """(height, width) of the canvas, from the first chunk.
+
+    Source: RFC 9649, sections 2.5 to 2.7; RFC 6386, section 9.1.
+    """
+    if kind == b"VP8X" and len(payload) >= 10:
+        sides = [1 + int.from_bytes(payload[at : at + 3], "little") for at in (7, 4)]
+        return sides[0], sides[1]
+    if kind == b"VP8L" and len(payload) >= 5 and payload[0] == 0x2F:
+        bits = int.from_bytes(payload[1:5], "little")
+        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
+    if kind == b"VP8 " and len(payload) >= 10 and payload[3:6] == b"\x9d\x01\x2a":
+        width, height = struct.unpack_from("<HH", payload, 6)
+        return height & 0x3FFF, width & 0x3FFF
+    raise damaged(f"first chunk {kind!r} of {len(payload)} bytes")
+
+
+def open_webp(data: bytes) -> OpenedImage:
+    """Open a WebP file, lossy or lossless; of an animated one the first frame.
+
+    Raises:
+        SourceError: the container is damaged or cut off; when loaded, also that the pixels are damaged.
+    """
+    size, exif, frames = (0, 0), b"", 0
+    for number, (kind, payload) in enumerate(riff_chunks(data)):
+        if number == 0:
+            size = stored_size(kind, payload)
+        frames += kind == b"ANMF"
+        if kind == b"EXIF" and not exif:
+            exif = bytes(payload)
+
+    planned = replace(plan_decoding(size, 4, beside=8), channels=3)
+    return OpenedImage(
+        stored_size=size,
+        orientation=exif_orientation(exif),
+        plan=lambda *_: planned,
+        load=lambda *_: _load(data, size),
+        more=frames > 1,
+    )
+
+
+def _load(data: bytes, size: Size) -> Raster:
+    """The first frame. Pillow's own `load` would hold the picture once more, beside libwebp's two canvases."""
+    with decoder_failures():
+        image = WebPImagePlugin.WebPImageFile(io.BytesIO(data))
+        pixels, _, _ = image._get_next()
+        if image.size[::-1] != size:
+            raise damaged(f"header says {size}, decoded are {image.size[::-1]}")
+        return Raster(pixels=np.frombuffer(pixels, np.uint8).reshape(*size, 4)[..., : len(image.mode)])
+
+
+RASTER_CHANNELS = {"1": 1, "L": 1, "P": 3, "RGB": 3, "RGBX": 3, "RGBA": 4}
+END_OF_LINE, END_OF_BITMAP, DELTA = 0, 1, 2
+
+
+def open_bmp(data: bytes) -> OpenedImage:
+    """Open a BMP file: palette, RGB or RGBA, plain or run-length encoded.
+
+    Raises:
+        SourceError: the header is damaged or of a kind that is not read; when loaded, the pixels are.
+    """
+    image = open_with(BmpImagePlugin.BmpImageFile, data)
+    size = image.height, image.width
+
+    planned = plan_pillow(
+        size,
+        1 if image.mode in ("1", "L", "P") else 4,
+        RASTER_CHANNELS.get(image.mode, 4),
+        beside=2 * _unpacked_bytes(data, image.tile) / max(1, size[0] * size[1]),
+    )
+    return OpenedImage(
+        stored_size=size,
+        orientation=1,
+        plan=lambda *_: planned,
+        load=lambda *_: load_raster(open_with(BmpImagePlugin.BmpImageFile, data)),
+    )
+
+
+def _unpacked_bytes(data: bytes, tiles: list[ImageFile._Tile]) -> int:
+    """What Pillow unpacks run lengths to, which a small file can make many times the picture; 0 of plain pixels."""
+    if not tiles or tiles[0].codec_name != "bmp_rle":
+        return 0
+    _, extents, at, arguments = tiles[0]
+    assert extents is not None
+    width, height = extents[2:]
+    four_bits = bool(arguments[1]) if arguments else False
+    found = column = 0
+    while found < width * height and at + 2 <= len(data):
+        count, value = data[at], data[at + 1]
+        at += 2
+        if count:
+            count = min(count, max(0, width - column))
+            found, column = found + count, column + count
+        elif value == END_OF_LINE:
+            found, column = found + -found % width, 0
+        elif value == END_OF_BITMAP:
+            break
+        elif value == DELTA:
+            if at + 2 > len(data):
+                break
+            found += data[at] + data[at + 1] * width
+            column = found % width
+            at += 2
+        else:
+            length = value // 2 if four_bits else value
+            found += 2 * length if four_bits else length
+            column += value
+            at += length + (at + length) % 2
+    return found

@@ -1,0 +1,269 @@
+"""Streams of decompressed bytes: plain, gzip, zlib, bzip2, text and hexadecimal."""
+
+from __future__ import annotations
+
+import bz2
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+import numpy as np
+from isal import igzip_lib
+
+from halofeed.errors import SourceError
+
+MAGIC = b"\x1f\x8b"
+ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # its type stub calls it an instance
+DEFLATE, HAS_HEADER_CHECKSUM, HAS_EXTRA, HAS_NAME, HAS_COMMENT = 8, 2, 4, 8, 16
+MOST_PER_BYTE = 1032
+"""What one byte of deflate can expand to: 258 bytes for a length and a distance of one bit each (RFC 1951)."""
+INPUT_BYTES = 1 << 16
+OUTPUT_BYTES = 1 << 18
+"""Pieces that stay in a core's cache between the decompressor and the copy to their place."""
+
+
+class ByteStream(Protocol):
+    """The content of one file, read once from its beginning to its end."""
+
+    @property
+    def most_bytes(self) -> int:
+        """No more than this can be read in all, whatever any header says."""
+
+    def read_into(self, target: memoryview) -> int:
+        """Fill the bytes of a target; the number filled is smaller than asked for only at the end.
+
+        Raises:
+            SourceError: stage `decode`: the compressed data is damaged, cut off, or followed by something else.
+        """
+
+
+class PlainStream:
+    """The bytes of a file that is not compressed, from a place on."""
+
+    def __init__(self, data: bytes, start: int = 0) -> None:
+        self._data, self._at = memoryview(data), start
+        self.most_bytes = len(data) - start
+
+    def read_into(self, target: memoryview) -> int:
+        piece = self._data[self._at : self._at + len(target)]
+        target[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+class GzipStream:
+    """The content of a gzip file of one or several members (RFC 1952), from a place on; zeros may follow the last."""
+
+    _name = "gzip"
+
+    def __init__(self, data: bytes, start: int = 0) -> None:
+        self._data, self._view, self._at = data, memoryview(data), start
+        self._member: Any = None
+        self.most_bytes = MOST_PER_BYTE * (len(data) - start)
+
+    def read_into(self, target: memoryview) -> int:
+        filled = 0
+        while filled < len(target) and (self._member or self._open_member()):
+            piece = self._next_piece(min(len(target) - filled, OUTPUT_BYTES))
+            target[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            if self._member.eof:
+                self._at -= len(self._member.unused_data)
+                self._member = None
+        return filled
+
+    def _open_member(self) -> bool:
+        """Begin the member at the current place, if there is one."""
+        rest = len(self._data) - self._at
+        if rest == 0:
+            return False
+        if not self._data.startswith(MAGIC, self._at):
+            if self._data.count(0, self._at) != rest:
+                raise SourceError("decode", "gzip data is followed by something else", f"{rest} bytes")
+            self._at = len(self._data)
+            return False
+        self._at = self._header_end()
+        self._member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP_NO_HDR_VER)
+        return True
+
+    def _header_end(self) -> int:
+        """Where the deflated data of the member at the current place begins (RFC 1952, 2.3).
+
+        ISA-L could do this too, but fails on a header that does not lie in its first piece of input as a whole.
+        """
+        data, end = self._data, self._at + 10
+        if len(data) < end:
+            raise self._truncated()
+        method, flags = data[self._at + 2], data[self._at + 3]
+        if method != DEFLATE:
+            raise SourceError("decode", "gzip data is damaged", f"compression method {method}")
+        if flags & HAS_EXTRA:
+            end += 2 + int.from_bytes(data[end : end + 2], "little")
+        for flag in (HAS_NAME, HAS_COMMENT):
+            if flags & flag:
+                end = data.find(b"\0", end) + 1
+                if not end:
+                    raise self._truncated()
+        return min(end + 2 * bool(flags & HAS_HEADER_CHECKSUM), len(data))
+
+    def _truncated(self) -> SourceError:
+        return SourceError("decode", f"{self._name} data is truncated", f"it ends at byte {len(self._data)}")
+
+    def _next_piece(self, most: int) -> bytes:
+        piece = self._view[self._at : self._at + INPUT_BYTES] if self._member.needs_input else b""
+        if self._member.needs_input and not piece:
+            raise self._truncated()
+        self._at += len(piece)
+        try:
+            decoded: bytes = self._member.decompress(piece, most)
+        except ISAL_ERROR as error:
+            fault = "checksum is wrong" if "checksum" in str(error) else "data is damaged"
+            detail = f"before byte {self._at}: {error}"
+            raise SourceError("decode", f"{self._name} {fault}", detail) from error
+        return decoded
+
+
+class ZlibStream(GzipStream):
+    """The content of zlib data (RFC 1950), from a place to the end, or to where it ends itself."""
+
+    _name = "zlib"
+    _opened = False
+
+    def _open_member(self) -> bool:
+        if not self._opened:
+            self._opened = True
+            self._member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_ZLIB)
+        return self._member is not None
+
+
+def open_stream(data: bytes) -> ByteStream:
+    """The content of a file, decompressed if it begins as gzip does."""
+    return GzipStream(data) if data.startswith(MAGIC) else PlainStream(data)
+
+
+def read_start(data: bytes, byte_count: int) -> bytes:
+    """The first bytes of a file's content, fewer where it is shorter."""
+    start = bytearray(byte_count)
+    filled = open_stream(data).read_into(memoryview(start))
+    return bytes(start[:filled])
+
+
+def skip(stream: ByteStream, byte_count: int) -> int:
+    """Read on without keeping anything; the number of bytes passed is smaller than asked for only at the end."""
+    scratch = memoryview(bytearray(min(byte_count, OUTPUT_BYTES)))
+    passed = 0
+    while passed < byte_count and (got := stream.read_into(scratch[: byte_count - passed])):
+        passed += got
+    return passed
+
+
+BZIP2_MAGIC = b"BZh"
+BZIP2_MOST_PER_BYTE = 2_000_000
+"""A block of 900,000 bytes holds runs of 259 bytes in five, and takes no less than 30 bytes."""
+LONGEST_NUMBER = 4096
+_TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
+
+
+class PieceStream:
+    """The content of a file that is decoded in pieces of any size."""
+
+    def __init__(self, pieces: Iterator[bytes], most_bytes: int) -> None:
+        self._pieces = filter(None, pieces)
+        self._left = memoryview(b"")
+        self.most_bytes = most_bytes
+
+    def read_into(self, target: memoryview) -> int:
+        filled = 0
+        while filled < len(target):
+            if not self._left:
+                self._left = memoryview(next(self._pieces, b""))
+                if not self._left:
+                    break
+            piece = self._left[: len(target) - filled]
+            target[filled : filled + len(piece)] = piece
+            self._left = self._left[len(piece) :]
+            filled += len(piece)
+        return filled
+
+
+def bzip2_stream(data: bytes, start: int = 0) -> PieceStream:
+    """The content of bzip2 data of one or several streams; zeros may follow the last."""
+    return PieceStream(_bzip2_pieces(data, start), BZIP2_MOST_PER_BYTE * (len(data) - start))
+
+
+def _bzip2_pieces(data: bytes, at: int) -> Iterator[bytes]:
+    while data.count(0, at) < len(data) - at:
+        if not data.startswith(BZIP2_MAGIC, at):
+            raise SourceError("decode", "bzip2 data is damaged", f"no stream begins at byte {at}")
+        stream = bz2.BZ2Decompressor()
+        while not stream.eof:
+            packed = data[at : at + INPUT_BYTES] if stream.needs_input else b""
+            if stream.needs_input and not packed:
+                raise SourceError("decode", "bzip2 data is truncated", f"it ends at byte {len(data)}")
+            at += len(packed)
+            try:
+                decoded = stream.decompress(packed, OUTPUT_BYTES)
+            except (OSError, ValueError) as error:
+                detail = f"before byte {at}: {error}"
+                raise SourceError("decode", "bzip2 data is damaged", detail) from error
+            yield decoded
+        at -= len(stream.unused_data)
+
+
+def hex_stream(data: bytes, start: int = 0) -> PieceStream:
+    """Two hexadecimal digits a byte, with blanks and line ends wherever they are."""
+    return PieceStream(_hex_pieces(data, start), (len(data) - start) // 2)
+
+
+def _hex_pieces(data: bytes, start: int) -> Iterator[bytes]:
+    odd = b""
+    for at in range(start, len(data), INPUT_BYTES):
+        digits = odd + data[at : at + INPUT_BYTES].translate(None, b" \t\r\n\v\f")
+        whole = len(digits) // 2 * 2
+        odd = digits[whole:]
+        try:
+            decoded = bytes.fromhex(digits[:whole].decode("ascii"))
+        except ValueError as error:
+            detail = f"after byte {at}: {error}"
+            raise SourceError("decode", "hexadecimal digits are damaged", detail) from error
+        yield decoded
+    if odd:
+        raise SourceError("decode", "hexadecimal digits are damaged", "the last byte has one digit")
+
+
+def text_stream(data: bytes, start: int = 0, *, dtype: np.dtype[Any]) -> PieceStream:
+    """Numbers as text, with blanks, commas or line ends between them, as values of a type."""
+    return PieceStream(_text_pieces(data, start, dtype), (len(data) - start + 1) // 2 * dtype.itemsize)
+
+
+def _text_pieces(data: bytes, at: int, dtype: np.dtype[Any]) -> Iterator[bytes]:
+    while at < len(data):
+        text = data[at : at + INPUT_BYTES].translate(_TO_BLANKS)
+        if at + len(text) < len(data):
+            # A number that goes on in the next piece begins there.
+            whole = text.rfind(b" ") + 1
+            if len(text) - whole > LONGEST_NUMBER:
+                raise _no_numbers(at, f"a number of more than {LONGEST_NUMBER} characters")
+            text = text[:whole]
+        if b"_" in text:  # which Python reads in numbers
+            raise _no_numbers(at, "an underscore")
+        if words := text.split():
+            yield _values(words, at, dtype)
+        at += len(text)
+
+
+def _values(words: list[bytes], at: int, dtype: np.dtype[Any]) -> bytes:
+    try:
+        if dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                return np.array([float(word) for word in words]).astype(dtype).tobytes()
+        numbers = [int(word) for word in words]
+    except ValueError as error:
+        raise _no_numbers(at, str(error)[:100]) from error
+    info = np.iinfo(dtype)
+    if min(numbers) < info.min or max(numbers) > info.max:
+        raise _no_numbers(at, f"{min(numbers)} to {max(numbers)} do not fit in {dtype.name}")
+    return np.array(numbers, dtype).tobytes()
+
+
+def _no_numbers(at: int, detail: str) -> SourceError:
+    return SourceError("decode", "voxels are no numbers", f"after byte {at}: {detail}")

@@ -1,0 +1,277 @@
+"""Kinds of files by their names: pictures, documents, volumes and the files that belong together."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+from posixpath import splitext
+
+from halofeed.errors import Problem, SourceError
+from halofeed.prep.sources.files import (
+    BELOW,
+    UNREAD,
+    SourceFiles,
+    is_there,
+    lies_outside,
+    path_below,
+    whole_path,
+)
+
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+_IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
+VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
+"""Of the containers that `halofeed.prep.formats.clip.table` reads."""
+UNREAD_EXTENSIONS = (".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl")
+"""Of pictures in formats that are not read: leaving one out is a failure, not a choice."""
+_TEXT_EXTENSIONS = (
+    *(".txt", ".md", ".rst", ".html", ".htm", ".pdf", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".xml"),
+    *(".yaml", ".yml", ".toml", ".pbtxt", ".log", ".py", ".sh", ".ipynb"),
+)
+_DOCUMENT_NAME = re.compile(
+    r"(.*[-_.])?(licen[sc]es?|readme|copying|notice|authors|changelog|_?source|citation)([-_.].*)?|thumbs\.db|desktop\.ini",
+    re.IGNORECASE,
+)
+
+
+def is_image_name(path: str) -> bool:
+    """Whether a file's extension is one of an image, in upper or lower case.
+
+    >>> is_image_name("a/b.JPG"), is_image_name("a/b.dcm"), is_image_name("a/b")
+    (True, False, False)
+    """
+    stem, dot, extension = path.rpartition(".")
+    # As of `splitext`: what only dots stand before is no extension.
+    return f"{dot}{extension.lower()}" in _IMAGE_EXTENSIONS and stem.rpartition("/")[2].strip(".") != ""
+
+
+def is_document_name(path: str) -> bool:
+    """Whether a file's name says that it cannot be an image: a license, a read-me, text or a table.
+
+    >>> [is_document_name(path) for path in ("LICENSE", "x__LICENSE-MIT", "labels.csv", "0001", "a.heic")]
+    [True, True, True, False, False]
+    """
+    name = path.rpartition("/")[2]
+    return splitext(name)[1].lower() in _TEXT_EXTENSIONS or _DOCUMENT_NAME.fullmatch(name) is not None
+
+
+def is_video_name(path: str) -> bool:
+    """Whether a file's extension is one of a video, in upper or lower case.
+
+    >>> is_video_name("a/b.MP4"), is_video_name("a/b.gif")
+    (True, False)
+    """
+    return splitext(path)[1].lower() in VIDEO_EXTENSIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """How the files of one format are named; extensions are in lower case.
+
+    Args:
+        single: of a file that holds its header and its voxels.
+        pairs: of a header, and of the file beside it that has the same name and holds the voxels.
+        headers: of a header that names the file with its voxels, and how that line begins.
+    """
+
+    single: tuple[str, ...] = ()
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.single, *self.pairs, *self.pairs.values(), *self.headers)
+
+
+NAMES = {
+    "nifti": Names(single=(".nii.gz", ".nii"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}),
+    "nrrd": Names(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
+    "metaimage": Names(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
+    "mgh": Names(single=(".mgz", ".mgh")),
+}
+
+SINGLE_FILE_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.single)
+VOLUME_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.extensions)
+DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
+PARTNERS = {
+    one: other
+    for names in NAMES.values()
+    for pair in names.pairs.items()
+    for one, other in (pair, (pair[1], pair[0]))
+}
+DATA_FILE_LINES = {ending: line for names in NAMES.values() for ending, line in names.headers.items()}
+
+
+_PAIRED = tuple(PARTNERS)
+_EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS, ".apng", *DICOM_EXTENSIONS)
+
+
+def extension_of(path: str) -> str:
+    """The extension of a scan, a picture, a video or a DICOM file as it is written, "" for any other name.
+
+    DICOM files are often named by numbers with dots, so that an unknown ending is no extension.
+
+    >>> extension_of("a/b.NII.gz"), extension_of("b.png"), extension_of("CT.1.2.840")
+    ('.NII.gz', '.png', '')
+    """
+    name = path[path.rfind("/") + 1 :]
+    lower = name.lower()
+    for extension in _EXTENSIONS if lower.endswith(_EXTENSIONS) else ():
+        if lower.endswith(extension) and len(name) > len(extension):
+            return name[-len(extension) :]
+    return ""
+
+
+def stem_of(path: str) -> str:
+    """A file's name without folders and extension.
+
+    >>> stem_of("a/b.nii.gz"), stem_of("sub-1.2_ct.nii"), stem_of("CT.1.2.840")
+    ('b', 'sub-1.2_ct', 'CT.1.2.840')
+    """
+    return path.rpartition("/")[2].removesuffix(extension_of(path))
+
+
+def is_volume_name(path: str) -> bool:
+    """Whether a name is that of a volume in a file: NIfTI, Analyze, NRRD or MetaImage.
+
+    >>> is_volume_name("a.nii.gz"), is_volume_name("a.mha"), is_volume_name("a.gz")
+    (True, True, False)
+    """
+    return path.lower().endswith(VOLUME_EXTENSIONS) and extension_of(path).lower() in VOLUME_EXTENSIONS
+
+
+def is_scan_name(path: str) -> bool:
+    """Whether a name is that of a volume or of a picture."""
+    return extension_of(path).lower() in (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS)
+
+
+def partner_of(path: str) -> str | None:
+    """The other file of a .hdr/.img pair, in the same spelling; None for a file that stands by itself.
+
+    >>> partner_of("a/b.hdr"), partner_of("a/b.IMG"), partner_of("a/b.nii")
+    ('a/b.img', 'a/b.HDR', None)
+    """
+    extension = extension_of(path) if path.lower().endswith(_PAIRED) else ""
+    partner = PARTNERS.get(extension.lower())
+    if partner is None:
+        return None
+    return path.removesuffix(extension) + (partner.upper() if extension.isupper() else partner)
+
+
+def files_of(path: str) -> tuple[str, ...]:
+    """The files of a volume that is called by one of them, the header first.
+
+    >>> files_of("a.nii.gz"), files_of("a.img")
+    (('a.nii.gz',), ('a.hdr', 'a.img'))
+    """
+    partner = partner_of(path)
+    if partner is None:
+        return (path,)
+    return (path, partner) if ".hdr" in extension_of(path).lower() else (partner, path)
+
+
+def whole_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_name) -> Iterator[str]:
+    """Every volume and picture, or what else is taken, once, in the order of `paths`; a .hdr/.img pair by its header.
+
+    An .img without its .hdr stays under its own name, for `missing_part` to find fault with.
+    """
+    for path in paths:
+        if takes(path) and (files_of(path)[0] == path or files_of(path)[0] not in paths):
+            yield path
+
+
+def missing_part(path: str, paths: Collection[str]) -> Problem | None:
+    """The problem of a .hdr/.img pair of which one file is not among `paths`."""
+    files = files_of(path)
+    for file, what in zip(files, (".hdr file with the header", ".img file with the voxels"), strict=False):
+        if len(files) > 1 and file not in paths:
+            return ("read", f"the {what} is missing", f"no {file.rpartition('/')[2]}")
+    return None
+
+
+def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str:
+    """The path below `files` that annotations mean, or SourceError where there is no such file.
+
+    A scan is never looked for elsewhere than where the annotations put it: `seg.nii.gz` of one patient is like
+    that of the next. Of a .hdr/.img pair the header's path is given.
+
+    Args:
+        written: relative to `folder`, with / or \\, or an absolute path below the root.
+        what: "image" or "label", for the reason.
+        folder: of the annotation file, below the root.
+    """
+    path = relative_path(written, files.root, folder)
+    is_local = "://" not in files.root
+    if path.startswith("..") or (path.startswith("/") and not is_local) or files.size(path) is None:
+        leads_out = os.path.isabs(written) or path.startswith("../")
+        if leads_out and is_local and is_there(os.path.join(whole_path(files.root), path)):
+            reason = f"{what} file lies outside --images"
+            raise SourceError("annotation", reason, lies_outside(written))
+        if not path.startswith(("/", "..")) and (refusal := files.refusal(path)):
+            raise SourceError("read", UNREAD, f"{path}: {refusal}")
+        shown = path_below(files.root, written) or written
+        near = "" if path.startswith(("/", "..")) else _hint(path, files.files_in(path.rpartition("/")[0]))
+        raise SourceError("annotation", f"{what} file not found", f"{shown!r} {BELOW}{near}")
+    problem = missing_part(path, [file for file in files_of(path) if files.size(file) is not None])
+    if problem is not None:
+        raise SourceError(*problem)
+    return files_of(path)[0]
+
+
+def relative_path(written: str, root: str, folder: str = "") -> str:
+    """A path as annotations write it, relative to the root.
+
+    >>> relative_path("./imagesTr/a.nii", "/data", "Task09"), relative_path("/data/b.nii", "/data")
+    ('Task09/imagesTr/a.nii', 'b.nii')
+    >>> relative_path("..\\\\ct\\\\1.nii", "data", "tables")
+    'ct/1.nii'
+    """
+    path = written if "/" in written else written.replace("\\", "/")
+    return posixpath.normpath(path_below(root, path) or posixpath.join(folder, path))
+
+
+def _hint(path: str, paths: Iterable[str]) -> str:
+    start = path.removesuffix(extension_of(path)) + "."
+    near = next((found for found in paths if found.startswith(start)), None)
+    return f"; there is {near}" if near else ""
+
+
+def folder_of(path: str) -> str:
+    """The folder in which a file lies; "." is the root."""
+    return path.rpartition("/")[0] or "."
+
+
+def common_folder(paths: Iterable[str]) -> str:
+    """The innermost folder that holds all paths, as they spell it: stores have keys with `//`; "." is the root.
+
+    >>> common_folder(["p/a/1", "p/b/2"]), common_folder(["1", "2"]), common_folder(["a//b/1", "a//b/2"])
+    ('p', '.', 'a//b')
+    """
+    folders = [path.split("/")[:-1] for path in paths]
+    first, last = min(folders, default=[]), max(folders, default=[])
+    shared = takewhile(lambda parts: parts[0] == parts[1], zip(first, last, strict=False))
+    return "/".join(part for part, _ in shared) or "."
+
+
+class FolderIndex:
+    """The files of each folder of a source, found without going through all of them."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self.files = files
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        return sorted(self.files.sizes())
+
+    def below(self, folder: str) -> list[str]:
+        """The files anywhere below a folder that are not documents; "." is the root."""
+        start = "" if folder == "." else f"{folder}/"
+        after = map(self._paths.__getitem__, range(bisect_left(self._paths, start), len(self._paths)))
+        inside = takewhile(lambda path: path.startswith(start), after)
+        return [path for path in inside if not is_document_name(path)]

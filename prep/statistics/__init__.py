@@ -1,1 +1,0 @@
-"""What is counted of the records while they are made."""

@@ -1,1 +1,0 @@
-"""What records are for: classes and their numbers, splits."""

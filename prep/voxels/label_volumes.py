@@ -1,0 +1,224 @@
+"""Operations on label volumes: merge the masks of classes, find the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import SourceError, UsageError
+from halofeed.prep.geometry.scan import Grid, Overlap, Shape, Triple
+from halofeed.prep.geometry.volume import Plan, plan_window, triple
+
+CT_FOREGROUND_HU: Final = -500.0
+"""Between air (-1000) and fat (-100); the lungs within the body change nothing about its extent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box of voxels: from `start` up to, without, `stop`, along depth, height and width."""
+
+    start: Shape
+    stop: Shape
+
+    def __post_init__(self) -> None:
+        if any(low >= high for low, high in zip(self.start, self.stop, strict=True)):
+            raise UsageError(f"box: expected starts below stops, got {self.start} to {self.stop}")
+
+    @property
+    def shape(self) -> Shape:
+        """Voxels along each axis."""
+        return triple([high - low for low, high in zip(self.start, self.stop, strict=True)])
+
+    @property
+    def center(self) -> Triple:
+        """The voxel in the middle; a half lies between two."""
+        depth, height, width = ((low + high - 1) / 2 for low, high in zip(self.start, self.stop, strict=True))
+        return depth, height, width
+
+
+def foreground_box(array: NDArray[Any], threshold: float) -> Box | None:
+    """The smallest box that holds every voxel above the threshold; None if there is none.
+
+    The rule is the outermost voxels in each direction, whatever they belong to: a table under the patient counts.
+
+    Args:
+        array: [depth, height, width], or with channels, of which the first is looked at.
+        threshold: `CT_FOREGROUND_HU`, or `mean_of` an MR scan.
+    """
+    return _box_where(array[..., 0] if array.ndim == 4 else array, lambda plane: plane > threshold)
+
+
+def label_box(mask: NDArray[Any]) -> Box | None:
+    """The smallest box that holds every voxel of all classes but 0; None if there is none."""
+    return _box_where(mask, lambda plane: plane != 0)
+
+
+def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> Box | None:
+    # Slice by slice along the axis whose slices lie together in memory; the answer is put back in order.
+    order = sorted(range(3), key=lambda axis: -abs(array.strides[axis]))
+    turned = array.transpose(order)
+    slices = np.zeros(turned.shape[0], bool)
+    rows, columns = (np.zeros(size, bool) for size in turned.shape[1:])
+    for number, plane in enumerate(turned):
+        found = wanted(plane)
+        here = found.any(axis=1)
+        slices[number] = here.any()
+        if slices[number]:
+            rows |= here
+            columns |= found.any(axis=0)
+    if not slices.any():
+        return None
+    places = [np.flatnonzero(line) for line in (slices, rows, columns)]
+    ranges = [(int(place[0]), int(place[-1]) + 1) for place in places]
+    low, high = ([ranges[order.index(axis)][end] for axis in range(3)] for end in (0, 1))
+    return Box(start=triple(low), stop=triple(high))
+
+
+def mean_of(array: NDArray[Any]) -> float:
+    """The mean of all voxels: the threshold that parts an MR scan, which has no fixed unit, from its background."""
+    return sum(float(np.sum(plane, dtype=np.float64)) for plane in array) / array.size
+
+
+def carry_box(plan: Plan, box: Box | None) -> Box | None:
+    """The box of the target's voxels that a box of the source's reaches into; None where it was cropped away.
+
+    So a box found in an array as it was stored serves after turning and resampling; where none was found there is none.
+    """
+    if box is None:
+        return None
+    corners = np.indices((2, 2, 2)).reshape(3, 8).T
+    edges = np.where(corners == 0, np.array(box.start) - 0.5, np.array(box.stop) - 0.5)
+    inverse = np.linalg.inv(plan.to_source)
+    moved = edges @ inverse[:3, :3].T + inverse[:3, 3] + 0.5
+    low = np.maximum(np.floor(moved.min(axis=0) + 1e-6), 0).astype(int)
+    high = np.minimum(np.ceil(moved.max(axis=0) - 1e-6), plan.target.shape).astype(int)
+    if (low >= high).any():
+        return None
+    return Box(start=triple(low.tolist()), stop=triple(high.tolist()))
+
+
+def plan_foreground_crop(grid: Grid, box: Box | None) -> Plan:
+    """Crops to a box; without one there is nothing to crop to.
+
+    Raises:
+        SourceError: no box.
+    """
+    if box is None:
+        raise SourceError("geometry", "no foreground found")
+    return plan_window(grid, box.start, box.shape)
+
+
+OVERLAP_CURE = "--class-overlap last or first decides, channels keeps both"
+LARGEST_CLASS = 65535
+
+
+def merge_class_masks(
+    masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overlap = "refuse", *, may_repeat: bool = False
+) -> tuple[NDArray[Any], int]:
+    """Merges masks of one class each; one mask is held at a time, so that `masks` may read them as it goes.
+
+    Args:
+        masks: (class value from 1 to 65535, bool or integer [depth, height, width] of 0 and one other value).
+        overlap: what becomes of a voxel in several masks: "refuse", or the value of the "last" or "first" mask, or the
+            union of them all ("channels": each value is a set of classes).
+        may_repeat: several masks may have one value, which is then all of them.
+
+    Returns:
+        The labels, uint8 [depth, height, width], uint16 where a class value is above 255; 0 is the background. And
+        how often a voxel that was claimed before was claimed by another class.
+
+    Raises:
+        SourceError: of stage `annotation`, where masks overlap, are of different shapes or hold several values.
+
+    >>> merge_class_masks([(1, np.array([[[1, 1, 0]]])), (2, np.array([[[0, 9, 9]]]))], "last")
+    (array([[[1, 2, 2]]], dtype=uint8), 1)
+    """
+    if overlap not in ("refuse", "last", "first", "channels"):
+        raise UsageError(f"overlap={overlap!r}: expected 'refuse', 'last', 'first' or 'channels'")
+    labels: NDArray[Any] | None = None
+    seen: set[int] = set()
+    overlapped = 0
+    for value, mask in masks:
+        if not 1 <= value <= LARGEST_CLASS or (value in seen and not may_repeat):
+            raise UsageError(
+                f"class value {value}: expected each value from 1 to {LARGEST_CLASS} at most once"
+            )
+        seen.add(value)
+        inside = _inside(mask, value)
+        del mask  # else it lives while the next one is read
+        if labels is None:
+            labels = np.zeros(inside.shape, np.uint8)
+        if inside.shape != labels.shape:
+            detail = f"class {value}: expected {_sides(labels.shape)} voxels, got {_sides(inside.shape)}"
+            raise SourceError("annotation", "masks of one scan differ in shape", detail)
+        if value > 255 and labels.dtype == np.uint8:
+            labels = labels.astype(np.uint16)
+        if overlap == "channels":
+            np.bitwise_or(labels, labels.dtype.type(value), out=labels, where=inside)
+            continue
+        earlier = labels[inside]
+        claimed = earlier[(earlier != 0) & (earlier != value)]
+        if claimed.size and overlap == "refuse":
+            others = ", ".join(map(str, np.unique(claimed).tolist()))
+            detail = f"{claimed.size} voxels of class {value} are in class {others} too; {OVERLAP_CURE}"
+            raise SourceError("annotation", "masks of one scan overlap", detail)
+        overlapped += claimed.size
+        if overlap == "first":
+            inside = inside & (labels == 0)
+        labels[inside] = value
+        del inside, earlier, claimed
+    if labels is None:
+        raise UsageError("masks: expected at least one, got none")
+    return labels, overlapped
+
+
+def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> tuple[NDArray[Any], int]:
+    """Two label volumes on one grid as one, and the number of voxels that are of different classes in them.
+
+    Args:
+        overlap: what becomes of those voxels: "refuse", or the class of the second ("last") or the "first", or of both
+            ("channels": the labels are sets of classes).
+
+    Raises:
+        SourceError: of stage `annotation`, where there are such voxels and they are to be refused.
+
+    >>> merge_labels(np.array([[[1, 1, 0]]]), np.array([[[0, 2, 2]]]), "first")
+    (array([[[1, 1, 2]]]), 1)
+    """
+    if labels.shape != more.shape:
+        detail = f"{_sides(labels.shape)} and {_sides(more.shape)} voxels"
+        raise SourceError("annotation", "masks of one scan differ in shape", detail)
+    if overlap == "channels":
+        return labels | more, 0
+    differ = (labels != 0) & (more != 0) & (labels != more)
+    voxels = int(np.count_nonzero(differ))
+    if voxels and overlap == "refuse":
+        pairs = sorted({*zip(labels[differ].tolist(), more[differ].tolist(), strict=True)})
+        listed = ", ".join(f"{first} and {second}" for first, second in pairs[:5])
+        detail = f"{voxels} voxels are of classes {listed}; {OVERLAP_CURE}"
+        raise SourceError("annotation", "masks of one scan overlap", detail)
+    taken = (more != 0) if overlap == "last" else (more != 0) & (labels == 0)
+    return np.where(taken, more, labels), voxels
+
+
+def _inside(mask: NDArray[Any], value: int) -> NDArray[np.bool_]:
+    if mask.ndim != 3 or mask.dtype.kind not in "bui":
+        raise UsageError(
+            f"mask of class {value}: expected bool or integer [d, h, w], got {mask.dtype} {mask.shape}"
+        )
+    if mask.dtype == np.bool_ or not mask.size:
+        return mask.astype(np.bool_, copy=False)
+    lowest, highest = int(mask.min()), int(mask.max())
+    inside: NDArray[np.bool_] = mask != 0
+    if lowest < 0 or np.count_nonzero(inside) != (np.count_nonzero(mask == highest) if highest else 0):
+        detail = f"class {value}: expected 0 and one other, got values from {lowest} to {highest}"
+        raise SourceError("annotation", "mask of one class holds several values", detail)
+    return inside
+
+
+def _sides(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

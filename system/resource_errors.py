@@ -1,0 +1,161 @@
+"""Errors of the operating system in words: what it refused, at which step and path, and what helps."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+try:
+    import resource
+except ImportError:  # not a Unix
+    resource = None  # type: ignore[assignment]
+
+LIMITS = {"AS": "ulimit -v", "DATA": "ulimit -d", "NPROC": "ulimit -u"}
+_CURE = (
+    "raise the limit, or ask for less: of convert fewer --workers and --threads, of train, show and bench a smaller "
+    "--batch-size"
+)
+
+
+def resource_error(error: BaseException) -> str | None:
+    """In words, where an error says that memory, a thread or a process was not to be had; else None.
+
+    >>> shortage(ValueError("x")) is None
+    True
+    >>> str(shortage(RuntimeError("can't start new thread"))).startswith("no further thread could be started")
+    True
+    """
+    unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or unmapped or refused:
+        return f"too little memory{_limits('AS', 'DATA')}; {_CURE}"
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return f"no further thread could be started{_limits('NPROC', 'AS')}; {_CURE}"
+    if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:
+        return f"no further process could be started{_limits('NPROC', 'AS')}; {_CURE}"
+    return None
+
+
+_LONGEST_CHAIN = 20
+_AGAIN = "then run the same command again"
+_ROOM = f"Free some space or choose a folder on another disk, {_AGAIN}"
+_NETWORK = f"Check the network and the server, {_AGAIN}"
+_RIGHTS = f"Change its permissions (ls -ld shows them) or choose another path, {_AGAIN}"
+FIXES = {
+    errno.EIO: f"The disk failed. Check it (dmesg shows its errors) or choose another one, {_AGAIN}",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: f"Delete files or have the quota raised, {_AGAIN}",
+    errno.EFBIG: f"Raise the limit of file sizes (ulimit -f) or choose a file system without this limit, {_AGAIN}",
+    errno.EMFILE: f"Raise the limit of open files (ulimit -n shows it), {_AGAIN}",
+    errno.ENFILE: f"Close other programs: the system has too many open files, {_AGAIN}",
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: f"Choose a folder on a file system that can be written, {_AGAIN}",
+    errno.EBUSY: f"Stop the program that uses it (fuser -v shows it) or unmount what is mounted there, {_AGAIN}",
+    errno.ETXTBSY: f"Stop the program that uses it (fuser -v shows it), {_AGAIN}",
+    errno.EINTR: "Run the same command again",
+    errno.ESTALE: f"Mount the network file system again, {_AGAIN}",
+    errno.ENOTCONN: f"Mount the file system again, {_AGAIN}",
+    errno.ENAMETOOLONG: f"Choose a shorter path, {_AGAIN}",
+    errno.ELOOP: f"Remove the symbolic link or name its target, {_AGAIN}",
+    errno.ENOENT: f"Check whether another program removed it, {_AGAIN}",
+    errno.EEXIST: f"Remove it or choose another path, {_AGAIN}",
+    errno.ENOTEMPTY: f"Remove what is in it or choose another path, {_AGAIN}",
+    errno.ENOTDIR: f"Remove the file of this name or choose another path, {_AGAIN}",
+    errno.EISDIR: f"Remove the folder of this name or choose another path, {_AGAIN}",
+    errno.EXDEV: f"Choose a folder on one file system, {_AGAIN}",
+    errno.ENOLCK: f"Choose a folder on a file system with locks, such as a local disk, {_AGAIN}",
+    errno.EOPNOTSUPP: f"Choose a folder on a local disk, {_AGAIN}",
+    errno.ENOSYS: f"Choose a folder on a local disk, {_AGAIN}",
+    **dict.fromkeys(
+        (
+            *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT),
+            *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EPIPE),
+        ),
+        _NETWORK,
+    ),
+}
+"""By the number of the error, what helps."""
+
+
+@contextmanager
+def during(step: str, path: str | os.PathLike[str] = "") -> Iterator[None]:
+    """Add the step, and a path where the error has none, to an error of the system that leaves the block.
+
+    >>> try:
+    ...     with during("cannot write the report", "report.html"):
+    ...         raise OSError(errno.ENOSPC, "No space left on device")
+    ... except OSError as error:
+    ...     print(system_error(error))
+    cannot write the report report.html: No space left on device. Free some space or choose a folder on another disk, \
+then run the same command again
+    """
+    try:
+        yield
+    except OSError as error:
+        if path and error.filename is None and error.errno is not None:
+            error.filename = os.fspath(path)
+        error.add_note(step)
+        raise
+
+
+def system_error(error: OSError) -> str | None:
+    """The step, the path, the reason and what helps, in one sentence each; None where the system did not say it.
+
+    Args:
+        error: with a number (`errno`); its first note is the step, as `during` adds it.
+
+    >>> system_error(OSError(errno.EBUSY, "Device or resource busy", "set/1.0.0", None, "old"))[:46]
+    'set/1.0.0 to old: Device or resource busy. Sto'
+    """
+    if error.errno is None:
+        return None
+    steps = getattr(error, "__notes__", [])[:1]
+    paths = " to ".join(
+        os.fsdecode(one) for one in (error.filename, error.filename2) if isinstance(one, str | bytes)
+    )
+    what = " ".join([*steps, *([paths] if paths else [])])
+    reason = error.strerror or os.strerror(error.errno)
+    fix = FIXES.get(error.errno, "Run the command with --debug to see where it failed")
+    return f"{what}: {reason}. {fix}" if what else f"{reason}. {fix}"
+
+
+def in_words(error: BaseException) -> str:
+    """What an error says: in words where the system raised it or its cause, else its type and message.
+
+    >>> in_words(ValueError("x"))
+    'ValueError: x'
+    """
+    cause: BaseException | None = error
+    for _ in range(_LONGEST_CHAIN):
+        if cause is None:
+            break
+        text = resource_error(cause) or (system_error(cause) if isinstance(cause, OSError) else None)
+        if text is not None:
+            return text
+        cause = cause.__cause__ or (cause.__context__ if isinstance(cause, RuntimeError) else None)
+    return f"{type(error).__name__}: {error}"
+
+
+def limit_of(name: str) -> int | None:
+    """One of this process's limits, by its name in `LIMITS`: bytes or a count; None where there is none."""
+    if resource is None:
+        return None
+    limit: int = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def likely_limits() -> str:
+    """The limits of this process by which a process may end without a word, in brackets; none where none is set."""
+    return _limits("AS", "DATA", "NPROC")
+
+
+def _limits(*names: str) -> str:
+    """The limits of this process that may be the reason, as `ulimit` names them."""
+    found = []
+    for name in names:
+        if (limit := limit_of(name)) is not None:
+            found.append(f"{LIMITS[name]}: {f'{limit:,}' if name == 'NPROC' else f'{limit >> 20:,} MiB'}")
+    return f" (limits of this process: {', '.join(found)})" if found else ""

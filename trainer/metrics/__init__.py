@@ -1,1 +1,0 @@
-"""How good are predictions? Counted on the host, over a whole evaluation."""

@@ -1,0 +1,266 @@
+"""Predictions on the grid of the source files: boxes, label pictures, label volumes."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from halofeed.errors import UsageError
+from halofeed.prep.geometry.orientation import plan_onto
+from halofeed.prep.geometry.resize import apply_to_boxes
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.taps import positions
+from halofeed.prep.geometry.volume import (
+    Ranges,
+    Resample,
+    compose,
+    plan_step,
+    plan_window,
+    triple,
+)
+from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_image, view_of
+from halofeed.system.atomic_files import create_anew
+
+BOX_DECIMALS = 3
+"""Of a pixel; float32 coordinates of a picture of 8,000 pixels are no finer."""
+SCORE_DECIMALS = 6
+
+
+def boxes_in_source(
+    boxes: ArrayLike, transform: ArrayLike, image_size: Sequence[int], source_size: Sequence[int]
+) -> NDArray[np.float64]:
+    """Normalized boxes of a record as boxes in pixels of its source, cut to the source.
+
+    Args:
+        boxes: [box, 4], ymin, xmin, ymax, xmax as shares of `image_size`.
+        transform: [2, 3], the record's: [y_source, x_source] = transform @ [y, x, 1], in pixels from the corner of
+            the first one.
+        image_size: (height, width) of the image that the boxes are shares of, padding included.
+        source_size: (height, width) of the source file's own pixels, before any EXIF turn.
+
+    Returns:
+        float64 [box, 4]: ymin, xmin, ymax, xmax in pixels of the source.
+
+    >>> boxes_in_source([[0.0, 0.5, 0.5, 1.0]], [[2, 0, 0], [0, 2, 0]], (10, 20), (20, 30)).tolist()
+    [[0.0, 20.0, 10.0, 30.0]]
+    """
+    height, width = image_size
+    corners = np.asarray(boxes, np.float64).reshape(-1, 4) * [height, width, height, width]
+    mapped = apply_to_boxes(np.asarray(transform, np.float64).reshape(6), corners)
+    return np.clip(mapped, 0, [*source_size, *source_size])
+
+
+def coco_results(
+    image_id: int, boxes: NDArray[np.float64], classes: ArrayLike, scores: ArrayLike
+) -> list[dict[str, Any]]:
+    """One picture's detections as entries of a COCO results file.
+
+    Boxes without height or width are left out: they lay in the padding.
+
+    Args:
+        image_id: the record's id.
+        boxes: float64 [box, 4] in pixels of the source, ymin, xmin, ymax, xmax.
+        classes: [box], the labels' ids, from 1.
+        scores: [box], 0 to 1.
+
+    Returns:
+        `image_id`, `category_id`, `bbox` as [x, y, width, height], and `score`; as pycocotools' loadRes reads it
+        (https://cocodataset.org/#format-results).
+
+    >>> coco_results(7, np.array([[10.0, 20.0, 30.0, 50.0]]), [2], [0.5])
+    [{'image_id': 7, 'category_id': 2, 'bbox': [20.0, 10.0, 30.0, 20.0], 'score': 0.5}]
+    """
+    entries = []
+    rounded, sure = np.round(boxes, BOX_DECIMALS), np.asarray(scores, np.float64)
+    for box, label, score in zip(rounded.tolist(), np.asarray(classes).tolist(), sure.tolist(), strict=True):
+        ymin, xmin, ymax, xmax = box
+        if ymin < ymax and xmin < xmax:
+            sides = [round(side, BOX_DECIMALS) for side in (xmax - xmin, ymax - ymin)]
+            entry = {"image_id": image_id, "category_id": int(label), "bbox": [xmin, ymin, *sides]}
+            entries.append({**entry, "score": round(score, SCORE_DECIMALS)})
+    return entries
+
+
+REACH = 0.75
+"""How far from a stored voxel's center a source voxel takes its class, in stored voxels: half a voxel is the voxel
+itself, and a conversion that rounds the field of view to whole voxels loses at most a quarter more at each end."""
+SLAB_BYTES = 1 << 25
+"""Of one class's float32 probabilities on the source grid that are held at a time; a single slice may be larger."""
+_NIFTI_ORDER = [2, 1, 0, 3]
+"""The columns of an affine for (depth, height, width, 1) in the order for NIfTI's (i, j, k, 1)."""
+
+Layer = Callable[[int], NDArray[Any]]
+
+
+def labels_in_source(
+    predicted: NDArray[Any], stored: Grid, source: Grid, extent: ArrayLike | None = None
+) -> NDArray[Any]:
+    """The class of each source voxel.
+
+    Memory beside `predicted`: the result, two slabs of `SLAB_BYTES`, and where the record's axes lie at an angle to the
+    source's (gantry tilt) another copy of `predicted`.
+
+    Args:
+        predicted: probabilities or scores [depth, height, width, class] of any float type, of which the largest wins
+            and the first of equals, or class indices [depth, height, width] of any unsigned or signed integer type.
+        stored: the record's grid; its `affine` leads to the patient.
+        source: the source's grid: its shape and affine as its file lists the voxels, the slowest index first.
+        extent: [2, 3], the first stored voxel that shows the scan and the one after the last; None is all of them.
+
+    Returns:
+        uint8 (uint16 for more than 256 classes) of the source's shape; 0 where the record does not reach.
+
+    Raises:
+        UsageError: a shape is not the grid's.
+    """
+    if predicted.shape[:3] != stored.shape or predicted.ndim != (3 if predicted.dtype.kind in "iu" else 4):
+        raise UsageError(
+            f"predicted: expected integers {stored.shape} or probabilities of that and classes, got "
+            f"{predicted.dtype} {predicted.shape}"
+        )
+    low, high = ((0, 0, 0), stored.shape) if extent is None else np.asarray(extent).astype(int).tolist()
+    size = triple([stop - start for start, stop in zip(low, high, strict=True)])
+    classes = predicted.shape[3] if predicted.ndim == 4 else int(predicted.max(initial=0)) + 1
+    dtype = np.uint8 if classes <= 256 else np.uint16
+    if min(size) < 1:
+        return np.zeros(source.shape, dtype)
+    crop = plan_window(stored, triple(low), size)
+    plan = compose([crop, plan_onto(crop.target, source)])
+    if not plan.resamples:
+        return apply_mask(plan, _most_probable(predicted, dtype), spare=True)
+    *views, step = plan.steps
+    assert isinstance(step, Resample)
+    for view in views:
+        predicted = view_of(plan_step(stored, view), predicted)
+    return _sampled(predicted, step, classes, dtype)
+
+
+def picture_labels_in_source(
+    predicted: NDArray[Any], transform: ArrayLike, source_size: ArrayLike, size: ArrayLike | None = None
+) -> NDArray[Any]:
+    """`labels_in_source` for a picture.
+
+    Args:
+        predicted: probabilities [height, width, class] or class indices [height, width].
+        transform: [2, 3], the record's: [y_source, x_source] = transform @ [y, x, 1], in pixels from the corner of
+            the first one.
+        source_size: (height, width) of the source file's own pixels, before any EXIF turn.
+        size: (height, width) of the picture at the top left of the record; the rest is padding. None is all of it.
+
+    Returns:
+        uint8 or uint16 [height, width] of the source.
+    """
+    height, width = predicted.shape[:2]
+    rows, columns = np.asarray(source_size).astype(int).tolist()
+    stored = Grid(
+        shape=(1, height, width), affine=_centers_affine(np.asarray(transform, np.float64).reshape(2, 3))
+    )
+    source = Grid(shape=(1, rows, columns), affine=_centers_affine(np.eye(2, 3)))
+    extent = None if size is None else [[0, 0, 0], [1, *np.asarray(size).astype(int).tolist()]]
+    return np.asarray(labels_in_source(predicted[None], stored, source, extent)[0])
+
+
+def _centers_affine(transform: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The affine of pixels' centers of a slice, at depth 0, from a transform of pixels' corners."""
+    affine = np.eye(4)
+    affine[1:3, 1:3] = transform[:, :2]
+    affine[1:3, 3] = transform @ [0.5, 0.5, 1] - 0.5
+    return affine
+
+
+def _most_probable(predicted: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """The first class of the most probability; slice by slice, since NumPy's argmax gives int64."""
+    if predicted.ndim == 3:
+        return predicted.astype(dtype)
+    label = np.empty(predicted.shape[:3], dtype)
+    for target, plane in zip(label, predicted, strict=True):
+        target[...] = plane.argmax(axis=-1)
+    return label
+
+
+def _sampled(predicted: NDArray[Any], step: Resample, classes: int, dtype: Any) -> NDArray[Any]:
+    """The class of the most interpolated probability on a step's target, a slab at a time."""
+    result = np.zeros(step.shape, dtype)
+    layer = _layers(predicted, contiguous=not step.separable)
+    ranges = _reached(step, predicted.shape[:3]) if step.separable else None
+    (first, last), *plane = ranges or [(0, side) for side in step.shape]
+    (top, bottom), (left, right) = plane
+    if bottom <= top or right <= left:
+        return result
+    slices = max(1, SLAB_BYTES // (4 * (bottom - top) * (right - left)))
+    for start in range(first, last, slices):
+        stop = min(start + slices, last)
+        slab = result[start:stop, top:bottom, left:right]
+        best, values = np.empty(slab.shape, np.float32), np.empty(slab.shape, np.float32)
+        for number in range(classes):
+            out = values if number else best
+            _sample(layer(number), step, ((start, stop), (top, bottom), (left, right)), out)
+            if number:
+                wins = values > best
+                slab[wins] = number
+                np.maximum(best, values, out=best)
+    return result
+
+
+def _sample(values: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[np.float32]) -> None:
+    if step.separable:
+        sample_image(values, step, ranges, out)
+        return
+    matrix = step.matrix.copy()
+    matrix[:3, 3] += matrix[:3, 0] * ranges[0][0]
+    # Outside, all classes are equal, and the first of equals is the background.
+    sample_affine(values, matrix, out, 0.0, interpolate=True)
+
+
+def _reached(step: Resample, source: tuple[int, ...]) -> Ranges:
+    """Per axis the target voxels within `REACH` of a stored one; past the last one its probability is repeated."""
+    found = []
+    for axis, size in enumerate(source):
+        place = positions(step.matrix[axis, axis], step.matrix[axis, 3], step.shape[axis])
+        inside = np.flatnonzero((place >= -REACH) & (place <= size - 1 + REACH))
+        found.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
+    return found[0], found[1], found[2]
+
+
+def _layers(predicted: NDArray[Any], *, contiguous: bool) -> Layer:
+    """One class's probabilities [depth, height, width], of class indices 0 and 1."""
+    if predicted.ndim == 3:
+        return lambda number: (predicted == number).view(np.uint8)
+    first = np.moveaxis(predicted, -1, 0)
+    if contiguous:
+        # It is read in any order, once for each slab.
+        first = np.ascontiguousarray(first, np.float32)
+    return lambda number: first[number]
+
+
+# Files --------------------------------------------------------------------------------------------------
+
+
+def write_nifti(path: Path, label: NDArray[Any], source_affine: ArrayLike) -> None:
+    """Save class indices as a gzipped NIfTI file that overlays the source in any viewer.
+
+    Args:
+        path: *.nii.gz; the same label gives the same bytes.
+        label: [depth, height, width] as the source's file lists its voxels, the slowest index first.
+        source_affine: [4, 4], the record's `source_affine`.
+    """
+    import nibabel
+
+    affine = np.asarray(source_affine, np.float64).reshape(4, 4)[:, _NIFTI_ORDER]
+    image = nibabel.Nifti1Image(label.transpose(2, 1, 0), affine)
+    image.header.set_xyzt_units("mm")
+    with open(create_anew(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+        image.to_stream(stream)
+
+
+def write_png(path: Path, label: NDArray[Any]) -> None:
+    """Save class indices [height, width], uint8 or uint16, as a PNG file of one channel."""
+    from PIL import Image
+
+    with open(create_anew(path), "wb") as file:
+        Image.fromarray(label).save(file, "PNG")

@@ -1,0 +1,217 @@
+"""What models, tasks and the training loop share: facts of the data set, and the interface of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import UsageError
+from halofeed.loader.device.normalize import Normalization
+from halofeed.prep.convert.normalize_like import foreground_scheme
+from halofeed.schemas.kinds import EARLY_KINDS
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tasks import task_named
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """A data set as the trainer sees it.
+
+    Args:
+        task: a key of `halofeed.schemas.tasks.TASKS`.
+        kind: of the images, a key of `halofeed.schemas.kinds.KINDS`.
+        labels: class names by id. Detection's begin at 1; segmentation's hold the background, 0.
+        image_shape: of one image of a training batch, the channel last.
+        mean, std: per channel, in the stored image's units.
+        ignore_label: segmentation: the value of labels where nothing is known; None: there is none.
+        foreground: of labeled voxels the percentiles 0.5 and 99.5, mean and deviation; None where none are counted.
+    """
+
+    task: str
+    kind: str
+    labels: Mapping[int, str]
+    image_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    foreground: tuple[float, float, float, float] | None = None
+    ignore_label: int | None = None
+
+    @property
+    def classes(self) -> int:
+        """How many classes a model tells apart; a detection set's without the background.
+
+        >>> DataFacts(
+        ...     task="detection", kind="picture", labels={1: "a", 3: "c"}, image_shape=(8, 8, 1), mean=(0,), std=(1,)
+        ... ).classes
+        3
+        """
+        return len(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of every class in order, `class 2` where an id has none."""
+        first = task_named(self.task).first_label_id
+        return tuple(self.labels.get(label, f"class {label}") for label in range(first, max(self.labels) + 1))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        lists = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        return {**lists, "labels": {str(label): name for label, name in self.labels.items()}}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> DataFacts:
+        """What `to_json` gave."""
+        return cls(
+            task=document["task"],
+            kind=document.get("kind") or EARLY_KINDS[len(document["image_shape"])],
+            labels={int(label): name for label, name in document["labels"].items()},
+            image_shape=tuple(document["image_shape"]),
+            mean=tuple(document["mean"]),
+            std=tuple(document["std"]),
+            foreground=tuple(document["foreground"]) if document.get("foreground") else None,
+            ignore_label=document.get("ignore_label"),
+        )
+
+
+def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | None = None) -> DataFacts:
+    """The facts that a manifest holds; mean and deviation are those of `split`.
+
+    Args:
+        image_shape: of what the loader gives, where augmentation changes it.
+
+    Raises:
+        UsageError: an unknown split, no labels, classes that overlap, or a split without records or pixels.
+    """
+    check_one_class_each(manifest)
+    if not manifest.labels:
+        raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
+    refuse_several_classes(manifest)
+    if not manifest.split(split).records:
+        raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
+    normalization = Normalization.of(manifest, split)
+    return DataFacts(
+        task=manifest.task,
+        kind=manifest.kind.name,
+        labels=dict(sorted(manifest.labels.items())),
+        image_shape=image_shape or manifest.field("image").shape,
+        mean=normalization.mean,
+        std=normalization.std,
+        foreground=_foreground(manifest, split),
+        ignore_label=manifest.ignore_label,
+    )
+
+
+def refuse_several_classes(manifest: Manifest) -> None:
+    """Refuse a data set whose pictures may have several classes: no task of the trainer learns or counts them."""
+    if any(field.encoding == "classes" for field in manifest.fields):
+        raise UsageError(
+            f"{manifest.name}: its pictures may have several classes, and halofeed's trainer learns one a picture; "
+            "train on the loader's `labels` by a program of your own, or give each picture one class in the table and "
+            "convert it again"
+        )
+
+
+def check_one_class_each(manifest: Manifest) -> None:
+    """Refuse a data set whose voxels may be in several classes: no task of the trainer learns or evaluates that."""
+    if any(field.holds_sets for field in manifest.fields):
+        raise UsageError(
+            f"{manifest.name}: its classes overlap, a channel each, and the trainer learns one class a voxel; convert "
+            "it with --class-overlap last or first, or train a model of your own with halofeed.loader"
+        )
+
+
+def _foreground(manifest: Manifest, split: str) -> tuple[float, float, float, float] | None:
+    try:
+        window, standard = foreground_scheme(manifest, split)
+    except UsageError:
+        return None
+    return window.low, window.high, standard.mean, standard.deviation
+
+
+Batch = Mapping[str, jax.Array]
+Host = Mapping[str, NDArray[Any]]
+
+
+class Metrics(Protocol):
+    """Counts over an evaluation, on the host. Every row that is valid counts once."""
+
+    def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
+        """Count one batch.
+
+        Args:
+            predictions: of `Task.predict`, [batch, ...] each.
+            truth: the batch's `Task.truth` and `Task.include` keys and `valid`, [batch, ...] each; `id` is int64
+                [batch].
+
+        Returns:
+            How good each row is, float64 [batch], 0 to 1, by which the worst examples are found; NaN where a row
+            is not valid or nothing can be said.
+        """
+
+    def result(self) -> dict[str, Any]:
+        """Numbers by name; nested dictionaries hold those per class."""
+
+
+class Task(Protocol):
+    """What is learned: how outputs of a model become a loss, predictions and metrics.
+
+    Attributes:
+        keys: what of a batch the loss needs beside `image`.
+        on_grid: those of `keys` that lie on the image's grid and are split as it is.
+        truth: what of a batch the metrics need beside `valid` and `id`.
+        include: optional fields of the data set that the loader must add for evaluation and prediction.
+        best: the metric by which the best checkpoint is kept; higher is better.
+    """
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def on_grid(self) -> tuple[str, ...]: ...
+
+    @property
+    def truth(self) -> tuple[str, ...]: ...
+
+    @property
+    def include(self) -> tuple[str, ...]: ...
+
+    @property
+    def best(self) -> str: ...
+
+    def loss(self, outputs: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The scalar to minimize, and its parts by name.
+
+        Args:
+            outputs: of the model, in the parameters' precision.
+            batch: global arrays. Rows whose `valid` is False must not count.
+        """
+
+    def predict(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+        """What a user asked for, in static shapes [batch, ...]."""
+
+    def metrics(self) -> Metrics:
+        """Empty counts for one evaluation."""
+
+
+def valid_rows(batch: Batch) -> jax.Array:
+    """Which rows are real, bool [batch]; all of them where the batch does not say."""
+    valid = batch.get("valid")
+    return valid if valid is not None else jnp.ones(batch["image"].shape[:1], bool)
+
+
+def mean_over_valid(losses: jax.Array, valid: jax.Array) -> jax.Array:
+    """The mean of losses [batch] over valid rows [batch]; 0 if there is none."""
+    total = jnp.sum(jnp.where(valid, losses, 0))
+    return total / jnp.maximum(jnp.sum(valid), 1).astype(losses.dtype)
+
+
+def valid_host(truth: Host) -> NDArray[np.bool_]:
+    """`valid_rows` for a batch on the host."""
+    valid = truth.get("valid")
+    return np.ones(len(next(iter(truth.values()))), bool) if valid is None else np.asarray(valid, bool)
