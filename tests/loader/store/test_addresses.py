@@ -58,6 +58,7 @@ def test_a_secret_is_found_where_a_library_repeats_a_part_of_the_address():
     assert str(error) == "no s3://***@c/d?***" and "bcdefgh" not in repr(error)
 
 
+@pytest.mark.long
 def test_no_command_tells_or_writes_a_secret_of_an_address(sets, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with serving(sets["jpeg"][0]) as server:
