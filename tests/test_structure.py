@@ -18,8 +18,8 @@ CEILINGS = {
     "inspection": (30, 7400),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
-QUESTIONS = set(
-    "How What Which Where Whether Why When Who Whose Does Do Is Are May Has Have Can Should".split()
+QUESTIONS = frozenset(
+    "How What Which Where Whether Why When Who Whose Does Do Is Are May Has Have Can Should".split(" ")
 )
 SHARED = {"list_references", "label_values", "channel_names", "main"}
 """Functions that several modules define because they implement one interface."""
