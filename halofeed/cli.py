@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, planning, training
 from halofeed.errors import HalofeedError, UsageError, require_extra
-from halofeed.least_memory import check_least_memory
 from halofeed.options import add_options, from_options
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, redacted
 from halofeed.system.console import print_status
-from halofeed.system.resource_errors import in_words
+from halofeed.system.resource_errors import check_least_memory, in_words
 from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:

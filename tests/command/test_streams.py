@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from halofeed.errors import HalofeedError
-from halofeed.least_memory import check_least_memory
+from halofeed.system.resource_errors import check_least_memory
 from tests.support.commands import convert, left_of, light_entries
 from tests.support.conversions import all_bytes, convert_words, draw_folders, halofeed_here, run_convert
 from tests.support.level_rows import levels

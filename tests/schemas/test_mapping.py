@@ -73,9 +73,9 @@ from halofeed.schemas import mapping
 stream, file, array = mapped()
 part = array[100:200]
 del file, array
-assert (part == 7).all() and len(mapping._guard.places) == 1
+assert (part == 7).all() and len(mapping._guard.mappings) == 1
 del part
-assert not mapping._guard.places
+assert not mapping._guard.mappings
 """
     )
 
