@@ -106,7 +106,9 @@ def _describe_repeated(pairs: Iterable[tuple[str | int, str]], repeated: set[int
         identity = example_id(key)
         if identity in repeated:
             named.setdefault(identity, []).append(f"{source} (key {key!r})")
-    shown = [f"  id {identity}: {' and '.join(named[identity][:3])}" for identity in sorted(named)[:_MAX_SHOWN]]
+    shown = [
+        f"  id {identity}: {' and '.join(named[identity][:3])}" for identity in sorted(named)[:_MAX_SHOWN]
+    ]
     more = [f"  and {len(named) - _MAX_SHOWN} more ids"] if len(named) > _MAX_SHOWN else []
     head = f"{len(named)} id(s) belong to more than one source; give each source a key of its own:"
     return "\n".join([head, *shown, *more])
