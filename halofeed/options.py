@@ -22,8 +22,8 @@ def add_options(
 ) -> None:
     """Add an option for each field of a dataclass that has a `help` in its metadata.
 
-    A boolean becomes --flag. A tuple takes values separated by commas or by the `separator` of its metadata, and a tuple
-    of texts may be repeated. Inherited fields come last, in a group per class that its OPTION_GROUP names.
+    A boolean becomes --flag. A tuple takes values separated by commas or by the `separator` of its metadata; the option
+    of a tuple of texts may be repeated. Inherited fields come last, in a group per class that its OPTION_GROUP names.
 
     Args:
         parser: parser to which the options are added.

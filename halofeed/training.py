@@ -255,7 +255,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> str:
-    """Convert new files with the recipe of the run's data, print the skipped files, and return the data set's folder."""
+    """Convert new files with the recipe of the run's data, print the skipped ones, and return the data set's folder."""
     with unlogged():
         from halofeed.pipelines.convert import convert
     from halofeed.pipelines.job import JobOptions

@@ -218,7 +218,7 @@ class ShardIndex:
             inside &= (starts >= first) & (starts - first <= self.lengths)
         if not inside.all():
             raise ValueError(
-                f"record {np.argmin(inside)} lies outside of the shard's {self.file_bytes} bytes"
+                f"record {np.argmin(inside)} is outside the shard's {self.file_bytes} bytes"
             )
         if (self.ids < 0).any():
             raise ValueError(f"record {np.argmax(self.ids < 0)} has a negative id")
