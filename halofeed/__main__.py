@@ -8,8 +8,8 @@ def run() -> None:
     try:
         from halofeed.system import signals
 
-        signals.listen()
-    except KeyboardInterrupt:  # raised by Python's own handler before `listen` returns
+        signals.install_handlers()
+    except KeyboardInterrupt:  # raised by Python's own handler before `install_handlers` returns
         os.write(2, b"halofeed: stopped (SIGINT)\n")
         os._exit(130)
     from halofeed.streams import open_closed_streams, watch_output

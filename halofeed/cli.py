@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
             return _output_failed(parsed.command, failed)
         return code
     except Exception as error:
-        signals.stay_silent_if_ending()
+        signals.wait_if_ending()
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         if parsed.debug:
@@ -108,7 +108,10 @@ def _take_arguments_as_utf8() -> None:
     if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
         return
     os.environ["PYTHONUTF8"] = "1"
-    with contextlib.suppress(OSError), signals.block_signals():  # until the new process calls `listen`
+    with (
+        contextlib.suppress(OSError),
+        signals.block_signals(),
+    ):  # until the new process calls `install_handlers`
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed
 
 
@@ -134,16 +137,8 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     return _COMMANDS[parsed.command](parsed, beam_arguments)
 
 
-_ON_LOCAL_DISK = (
-    "run",
-    "out",
-    "output",
-    "source",
-    "sources",
-    "json",
-    "html",
-    "folder",
-    "config",
+_LOCAL_PATHS = (
+    *("run", "out", "output", "source", "sources", "json", "html", "folder", "config"),
     "backbone_weights",
 )
 """Arguments that must be local paths in all commands except convert."""
@@ -151,7 +146,7 @@ _ON_LOCAL_DISK = (
 
 def _refuse_addresses(parsed: argparse.Namespace) -> None:
     """Refuse addresses for local paths, where a folder `s3:` would be made otherwise."""
-    for name in _ON_LOCAL_DISK if parsed.command != "convert" else ():
+    for name in _LOCAL_PATHS if parsed.command != "convert" else ():
         value = getattr(parsed, name, None)
         if isinstance(value, str) and (address := address_of(value)) is not None:
             raise UsageError(

@@ -278,7 +278,7 @@ def _say(text: str) -> None:
 def _command(*arguments: str) -> None:
     print(f"\n$ halofeed {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "halofeed", *arguments]
-    with signals.block_signals():  # inherited by the command until it calls `listen`
+    with signals.block_signals():  # inherited by the command until it calls `install_handlers`
         process = subprocess.Popen(command, env={**os.environ, signals.SILENT: "1"})  # noqa: S603
         cleanup = signals.CleanupOnExit(lambda: _end_process(process.pid))
         cleanup.__enter__()

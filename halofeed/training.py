@@ -354,4 +354,4 @@ def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
     from halofeed.trainer.platform import configure_platform
 
     configure_platform(virtual_devices, at_least=cores_per_replica)
-    signals.hear_in_long_calls()  # such as XLA's compilations
+    signals.handle_in_thread()  # such as XLA's compilations

@@ -217,9 +217,7 @@ class ShardIndex:
         for starts in self.raw_starts.values():
             inside &= (starts >= first) & (starts - first <= self.lengths)
         if not inside.all():
-            raise ValueError(
-                f"record {np.argmin(inside)} is outside the shard's {self.file_bytes} bytes"
-            )
+            raise ValueError(f"record {np.argmin(inside)} is outside the shard's {self.file_bytes} bytes")
         if (self.ids < 0).any():
             raise ValueError(f"record {np.argmax(self.ids < 0)} has a negative id")
 

@@ -53,7 +53,7 @@ class Kind:
         return ""
 
 
-def value(
+def value_field(
     name: str, key: str, dtype: str, shape: Shape = (), axes: tuple[str, ...] = (), **more: Any
 ) -> Field:
     """Return an optional field of one key with the encoding "value".
@@ -79,27 +79,27 @@ _NAMES = (
 
 _PICTURE_ORIGIN = (
     *_NAMES,
-    value("unpadded_height", keys.UNPADDED_HEIGHT, "int32"),
-    value("unpadded_width", keys.UNPADDED_WIDTH, "int32"),
-    value("source_height", keys.SOURCE_HEIGHT, "int32"),
-    value("source_width", keys.SOURCE_WIDTH, "int32"),
-    value("transform", keys.TRANSFORM, "float32", (2, 3)),
+    value_field("unpadded_height", keys.UNPADDED_HEIGHT, "int32"),
+    value_field("unpadded_width", keys.UNPADDED_WIDTH, "int32"),
+    value_field("source_height", keys.SOURCE_HEIGHT, "int32"),
+    value_field("source_width", keys.SOURCE_WIDTH, "int32"),
+    value_field("transform", keys.TRANSFORM, "float32", (2, 3)),
 )
 """Origin of a picture's record. The unpadded size is the picture's size before padding to the static shape.
 
 `transform` maps stored pixels to source pixels: [y_source, x_source] = transform @ [y, x, 1], in continuous
 coordinates whose origin is the corner of the first pixel."""
 
-_EXTENT = value("extent", keys.EXTENT, "int32", (2, 3))
+_EXTENT = value_field("extent", keys.EXTENT, "int32", (2, 3))
 _VOLUME_ORIGIN = (
     *_NAMES,
-    value("spacing_mm", keys.SPACING_MM, "float32", (3,)),
-    value("affine", keys.AFFINE, "float32", (4, 4)),
-    value("source_affine", keys.SOURCE_AFFINE, "float32", (4, 4)),
-    value("source_shape", keys.SOURCE_SHAPE, "int32", (3,)),
+    value_field("spacing_mm", keys.SPACING_MM, "float32", (3,)),
+    value_field("affine", keys.AFFINE, "float32", (4, 4)),
+    value_field("source_affine", keys.SOURCE_AFFINE, "float32", (4, 4)),
+    value_field("source_shape", keys.SOURCE_SHAPE, "int32", (3,)),
     _EXTENT,
-    value("tile", keys.TILE, "int32"),
-    value("tile_origin", keys.TILE_ORIGIN, "int32", (3,)),
+    value_field("tile", keys.TILE, "int32"),
+    value_field("tile_origin", keys.TILE_ORIGIN, "int32", (3,)),
 )
 """Origin of a volume's record; triples are depth, height, width.
 
@@ -121,8 +121,8 @@ def _clip_origin(shape: Shape) -> tuple[Field, ...]:
     a known rate. `tile` is the number of a record of its source, from 0. `extent` is as for volumes: frames that repeat
     the last frame of a short clip are padding.
     """
-    times = value("times_s", keys.TIMES_S, "float32", shape[:1], ("frame",))
-    return (*_PICTURE_ORIGIN, times, value("tile", keys.TILE, "int32"), _EXTENT)
+    times = value_field("times_s", keys.TIMES_S, "float32", shape[:1], ("frame",))
+    return (*_PICTURE_ORIGIN, times, value_field("tile", keys.TILE, "int32"), _EXTENT)
 
 
 KINDS = {
@@ -172,14 +172,14 @@ def kind_of(axes: Sequence[str]) -> Kind | None:
 _EARLIER_NAMES = {"store": "dtype", "kernel": "interpolation"}
 
 
-def in_todays_names(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def with_current_option_names(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the names of options in a recipe's JSON form of any version by today's names.
 
     Recipes of early versions had `kernel` for pictures and clips, and `interpolation` for volumes.
 
-    >>> in_todays_names({"depth": None, "kernel": "tf2-area", "interpolation": "linear", "store": "uint8"})
+    >>> with_current_option_names({"depth": None, "kernel": "tf2-area", "interpolation": "linear", "store": "uint8"})
     {'depth': None, 'interpolation': 'tf2-area', 'dtype': 'uint8'}
-    >>> in_todays_names({"depth": 32, "kernel": "antialias", "interpolation": "cubic"})
+    >>> with_current_option_names({"depth": 32, "kernel": "antialias", "interpolation": "cubic"})
     {'depth': 32, 'interpolation': 'cubic'}
     """
     unused = "kernel" if recipe.get("depth") is not None else "interpolation"

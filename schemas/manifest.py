@@ -15,7 +15,7 @@ from halofeed.errors import ManifestError, UsageError
 from halofeed.schemas import files, limits
 from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
-from halofeed.schemas.kinds import Kind, in_todays_names, kind_of
+from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -277,7 +277,7 @@ class _Reader:
             "task": task,
             "fields": self.fields(self.item(document, "fields", list)),
             "labels": self.labels(self.item(document, "labels", dict)),
-            "recipe": in_todays_names(self.item(document, "recipe", dict)),
+            "recipe": with_current_option_names(self.item(document, "recipe", dict)),
             "inputs": self.item(document, "inputs", dict),
             "splits": {
                 split: self.split(document["splits"][split], f"splits.{split}", name, split)

@@ -89,7 +89,7 @@ class Task:
         origin = image.kind.origin(image.shape)
         if image.scaled:
             for name, key in (("scale", keys.INTENSITY_SCALE), ("offset", keys.INTENSITY_OFFSET)):
-                origin += (kinds.value(f"intensity_{name}", key, "float32", (image.channels,)),)
+                origin += (kinds.value_field(f"intensity_{name}", key, "float32", (image.channels,)),)
         kept = [
             _per_box(field, KEPT[name], dtype, max_boxes, optional=True)
             for name, (field, dtype) in _KEPT_FIELDS.items()
@@ -98,16 +98,16 @@ class Task:
         own = self.own_fields(image, max_boxes, masks)
         if several_classes is not None:
             label = ("labels", keys.CLASS_LABEL, "uint8", (several_classes,), ("class",))
-            own = (kinds.value(*label, encoding="classes", optional=False),)
+            own = (kinds.value_field(*label, encoding="classes", optional=False),)
         return (pixels, *own, *kept, *origin)
 
 
 def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
-    return (kinds.value("label", keys.CLASS_LABEL, "int32", optional=False),)
+    return (kinds.value_field("label", keys.CLASS_LABEL, "int32", optional=False),)
 
 
 def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool = False) -> Field:
-    return kinds.value(name, key, dtype, (max_boxes,), ("box",), encoding="list", optional=optional)
+    return kinds.value_field(name, key, dtype, (max_boxes,), ("box",), encoding="list", optional=optional)
 
 
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
@@ -144,7 +144,7 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
         encoding="sets" if image.classes else "raw" if image.encoding == "raw" else "png",
         fill=(image.ignore_label or 0,),
     )
-    return (label, kinds.value("labelled", keys.LABELLED, "bool", optional=False))
+    return (label, kinds.value_field("labelled", keys.LABELLED, "bool", optional=False))
 
 
 KEPT = {

@@ -1,7 +1,7 @@
 """Signal handlers of the command line: Ctrl-C, SIGTERM and SIGHUP end it with one line and clean up.
 
-Only a process that calls `listen` is changed, which is the command line. In any other process signals keep their usual
-effect, and the context managers here end by exceptions as usual.
+Only a process that calls `install_handlers` is changed, which is the command line. In any other process signals keep
+their usual effect, and the context managers here end by exceptions as usual.
 
 The process does not raise an exception, because many libraries swallow one or print its traceback. It prints that it
 stops, calls the cleanups of `CleanupOnExit`, and exits at once as if it had been killed. Each command keeps its files
@@ -27,7 +27,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 SILENT = "HALOFEED_STOPS_SILENTLY"
 """Environment variable of a process whose parent prints the line for both."""
 
-_listening = False
+_is_installed = False
 _ending_since: float | None = None
 _CLEANUP_SECONDS = 3.0
 """Time after which another signal ends a process that is still cleaning up."""
@@ -40,13 +40,13 @@ _wakeup_reader = -1
 _thread_is_handling = False
 
 
-def listen() -> None:
+def install_handlers() -> None:
     """Install the handlers; call it before anything that takes time.
 
     A signal that this process was started to ignore (nohup, a shell's `&`) stays ignored.
     """
-    global _listening
-    _listening = True
+    global _is_installed
+    _is_installed = True
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _on_signal)
@@ -61,13 +61,13 @@ def say_at_stop(who: str | None = None, outlook: str | None = None) -> None:
     _outlook = _outlook if outlook is None else outlook
 
 
-def hear_in_long_calls() -> None:
+def handle_in_thread() -> None:
     """Handle signals in a thread, also during long calls of a library such as a compilation.
 
     Python runs its own handlers only after such a call. A process that will fork must not call this before.
     """
     global _wakeup_writer, _wakeup_reader
-    if not _listening or _wakeup_writer >= 0:
+    if not _is_installed or _wakeup_writer >= 0:
         return
     import threading
 
@@ -84,7 +84,7 @@ def hear_in_long_calls() -> None:
                 _handle(number)
             _thread_is_handling = False
 
-    threading.Thread(target=read_signals, name="hear-signals", daemon=True).start()
+    threading.Thread(target=read_signals, name="signals", daemon=True).start()
 
 
 class CleanupOnExit:
@@ -134,8 +134,8 @@ class DeferSignals:
 
 @contextlib.contextmanager
 def block_signals() -> Iterator[None]:
-    """Block signals until the end of the block; a process started in it gets them once it calls `listen`."""
-    if not _listening or not hasattr(signal, "pthread_sigmask"):
+    """Block signals until the end of the block; a process started in it gets them once it calls `install_handlers`."""
+    if not _is_installed or not hasattr(signal, "pthread_sigmask"):
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -148,8 +148,8 @@ def block_signals() -> Iterator[None]:
 class GracefulStop:
     """Block in which the first signal calls a function, and a second one has its usual effect.
 
-    A process that has not called `listen` gets signal handlers for the time of the block. In a thread other than the
-    main one Python handles no signals, and the block has no effect.
+    A process that has not called `install_handlers` gets signal handlers for the time of the block. In a thread other
+    than the main one Python handles no signals, and the block has no effect.
 
     Args:
         note: function that is called with the signal's number, possibly from another thread.
@@ -160,7 +160,7 @@ class GracefulStop:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
-        if _listening:
+        if _is_installed:
             _graceful_stops.append(self)
             return self
         import threading
@@ -186,7 +186,7 @@ class GracefulStop:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
 
-def stay_silent_if_ending() -> None:
+def wait_if_ending() -> None:
     """Wait for the end if a signal is ending this process, so that no error of the cleanup is printed."""
     if _ending_since is not None:
         time.sleep(_CLEANUP_SECONDS)

@@ -67,10 +67,10 @@ _PADDED = "--resize keep-aspect --pad in place of --height and --width"
 
 def _picture_problems(recipe: RecipeOptions) -> Iterator[str]:
     if recipe.channels not in (1, 3, 4):
-        yield f"--channels {recipe.channels}: expected 1, 3 or 4 of pictures"
+        yield f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures"
     if recipe.dtype not in ("uint8", "uint16"):
         yield (
-            f"--dtype {recipe.dtype}: of pictures expected uint8 or uint16; of volumes say --depth, --height "
+            f"--dtype {recipe.dtype}: expected uint8 or uint16 for pictures; for volumes give --depth, --height "
             "and --width"
         )
     yield from interpolation_problems(recipe, "picture")
@@ -108,7 +108,7 @@ def _picture_problems(recipe: RecipeOptions) -> Iterator[str]:
 def interpolation_problems(recipe: RecipeOptions, kind: str) -> Iterator[str]:
     """Refuse an interpolation that cannot resize pictures or frames; `kind` is the kind's name, for the message."""
     if recipe.interpolation not in KERNEL_NAMES:
-        yield f"--interpolation {recipe.interpolation}: of {kind}s expected one of {', '.join(KERNEL_NAMES)}"
+        yield f"--interpolation {recipe.interpolation}: expected one of {', '.join(KERNEL_NAMES)} for {kind}s"
 
 
 def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
@@ -157,9 +157,9 @@ def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
     if recipe.encoding != "raw":
         yield f"--encoding {recipe.encoding}: volumes are stored raw; leave it out"
     if recipe.dtype not in STORES:
-        yield f"--dtype {recipe.dtype}: of volumes expected one of {', '.join(STORES)}"
+        yield f"--dtype {recipe.dtype}: expected one of {', '.join(STORES)} for volumes"
     if recipe.interpolation not in INTERPOLATIONS:
-        yield f"--interpolation {recipe.interpolation}: of volumes expected one of {', '.join(INTERPOLATIONS)}"
+        yield f"--interpolation {recipe.interpolation}: expected one of {', '.join(INTERPOLATIONS)} for volumes"
     if recipe.normalize and recipe.dtype not in ("float32", "bfloat16"):
         yield (
             f"--dtype {recipe.dtype}: --normalize needs float32 or bfloat16; take --dtype float32 or leave --normalize "
@@ -170,7 +170,7 @@ def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
     if recipe.channels < 1:
         yield f"--channels {recipe.channels}: expected 1 or more"
     if len(recipe.pad_value) > 1:
-        yield f"--pad-value: expected one value of volumes, got {len(recipe.pad_value)}"
+        yield f"--pad-value: expected one value for volumes, got {len(recipe.pad_value)}"
     shape = _volume_shape(recipe)
     if recipe.fit == "tiles" and any(
         shared >= side for shared, side in zip(recipe.overlap(), shape, strict=True)

@@ -23,7 +23,7 @@ from halofeed.prep.options.recipe_options import ClipOptions, RecipeOptions
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.reference import FileSelection
 from halofeed.schemas.fields import SETS
-from halofeed.schemas.kinds import in_todays_names
+from halofeed.schemas.kinds import with_current_option_names
 from halofeed.schemas.tasks import KEPT, TASKS
 from halofeed.system.memory import MEBIBYTE, MemoryBudget, Need, budget_of_process
 
@@ -177,7 +177,7 @@ class Recipe(RecipeOptions):
         Raises:
             UsageError: lists every option that this version does not know or whose value is wrong.
         """
-        document = in_todays_names(document)
+        document = with_current_option_names(document)
         problems = [f"{flag(name)}: {problem}" for name, problem in recipe_problems(document)]
         known = {field.name for field in dataclasses.fields(cls)}
         problems += [f"{flag(name)}: no option of this version" for name in document if name not in known]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from halofeed.errors import UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
@@ -336,15 +336,11 @@ class VolumeOptions:
 
     def overlap(self) -> Shape:
         """Return --tile-overlap; zeros where it is left out."""
-        depth, height, width = self.tile_overlap if len(self.tile_overlap) == 3 else (0, 0, 0)
-        return depth, height, width
+        return self.tile_overlap if len(self.tile_overlap) == 3 else (0, 0, 0)
 
     def spacing(self) -> Triple | None:
         """Return --spacing-mm; None where it is left out."""
-        if not self.spacing_mm:
-            return None
-        depth, height, width = self.spacing_mm
-        return depth, height, width
+        return cast(Triple, self.spacing_mm) or None
 
     def series_policy(self) -> SeriesPolicy:
         """Return the rules by which DICOM series are selected and read."""
