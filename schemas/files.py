@@ -92,6 +92,7 @@ RUN_FILE = "run.json"
 CHECKPOINTS = "checkpoints"
 EXAMPLES = "examples"
 RUN_FORMAT = 1
+PLAN_FORMAT = 1
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
@@ -101,31 +102,14 @@ def read_run(folder: str | Path) -> dict[str, Any]:
         UsageError: the file is missing.
         CorruptFileError: it cannot be read, or another version of halofeed wrote it.
     """
-    file = Path(folder) / RUN_FILE
     try:
-        document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
+        return _read_document(
+            Path(folder) / RUN_FILE, "run", RUN_FORMAT, f"move {folder} away and train again"
+        )
     except FileNotFoundError:
         raise UsageError(
             f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"
         ) from None
-    except (OSError, ValueError) as error:
-        raise CorruptFileError(
-            f"{file}: cannot be read: {error}; move {folder} away and train again"
-        ) from error
-    try:
-        document = check_json_checksum(document)
-    except ValueError as error:
-        raise CorruptFileError(
-            f'{file}: {error}; undo the change, or remove its member "crc32c" to accept it'
-        ) from error
-    if not isinstance(document, dict) or document.get("format") != RUN_FORMAT:
-        raise CorruptFileError(
-            f"{file}: expected a run of format {RUN_FORMAT}; another version of halofeed wrote it"
-        )
-    return document
-
-
-PLAN_FORMAT = 1
 
 
 def plan_file(folder: str | Path) -> Path:
@@ -144,16 +128,27 @@ def read_plan(folder: str | Path) -> dict[str, Any] | None:
     Raises:
         CorruptFileError: it cannot be read, or another version of halofeed wrote it.
     """
-    file = plan_file(folder)
     try:
-        document = check_json_checksum(parse_json(read_regular(file, RUN_BYTES), RUN_VALUES))
+        return _read_document(plan_file(folder), "plan", PLAN_FORMAT, "plan again, or delete it")
     except FileNotFoundError:
         return None
+
+
+def _read_document(file: Path, kind: str, expected_format: int, fix: str) -> dict[str, Any]:
+    try:
+        document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError) as error:
-        raise CorruptFileError(f"{file}: cannot be read: {error}; plan again, or delete it") from error
-    if not isinstance(document, dict) or document.get("format") != PLAN_FORMAT:
+        raise CorruptFileError(f"{file}: cannot be read: {error}; {fix}") from error
+    try:
+        document = check_json_checksum(document)
+    except ValueError as error:
         raise CorruptFileError(
-            f"{file}: expected a plan of format {PLAN_FORMAT}; another version of halofeed made it; plan again, or "
-            "delete it"
+            f'{file}: {error}; undo the change, or remove its member "crc32c" to accept it'
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != expected_format:
+        raise CorruptFileError(
+            f"{file}: expected a {kind} of format {expected_format}; another version of halofeed wrote it; {fix}"
         )
     return document
