@@ -1,7 +1,7 @@
 """From camera and scanner files to spatially partitioned training steps.
 
-Nothing heavy is imported here: take what you need from `halofeed.prep`, `halofeed.pipelines`,
-`halofeed.loader` and `halofeed.trainer`.
+This module imports nothing heavy. Import from `halofeed.prep`, `halofeed.pipelines`, `halofeed.loader` and
+`halofeed.trainer`.
 """
 
 __version__ = "0.1.0"

@@ -1,15 +1,15 @@
-"""`python -m halofeed` and the console script: what must be in place comes first, then the command line."""
+"""Entry point of `python -m halofeed` and of the console script: signal handlers, streams, then the command line."""
 
 import os
 
 
 def run() -> None:
-    """Run the command that this process was started with, and end it."""
+    """Run the command of this process, and exit."""
     try:
         from halofeed.system import signals
 
-        signals.listen()
-    except KeyboardInterrupt:  # Python raises it until `listen` is done
+        signals.install_handlers()
+    except KeyboardInterrupt:  # raised by Python's own handler before `install_handlers` returns
         os.write(2, b"halofeed: stopped (SIGINT)\n")
         os._exit(130)
     from halofeed.streams import open_closed_streams, watch_output

@@ -1,4 +1,4 @@
-"""What a person types: `halofeed COMMAND ...`. Each command imports its part when it runs."""
+"""Command line: `halofeed COMMAND ...`. Each command imports its package when it runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, planning, training
 from halofeed.errors import HalofeedError, UsageError, require_extra
-from halofeed.least_memory import check_least_memory
 from halofeed.options import add_options, from_options
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, redacted
 from halofeed.system.console import print_status
-from halofeed.system.resource_errors import in_words
+from halofeed.system.resource_errors import check_least_memory, in_words
 from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:
@@ -40,12 +39,12 @@ examples:
         --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl ...
 
 Killed or failed? Run the same command again: finished shards are kept, and the result is the same.
-Every input that was not written stands in OUT/NAME/VERSION/rejected.jsonl with its reason.
+OUT/NAME/VERSION/rejected.jsonl lists every rejected input with its reason.
 """
 
 
 def _join_negative(given: Sequence[str]) -> list[str]:
-    """Values that begin with a minus put to their options, for which argparse would take them otherwise.
+    """Join values that begin with a minus to their options, so that argparse does not read them as options.
 
     >>> _join_negative(["--window-hu", "-160,240", "--pad"])
     ['--window-hu=-160,240', '--pad']
@@ -60,23 +59,24 @@ def _join_negative(given: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
-    """Run one command; 0 done, 1 the data or the job failed, 2 wrong usage.
+    """Run one command and return its exit status: 0 success, 1 the data or the job failed, 2 wrong usage.
 
     Args:
-        alone: whether this process does nothing else, and may be copied for workers.
+        arguments: words of the command line; default: those of this process.
+        alone: True if this process does nothing else and may fork workers.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = argparse.Namespace(alone=alone, command="", debug=False)
     for word in given:
         for text in (word, word.partition("=")[2]):
-            address_of(text)  # whose secrets no message repeats from now on
+            address_of(text)  # registers the secrets that messages must hide
     try:
         code = _run(given, parsed)
         if alone and code == 0 and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         return code
     except Exception as error:
-        signals.stay_silent_if_ending()
+        signals.wait_if_ending()
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         if parsed.debug:
@@ -86,34 +86,37 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
             raw = text.startswith(f"{type(error).__name__}: ")
             error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
         return _fail(parsed.command, error)
-    except KeyboardInterrupt:  # in a program that calls this and hears signals itself
+    except KeyboardInterrupt:  # in a program that calls `main` without halofeed's signal handlers
         print_status(f"{_who(parsed.command)}: stopped")
         return 130
 
 
 def run_and_exit() -> NoReturn:
-    """The console script: ends the process even where a library left a thread running."""
+    """Run the command line and exit, even if a library left a thread running."""
     _take_arguments_as_utf8()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # of a stream of another kind
+        with contextlib.suppress(AttributeError):  # a stream of another class
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     os._exit(main(alone=True))
 
 
 def _take_arguments_as_utf8() -> None:
-    """Start this process again in Python's UTF-8 mode where the locale reads names in another way.
+    """Restart this process in Python's UTF-8 mode if the locale has another encoding.
 
-    What a person types goes into records (names of classes, patterns) and means the same whatever the locale.
+    Records contain text from the command line (names of classes, patterns), which must not depend on the locale.
     """
     if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
         return
     os.environ["PYTHONUTF8"] = "1"
-    with contextlib.suppress(OSError), signals.block_signals():  # also while Python starts
+    with (
+        contextlib.suppress(OSError),
+        signals.block_signals(),
+    ):  # until the new process calls `install_handlers`
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed
 
 
 def _run(given: list[str], parsed: argparse.Namespace) -> int:
-    """Parse the words into the namespace and run the command that they name."""
+    """Parse the command line into the namespace and run its command."""
     beam_arguments: list[str] = []
     if "--" in given:
         cut = given.index("--")
@@ -134,24 +137,16 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     return _COMMANDS[parsed.command](parsed, beam_arguments)
 
 
-_ON_LOCAL_DISK = (
-    "run",
-    "out",
-    "output",
-    "source",
-    "sources",
-    "json",
-    "html",
-    "folder",
-    "config",
+_LOCAL_PATHS = (
+    *("run", "out", "output", "source", "sources", "json", "html", "folder", "config"),
     "backbone_weights",
 )
-"""What other commands than convert take no address for."""
+"""Arguments that must be local paths in all commands except convert."""
 
 
 def _refuse_addresses(parsed: argparse.Namespace) -> None:
-    """Refuse addresses where files are read and written on local disk alone: a folder `s3:` would be made there."""
-    for name in _ON_LOCAL_DISK if parsed.command != "convert" else ():
+    """Refuse addresses for local paths, where a folder `s3:` would be made otherwise."""
+    for name in _LOCAL_PATHS if parsed.command != "convert" else ():
         value = getattr(parsed, name, None)
         if isinstance(value, str) and (address := address_of(value)) is not None:
             raise UsageError(
@@ -177,25 +172,29 @@ def _who(command: str) -> str:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps an option that a help text names on one line, so that it can be copied and searched for."""
+    """Formatter that never breaks the name of an option, so that it can be copied and searched."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Repeats no password of an address that stands where none is expected."""
+    """Parser whose error messages hide passwords of addresses."""
 
     def error(self, message: str) -> NoReturn:
         super().error(redacted(message))
 
 
 def _parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands; given one, options of others whose parts take a second to load are left out."""
+    """Return the parser of all commands.
+
+    Args:
+        only: command that will run. The parser leaves out options of other commands that take a second to import.
+    """
     parser = _Parser(
         prog="halofeed",
         description="From camera and scanner files to spatially partitioned training steps.",
-        epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` goes the whole way.",
+        epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` runs all steps.",
         formatter_class=_HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"halofeed {__version__}")
@@ -220,17 +219,16 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     verify = command(
         "verify",
         "check every checksum, record, index entry and promise of a data set",
-        "example:\n  halofeed verify data/cards/1.0.0      # exit 1 and the place, if anything is wrong",
+        "example:\n  halofeed verify data/cards/1.0.0      # exit 1 and the location, if anything is wrong",
     )
     verify.add_argument(
         "path", metavar="FOLDER", help="the data set's version folder or address, e.g. data/cards/1.0.0"
     )
-
     _add_redirects(verify)
 
     inspect = command(
         "inspect",
-        "say what is in a data set, or in one record of it",
+        "describe a data set, or one record of it",
         "examples:\n  halofeed inspect data/cards/1.0.0\n  halofeed inspect data/cards/1.0.0 --record train:17",
     )
     inspect.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
@@ -254,15 +252,15 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
         "--sources",
         "--source",
         metavar="FOLDER",
-        help="the folder of the source pictures, to show them beside the stored ones; default: where they lay when you "
-        "converted them on this machine, else they are not shown",
+        help="the folder of the source pictures, to show them beside the stored ones; default: the folder from which "
+        "this machine converted them; without one they are not shown",
     )
     _add_redirects(report)
     report.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
 
     show = command(
         "show",
-        "draw a batch as a model sees it: augmented, with boxes, masks, ids and the lines between cores",
+        "draw a batch as a model gets it: augmented, with boxes, masks, ids and the borders between cores",
         """\
         examples:
           halofeed show data/cards/1.0.0                                     # the first batch, into batch.png
@@ -270,7 +268,9 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
           halofeed show data/spleen/1.0.0 --batch-size 2 --partition image=1,4,1,1,1""",
     )
     _add_batches(show, 8, "augmentations, batch size and partition are shown")
-    show.add_argument("--step", type=int, default=0, metavar="N", help="which batch, from 0 (default: 0)")
+    show.add_argument(
+        "--step", type=int, default=0, metavar="N", help="number of the batch, from 0 (default: 0)"
+    )
     show.add_argument("--seed", type=int, metavar="N", help="default: the config's, or 0")
     show.add_argument(
         "--partition", metavar="PARTS", help="parts along each axis of the image, such as image=1,4,1,1"
@@ -288,25 +288,25 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
 
     bench = command(
         "bench",
-        "measure how fast this host feeds a trainer from a data set, and what holds it up",
+        "measure how fast this host feeds a trainer from a data set, and find the bottleneck",
         """\
         examples:
           halofeed bench data/cards/1.0.0
           halofeed bench data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --appetite 300""",
     )
-    _add_batches(bench, 32, "augmentations and batch size are taken")
+    _add_batches(bench, 32, "augmentations and batch size are used")
     bench.add_argument(
         "--seconds",
         type=float,
         default=1.0,
         metavar="S",
-        help="of each part in each of 3 rounds (default: 1)",
+        help="duration of each part in each of 3 rounds (default: 1)",
     )
     bench.add_argument(
         "--appetite",
         type=float,
         metavar="N",
-        help="images/s that one accelerator takes, to say how many are fed",
+        help="images/s that one accelerator consumes, to compute how many accelerators this host feeds",
     )
 
     add_training_commands(command, only)
@@ -314,11 +314,11 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
 
     demo = command(
         "demo",
-        "draw pictures and CT scans and go the whole way: convert, verify, load, train, report",
+        "draw pictures and CT scans and run all steps on them: convert, verify, load, train, report",
         "example:\n  halofeed demo --folder demo",
     )
-    demo.add_argument("--folder", default="demo", help="where to put everything (default: demo)")
-    demo.add_argument("--images", type=int, default=400, help="pictures to draw (default: 400)")
+    demo.add_argument("--folder", default="demo", help="folder of all files (default: demo)")
+    demo.add_argument("--images", type=int, default=400, help="number of pictures (default: 400)")
 
     package = command(
         "package",
@@ -328,7 +328,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
           halofeed package --output .
           halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl""",
     )
-    package.add_argument("--output", default=".", metavar="FOLDER", help="where to write it (default: here)")
+    package.add_argument("--output", default=".", metavar="FOLDER", help="output folder (default: here)")
     return parser
 
 
@@ -337,14 +337,14 @@ def _add_redirects(parser: argparse.ArgumentParser) -> None:
         "--redirects",
         default="",
         metavar="HOST,HOST",
-        help="http addresses: hosts to which the server may send requests on, or * for any (default: none but itself)",
+        help="http addresses: hosts to which the server may redirect, or * for any (default: only itself)",
     )
 
 
 def _add_batches(parser: argparse.ArgumentParser, batch_size: int, recipe_use: str) -> None:
-    """Add what says of which data batches are made, and how; see `_stream`."""
+    """Add the options that select the data and the form of batches, see `_batch_options`."""
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
-    parser.add_argument("--split", default="train", help="which split (default: train)")
+    parser.add_argument("--split", default="train", help="name of the split (default: train)")
     parser.add_argument("--batch-size", type=int, metavar="N", help=f"default: the config's, or {batch_size}")
     parser.add_argument("--config", metavar="NAME", help=f"a training recipe, whose {recipe_use}")
     _add_redirects(parser)
@@ -361,7 +361,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
         "halofeed convert --layout LAYOUT --source SOURCE --out OUT --name NAME [options] [-- BEAM OPTIONS]"
     )
     add_options(parser, JobOptions, title="where")
-    add_options(parser, Recipe, title="what")
+    add_options(parser, Recipe)
 
 
 def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -370,7 +370,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     if not hasattr(parsed, "layout"):
         raise UsageError(
-            "--layout: say how the source is laid out; `halofeed convert --help` lists the layouts"
+            "--layout: name the layout of the source; `halofeed convert --help` lists the layouts"
         )
     options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
     recipe.check_used()
@@ -387,7 +387,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             stack.enter_context(copies_as_workers(options, recipe, beam_arguments))
             stack.enter_context(temporary_files_in_scratch())
         keep_freed_memory()
-        signals.say_at_stop(outlook="the same command goes on where this one ended")
+        signals.say_at_stop(outlook="the same command resumes where this one ended")
         done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut))
     return 0
@@ -422,8 +422,8 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _stream(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, dict[str, Any]]:
-    """The training recipe that a command is to follow, if it names one, and the batches that it is to show."""
+def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, dict[str, Any]]:
+    """Return the training recipe of --config, if there is one, and the options of the batches."""
     config = None
     if parsed.config:
         from halofeed.trainer.config import load_config
@@ -435,8 +435,20 @@ def _stream(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | 
         "batch_size": _or_default(parsed.batch_size, config.batch_size if config else batch_size),
         "augment": config.augment if config else (),
         "device_augment": device_augment,
-        "values": _black_and_white(config, parsed) if config and device_augment else None,
+        "values": _value_range(config, parsed) if config and device_augment else None,
     }
+
+
+def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float, float] | None:
+    """Return the values of black and white for augmentations on the device; None if the stored type defines them."""
+    from halofeed.loader.store.choose import open_store
+    from halofeed.trainer.problem import normalization_of
+    from halofeed.trainer.task import data_facts
+
+    manifest = open_store(parsed.path).manifest()
+    if manifest.field("image").dtype == "uint8":
+        return None
+    return normalization_of(config, data_facts(manifest, parsed.split)).values()
 
 
 def _show(parsed: argparse.Namespace, _: list[str]) -> int:
@@ -444,7 +456,7 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
 
     if not 16 <= parsed.side <= 4096:
         raise UsageError(f"--side {parsed.side}: expected 16 to 4096 pixels")
-    config, batches = _stream(parsed, 8)
+    config, batches = _batch_options(parsed, 8)
     file = write_batch(
         parsed.path,
         parsed.output,
@@ -458,18 +470,6 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _black_and_white(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float, float] | None:
-    """Which values count as such where a recipe augments within the step; None where the stored type says it."""
-    from halofeed.loader.store.choose import open_store
-    from halofeed.trainer.problem import normalization_of
-    from halofeed.trainer.task import data_facts
-
-    manifest = open_store(parsed.path).manifest()
-    if manifest.field("image").dtype == "uint8":
-        return None
-    return normalization_of(config, data_facts(manifest, parsed.split)).values()
-
-
 def _or_default(given: int | None, default: int) -> int:
     return default if given is None else given
 
@@ -479,7 +479,7 @@ def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
 
     if parsed.appetite is not None and parsed.appetite <= 0:
         raise UsageError(f"--appetite {parsed.appetite:g}: expected images per second above 0")
-    batches = _stream(parsed, 32)[1]
+    batches = _batch_options(parsed, 32)[1]
     found = bench(parsed.path, seconds=parsed.seconds, **batches)
     print(found, *([] if parsed.appetite is None else [found.feeds(parsed.appetite)]), sep="\n")
     return 0

@@ -1,8 +1,8 @@
-"""The whole way on data sets that are drawn here: `halofeed demo`.
+"""Command `demo`: all steps from conversion to training on synthetic data sets.
 
-Pictures of discs, squares and triangles on noisy ground, so that every box is known: what comes out of the
-records is compared with what was drawn. Some files are made awkward on purpose: rotated by EXIF, CMYK, gray,
-with an alpha channel, and one is cut short. Then CT scans, which `demo_volumes` draws and compares.
+It draws pictures of discs, squares and triangles on a noisy background and compares the boxes in the records with the
+drawn ones. Some files are unusual on purpose: rotated by EXIF, CMYK, gray, with an alpha channel, and one truncated.
+Then `demo_volumes` draws CT scans and compares them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from halofeed.system import signals
 
 _SECONDS_TO_END = 10.0
 SHAPES = ("disc", "square", "triangle")
-_Move = Callable[[float, float, int, int], tuple[float, float]]
-_STORED_TURNED: dict[int, tuple[Image.Transpose, _Move]] = {
+_MovePoint = Callable[[float, float, int, int], tuple[float, float]]
+_ORIENTATIONS: dict[int, tuple[Image.Transpose, _MovePoint]] = {
     3: (Image.Transpose.ROTATE_180, lambda x, y, width, height: (width - x, height - y)),
     6: (Image.Transpose.ROTATE_90, lambda x, y, width, height: (y, width - x)),
     8: (Image.Transpose.ROTATE_270, lambda x, y, width, height: (height - y, x)),
 }
-"""Per EXIF orientation how an upright picture is stored so that viewers turn it back, and where its points go."""
-_DRAWN_AS = (
+"""Per EXIF orientation, the rotation of the stored picture and the function that moves a point (x, y) with it."""
+_FORMS = (
     "plain",
     "orientation 3",
     "plain",
@@ -50,27 +50,27 @@ SHAPES_OPTIONS = shlex.split(
     "--layout coco --resize keep-aspect --min-dimension 128 --max-dimension 128 --pad --encoding raw --shards 2 "
     "--max-boxes 8"
 )
-"""How the pictures are converted."""
+"""Options with which the pictures are converted."""
 VOLUME_SETS = {
     "phantom": ("--depth", "80", "--height", "72", "--width", "96"),
     "phantom_2mm": ("--depth", "64", "--height", "56", "--width", "64", "--spacing-mm", "2,2,2"),
 }
-"""How the CT scans are converted: each at its own spacing, and all at 2 mm."""
+"""Options of the two data sets of CT scans: each scan at its own spacing, and all at 2 mm."""
 
 
 def draw_picture(
     generator: np.random.Generator, width: int, height: int
 ) -> tuple[Image.Image, list[dict[str, Any]]]:
-    """A picture and its objects, which do not overlap and are dark or light in gray pictures too.
+    """Draw a picture of objects that do not overlap and are also dark or light in gray.
 
     Returns:
-        the picture; per object the name of the `shape`, its `center` (x, y), `radius`, and `corners` [n, 2] as x, y in
-        pixels.
+        the picture, and for each object the name of its `shape`, `center` (x, y), `radius`, and `corners` [n, 2] as
+        x, y in pixels.
     """
-    ground = generator.integers(90, 150, 3)
+    background = generator.integers(90, 150, 3)
     noise = generator.normal(0, 12, (height, width, 3))
     slope = np.linspace(-25, 25, width)[None, :, None] * generator.choice([-1, 1])
-    picture = Image.fromarray(np.clip(ground + noise + slope, 0, 255).astype(np.uint8))
+    picture = Image.fromarray(np.clip(background + noise + slope, 0, 255).astype(np.uint8))
     pen = ImageDraw.Draw(picture)
     objects: list[dict[str, Any]] = []
     for _ in range(int(generator.integers(3, 9))):
@@ -92,7 +92,7 @@ def draw_picture(
 
 
 def draw_data_set(folder: Path, images: int, seed: int = 0) -> None:
-    """Draw `images` pictures below `folder`, with COCO annotations and the known truth in truth.json."""
+    """Draw pictures below `folder`, with COCO annotations; one file is truncated."""
     generator = np.random.default_rng(seed)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     listed: dict[str, dict[str, list[Any]]] = {
@@ -117,8 +117,8 @@ def draw_data_set(folder: Path, images: int, seed: int = 0) -> None:
                     "segmentation": [drawn["corners"].ravel().tolist()],
                 }
             )
-    damaged = folder / "images" / listed["train"]["images"][0]["file_name"]
-    damaged.write_bytes(damaged.read_bytes()[:900])
+    truncated = folder / "images" / listed["train"]["images"][0]["file_name"]
+    truncated.write_bytes(truncated.read_bytes()[:900])
     categories = [{"id": 1 + number, "name": shape} for number, shape in enumerate(SHAPES)]
     (folder / "annotations").mkdir(exist_ok=True)
     for split, document in listed.items():
@@ -129,15 +129,15 @@ def draw_data_set(folder: Path, images: int, seed: int = 0) -> None:
 def _save(
     folder: Path, number: int, upright: Image.Image, objects: list[dict[str, Any]]
 ) -> tuple[str, tuple[int, int]]:
-    """Write a picture in one of several forms, and turn its objects' corners as its pixels are stored."""
-    form = _DRAWN_AS[number % len(_DRAWN_AS)]
+    """Write a picture in one of several forms, and rotate the objects' corners with the stored pixels."""
+    form = _FORMS[number % len(_FORMS)]
     name = f"shapes_{number:04d}.{'png' if form.startswith('png') else 'jpg'}"
     if form.startswith("orientation"):
         orientation = int(form.split()[1])
-        turn, move = _STORED_TURNED[orientation]
+        rotation, move = _ORIENTATIONS[orientation]
         exif = Image.Exif()
         exif[0x0112] = orientation
-        stored = upright.transpose(turn)
+        stored = upright.transpose(rotation)
         stored.save(folder / name, quality=92, exif=exif)
         for drawn in objects:
             drawn["corners"] = np.array([move(x, y, *upright.size) for x, y in drawn["corners"]])
@@ -150,7 +150,7 @@ def _save(
 
 
 def run_demo(folder: str, *, images: int = 400) -> int:
-    """Draw, convert, verify, look, load, train and report; every command is shown as a person would type it."""
+    """Draw, convert, verify, inspect, load, train and report, and print every command that runs."""
     if images < 16:
         raise UsageError(f"--images {images}: expected 16 or more, so that both splits fill a batch")
     from halofeed.system import owned_files
@@ -162,7 +162,9 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     if not owned_files.has_list(root):
         owned_files.begin(root)
     began = time.monotonic()
-    _say(f"drawing {images} pictures with known boxes into {root / 'source'} (one is damaged on purpose)")
+    _say(
+        f"drawing {images} pictures with known boxes into {root / 'source'} (one file is truncated on purpose)"
+    )
     draw_data_set(root / "source", images)
     data = str(root / "data" / "shapes" / "1.0.0")
     _command(
@@ -191,13 +193,15 @@ def run_demo(folder: str, *, images: int = 400) -> int:
 
 
 def _run_volumes(root: Path) -> Path | None:
-    """Draw CT scans, convert them at their own spacing and at one for all, verify, compare.
+    """Draw CT scans, convert them at their own spacing and at a common one, verify and compare.
 
     Returns:
-        the report; None where the readers of volumes are not installed, which it says.
+        the report; None if the readers of volumes are not installed.
     """
     if missing := demo_volumes.missing_readers():
-        _say(f"leaving out the CT scans, for want of {', '.join(missing)}: pip install 'halofeed[convert]'")
+        _say(
+            f"skipping the CT scans, because {', '.join(missing)} is missing: pip install 'halofeed[convert]'"
+        )
         return None
     source, report = root / "volumes", root / "report-volumes.html"
     scans = demo_volumes.SCANS
@@ -225,7 +229,7 @@ def _run_volumes(root: Path) -> Path | None:
 
 
 def _train_segmenter(root: Path) -> Path:
-    """Train a U-Net on the CT scans that all have one spacing; the run's report."""
+    """Train a U-Net on the CT scans of one spacing, and return the run's report."""
     data = str(root / "data" / "phantom_2mm" / "1.0.0")
     segmenter = root / "runs" / "segmenter"
     _command(
@@ -236,10 +240,10 @@ def _train_segmenter(root: Path) -> Path:
 
 
 def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
-    """How many boxes a converted demo holds, and how far the worst lies from its annotation, in pixels.
+    """Return the number of boxes in a converted demo, and the largest distance from an annotation in pixels.
 
     Raises:
-        JobError: a record's boxes are not those of its picture.
+        JobError: the number of boxes in a record differs from its picture.
     """
     from halofeed.loader import Loader
     from halofeed.prep.geometry.resize import apply_to_boxes
@@ -273,26 +277,22 @@ def _say(text: str) -> None:
 
 def _command(*arguments: str) -> None:
     print(f"\n$ halofeed {shlex.join(arguments)}", flush=True)
-    if code := _run_to_its_end([sys.executable, "-m", "halofeed", *arguments]):
+    command = [sys.executable, "-m", "halofeed", *arguments]
+    with signals.block_signals():  # inherited by the command until it calls `install_handlers`
+        process = subprocess.Popen(command, env={**os.environ, signals.SILENT: "1"})  # noqa: S603
+        cleanup = signals.CleanupOnExit(lambda: _end_process(process.pid))
+        cleanup.__enter__()
+    code = process.wait()
+    cleanup.keep()
+    if code:
         raise JobError(f"`halofeed {arguments[0]}` ended with exit code {code}")
 
 
-def _run_to_its_end(command: list[str]) -> int:
-    """The exit status; where a signal ends this process, it ends the command too, and says so for both."""
-    with signals.block_signals():  # which the command inherits, until it listens itself
-        process = subprocess.Popen(command, env={**os.environ, signals.SILENT: "1"})  # noqa: S603
-        ended = signals.CleanupOnExit(lambda: _end_process(process.pid))
-        ended.__enter__()
-    code = process.wait()
-    ended.keep()
-    return code
-
-
 def _end_process(process: int) -> None:
-    """Have a child of this process end in order, or after a while at once."""
+    """Terminate a child process, and kill it if it does not end in time."""
     os.kill(process, signal.SIGTERM)
-    end = time.monotonic() + _SECONDS_TO_END
+    deadline = time.monotonic() + _SECONDS_TO_END
     while os.waitpid(process, os.WNOHANG)[0] == 0:
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             os.kill(process, signal.SIGKILL)
         time.sleep(0.01)

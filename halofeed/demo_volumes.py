@@ -1,8 +1,9 @@
-"""CT scans that are drawn here, so that every organ is known: the second half of `halofeed demo`.
+"""Synthetic CT scans with known organs: the second half of `halofeed demo`.
 
-Each patient's organs have places and sizes of their own, in millimeters of the patient. Files differ in what ought not
-to matter: NIfTI or a DICOM series, stored along any axes, turned, with a gantry tilt. What comes out of the records
-is compared with what was drawn, in the patient; one mask lies on another grid than its scan, and must be refused.
+Each patient has organs of different positions and sizes, in millimeters of the patient. The files differ in properties
+that must not matter: NIfTI or a DICOM series, the order of the axes, a rotation, a gantry tilt. The demo compares the
+organs in the records with the drawn ones, in patient coordinates. One mask is on another grid than its scan, and the
+conversion must refuse it.
 """
 
 from __future__ import annotations
@@ -24,24 +25,28 @@ if TYPE_CHECKING:
     from halofeed.prep.voxels.phantom import Organ, Orientation
 
 CENTER_MM, MEAN_HU = 0.5, 1.0
-"""How far an organ of a record may be from what was drawn."""
+"""Largest distance and difference in HU between an organ of a record and the drawn one."""
 _AXES = {"S": (0, 1), "I": (0, -1), "A": (1, 1), "P": (1, -1), "R": (2, 1), "L": (2, -1)}
-"""Along which axis of depth, height, width a letter leads, and whether forwards."""
+"""Axis of each letter (0 depth, 1 height, 2 width) and its direction."""
 _READERS = ("nibabel", "pydicom", "isal")
 _DICOM_AIR = -1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnScan:
-    """One scan of the demo.
+    """Scan of the demo.
 
     Args:
-        patient: scans of one patient show the same organs.
+        key: key of the scan.
+        patient: number of the patient; scans of one patient show the same organs.
         form: NIfTI or DICOM.
-        orientation, mask_orientation: where the first, second and third axis of the file lead, as in "RAS".
-        spacing_mm: along depth, height, width of the patient.
-        turn_degrees, tilt_degrees: of the whole scan, and of the gantry.
-        mask_is_cut: the mask lacks a slice, so that it lies on another grid.
+        orientation: direction of the first, second and third axis of the file, as in "RAS".
+        mask_orientation: the same for the mask.
+        spacing_mm: spacing along depth, height, width of the patient.
+        turn_degrees: rotation of the scan.
+        tilt_degrees: tilt of the gantry.
+        split: split of the scan.
+        mask_is_cut: True if the mask lacks a slice, so that it is on another grid.
     """
 
     key: str
@@ -57,22 +62,22 @@ class DrawnScan:
 
     @property
     def image(self) -> str:
-        """Its file, or its folder."""
+        """Name of the scan's file or folder."""
         return self.key if self.form == "DICOM" else f"{self.key}.nii.gz"
 
     @property
     def mask(self) -> str:
-        """The file of its labels."""
+        """Name of the file with the labels."""
         return f"{self.key}_organs.nii.gz"
 
     def grid(self) -> Grid:
-        """Its voxels in canonical order."""
+        """Return the grid of the voxels in canonical order."""
         from halofeed.prep.voxels.phantom import grid_around
 
         return grid_around(self.spacing_mm, turn_degrees=self.turn_degrees, tilt_degrees=self.tilt_degrees)
 
     def organs(self) -> list[Organ]:
-        """What is drawn, the body first."""
+        """Return the drawn organs, the body first."""
         from halofeed.prep.voxels.phantom import ORGANS
 
         generator = np.random.default_rng(self.patient)
@@ -88,7 +93,7 @@ class DrawnScan:
         return [body, *moved]
 
     def describe(self) -> str:
-        """What a person wants to know of it, in a line."""
+        """Return a line about the scan."""
         notes = [f"turned by {self.turn_degrees:g}°"] * bool(self.turn_degrees)
         notes += [f"gantry tilted by {self.tilt_degrees:g}°"] * bool(self.tilt_degrees)
         notes += ["mask lacks a slice"] * self.mask_is_cut
@@ -112,11 +117,11 @@ SCANS = tuple(
     for name, form, orientation, more in _SCANS
 )
 TWINS = ("patient-1a", "patient-1b")
-"""They differ in nothing but how they are stored."""
+"""Two scans that differ only in how they are stored."""
 
 
 def missing_readers() -> tuple[str, ...]:
-    """The packages that volumes need and that are not installed."""
+    """Return the names of the packages for volumes that are not installed."""
     return tuple(name for name in _READERS if find_spec(name) is None)
 
 
@@ -145,7 +150,7 @@ def draw_scans(folder: Path) -> None:
 
 
 def _orientation(letters: str) -> Orientation:
-    """How an array is stored whose *last* axis is the file's first."""
+    """Return the order and direction of the axes of an array whose last axis is the file's first."""
     order, direction = zip(*(_AXES[letter] for letter in reversed(letters)), strict=True)
     return order, direction
 
@@ -156,14 +161,14 @@ def _triple(values: NDArray[Any]) -> Triple:
 
 
 def _save_nifti(path: Path, array: NDArray[Any], grid: Grid) -> None:
-    """Write an array [.., .., ..] and its grid, whose axes are those of the file in reverse."""
+    """Write an array of three axes and its grid; its axes are those of the file in reverse order."""
     import nibabel
 
     nibabel.Nifti1Image(array.transpose(), grid.affine[:, [2, 1, 0, 3]]).to_filename(path)
 
 
 def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: DrawnScan) -> None:
-    """Write a file a slice; neither names nor instance numbers say in which order they lie."""
+    """Write one file per slice; neither the names nor the instance numbers follow the order of the slices."""
     from pydicom.dataset import Dataset, FileMetaDataset
     from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
@@ -198,8 +203,8 @@ def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: Drawn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """An organ over all records, and how far the worst is from what was drawn; the HU are those well inside it."""
+class OrganComparison:
+    """Largest differences between an organ in all records and the drawn one; HU are measured inside the organ."""
 
     organ: str
     drawn_hu: int
@@ -215,11 +220,11 @@ class Found:
         )
 
 
-def compare_scans(data: str) -> list[Found]:
-    """What became of each organ in a converted demo.
+def compare_scans(data: str) -> list[OrganComparison]:
+    """Compare each organ in a converted demo with the drawn one.
 
     Raises:
-        JobError: an organ is not where it was drawn or not as bright, or a scan is missing.
+        JobError: an organ has another position or brightness than the drawn one, or a scan is missing.
     """
     from halofeed.prep.voxels.phantom import LABELLED, centroid_mm, interior, margin_mm
 
@@ -240,7 +245,7 @@ def compare_scans(data: str) -> list[Found]:
     found = []
     for organ in LABELLED:
         off_mm, means = np.transpose(measured[organ.name])
-        entry = Found(
+        entry = OrganComparison(
             organ=organ.name,
             drawn_hu=organ.hu,
             records=len(keys),
@@ -257,7 +262,7 @@ def compare_scans(data: str) -> list[Found]:
 
 
 def compare_twins(data: str) -> str:
-    """Say that the scans which differ in nothing but how they are stored gave one record; JobError where not."""
+    """Return a line that the `TWINS` gave equal records; raise JobError if they did not."""
     records = {key: (image, label, grid.affine) for key, image, label, grid in _records(data)}
     pairs = zip(records[TWINS[0]], records[TWINS[1]], strict=True)
     if not all(np.array_equal(one, other) for one, other in pairs):
@@ -267,7 +272,7 @@ def compare_twins(data: str) -> str:
 
 
 def _records(data: str) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], Grid]]:
-    """Key, image [depth, height, width] in HU, label and grid of every record."""
+    """Yield the key, image [depth, height, width] in HU, label and grid of every record."""
     from halofeed.loader import Loader
     from halofeed.prep.geometry.scan import Grid
 

@@ -1,18 +1,16 @@
-"""Which errors halofeed raises.
+"""Errors that halofeed raises.
 
 HalofeedError
 ├── UsageError          the caller asked for something impossible (exit code 2); also a ValueError
 │   └── PartitionError  a partition that the mesh, the batch or the rules refuse
-├── SourceError         one input cannot be converted; the job writes it to rejected.jsonl and goes on
-├── AnnotationsError    the annotations as a whole cannot be used (unknown label, duplicate id)
+├── SourceError         one input cannot be converted; the job writes it to rejected.jsonl and continues
+├── AnnotationsError    no annotation can be used (unknown label, duplicate id)
 ├── ManifestError       a manifest is missing, of another version, or wrong; lists every problem
-├── CorruptFileError    bytes on disk are not what was written
-├── StoreError          an object store or web server refuses, does not answer or cuts off
-├── SystemLimitError    the system refuses what is needed, such as one more open file
-├── JobError            the conversion as a whole failed
-└── TrainingError       a training run cannot go on
-
-Which extra of the package brings a library that is not there?
+├── CorruptFileError    bytes on disk differ from what was written
+├── StoreError          an object store or web server refuses a request, or does not complete it
+├── SystemLimitError    the system refuses a resource, such as one more open file
+├── JobError            the conversion failed
+└── TrainingError       a training run cannot continue
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from collections.abc import Iterable, Iterator
 from halofeed.system.addresses import redacted
 
 Problem = tuple[str, str, str]
-"""(stage, reason, detail) of one input that cannot be converted, as `SourceError` has them."""
+"""(stage, reason, detail) of an input that cannot be converted, as in `SourceError`."""
 
 
 class HalofeedError(Exception):
-    """Base of every error that halofeed raises on purpose; `exit_code` is the command line's.
+    """Base class of halofeed's errors; `exit_code` is the exit status of the command line.
 
-    Its text holds no password and no token of an address.
+    The text contains no password and no token of an address.
     """
 
     exit_code = 1
@@ -39,26 +37,26 @@ class HalofeedError(Exception):
 
 
 class UsageError(HalofeedError, ValueError):
-    """The caller asked for something that cannot be: a wrong option, name or combination."""
+    """Wrong option, name or combination of the caller."""
 
     exit_code = 2
 
 
 class MissingExtraError(UsageError, ImportError):
-    """An optional library is not installed; the message says which extra of halofeed brings it."""
+    """Missing optional library; the message names the extra of halofeed that installs it."""
 
 
 class PartitionError(UsageError):
-    """A partition breaks a rule of `halofeed.schemas.partition`."""
+    """Partition that breaks a rule of `halofeed.schemas.partition`."""
 
 
 class SourceError(HalofeedError):
-    """One input cannot be converted.
+    """Input that cannot be converted.
 
     Args:
-        stage: where it failed: selection, annotation, read, decode, resize, boxes, encode.
-        reason: a short phrase that is the same for every input with this fault, to be counted.
-        detail: what is particular to this input.
+        stage: stage of the failure: selection, annotation, read, decode, resize, boxes, encode.
+        reason: short phrase that is the same for every input with this problem, so that it can be counted.
+        detail: particulars of this input.
 
     >>> print(SourceError("decode", "file is truncated", "8 bytes missing"))
     decode: file is truncated (8 bytes missing)
@@ -72,19 +70,19 @@ class SourceError(HalofeedError):
         return f"{self.stage}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
 
     def at(self, place: str) -> SourceError:
-        """The same error of a part of the input, which it names."""
+        """Return the same error with the name of a part of the input."""
         return SourceError(self.stage, self.reason, f"{place}: {self.detail}" if self.detail else place)
 
 
 class AnnotationsError(HalofeedError):
-    """The annotations as a whole cannot be used."""
+    """Annotations that cannot be used."""
 
 
-_MOST_SHOWN = 50
+_MAX_SHOWN = 50
 
 
 class ManifestError(HalofeedError):
-    """A manifest that cannot be used; `problems` holds every (path in the document, what is wrong).
+    """Manifest that cannot be used; `problems` holds every (path in the document, problem).
 
     >>> print(ManifestError("manifest.json", [("splits.train.records", "expected an integer, got 'x'")]))
     manifest.json: 1 problem
@@ -99,48 +97,52 @@ class ManifestError(HalofeedError):
     def __str__(self) -> str:
         count = len(self.problems)
         lines = [f"{self.where}: {count} problem" + ("s" if count != 1 else "")]
-        lines += [f"  {path}: {message}" for path, message in self.problems[:_MOST_SHOWN]]
-        return "\n".join(lines + ([f"  and {count - _MOST_SHOWN} more"] if count > _MOST_SHOWN else []))
+        lines += [f"  {path}: {message}" for path, message in self.problems[:_MAX_SHOWN]]
+        return "\n".join(lines + ([f"  and {count - _MAX_SHOWN} more"] if count > _MAX_SHOWN else []))
 
 
 class CorruptFileError(HalofeedError):
-    """Bytes on disk are not what was written; the message names file, offset and record."""
+    """File whose bytes differ from what was written; the message names the file, the offset and the record."""
 
 
 class StoreError(HalofeedError):
-    """Bytes cannot be had from an object store or web server; the message names the object, and which ones."""
+    """Failed request to an object store or web server; the message names the object and the bytes."""
 
 
 class SystemLimitError(HalofeedError):
-    """The system refuses what is needed, such as one more open file; the message says how to allow it."""
+    """Refused resource of the system, such as one more open file; the message says how to allow it."""
 
 
 class NotRunError(HalofeedError):
-    """The job was described, as was asked, and not run."""
+    """Job that was only described, as the user requested."""
 
     exit_code = 0
 
 
 class JobError(HalofeedError):
-    """The conversion as a whole failed."""
+    """Failed conversion."""
 
 
 class LostJobError(JobError):
-    """A job on another runner failed for no fault that its workers name; started again it may go on."""
+    """Job on another runner that failed without an error of its workers; a second attempt may succeed."""
 
 
 class TrainingError(HalofeedError):
-    """A training run cannot go on: the loss is not a number, or the data ended before the first step."""
+    """Training run that cannot continue: the loss is not a number, or the data ended before the first step."""
 
 
 @contextlib.contextmanager
 def require_extra(extra: str, *modules: str) -> Iterator[None]:
-    """Turn a missing module within into the command that installs it.
+    """Replace the error of a missing module in a block by the command that installs it.
+
+    Args:
+        extra: extra of halofeed that installs the modules.
+        *modules: names of the modules.
 
     Raises:
         MissingExtraError: one of `modules` is not installed.
 
-    >>> with needing("tf", "no_such_module"):
+    >>> with require_extra("tf", "no_such_module"):
     ...     import no_such_module
     Traceback (most recent call last):
         ...

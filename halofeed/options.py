@@ -1,4 +1,4 @@
-"""How the command line's options are made from frozen dataclasses, so that each is said once."""
+"""Command-line options that are generated from frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -20,26 +20,31 @@ def add_options(
     title: str | None = None,
     show_defaults: bool = True,
 ) -> None:
-    """Add a --flag per field of a dataclass that has a `help` in its metadata.
+    """Add an option for each field of a dataclass that has a `help` in its metadata.
 
-    Defaults are shown in the help, unless something else than the dataclass decides them. A boolean becomes --flag, a
-    tuple takes values between commas or the `separator` of its metadata, and one of text may be repeated. Fields
-    that were inherited come last, each class's in a group that its OPTION_GROUP names.
+    A boolean becomes --flag. A tuple takes values separated by commas or by the `separator` of its metadata; the option
+    of a tuple of texts may be repeated. Inherited fields come last, in a group per class that its OPTION_GROUP names.
+
+    Args:
+        parser: parser to which the options are added.
+        kind: the dataclass.
+        title: title of the group for the class's own fields; default: no group.
+        show_defaults: show the dataclass's defaults in the help.
     """
     hints = typing.get_type_hints(kind)
     groups: dict[type[Any], Any] = {kind: parser.add_argument_group(title) if title else parser}
-    for home, field in _by_home(kind):
+    for declaring_class, field in _fields_by_class(kind):
         if "help" not in field.metadata:
             continue
-        if home not in groups:
-            groups[home] = parser.add_argument_group(getattr(home, "OPTION_GROUP", home.__name__))
-        _add_option(groups[home], field, hints[field.name], show_defaults)
+        if declaring_class not in groups:
+            groups[declaring_class] = parser.add_argument_group(declaring_class.OPTION_GROUP)
+        _add_option(groups[declaring_class], field, hints[field.name], show_defaults)
 
 
-def _by_home(kind: type[Any]) -> list[tuple[type[Any], dataclasses.Field[Any]]]:
-    """The fields, each after the class that declares it; the class's own first."""
-    homes = {name: home for home in reversed(kind.__mro__) for name in inspect.get_annotations(home)}
-    pairs = [(homes[field.name], field) for field in dataclasses.fields(kind)]
+def _fields_by_class(kind: type[Any]) -> list[tuple[Any, dataclasses.Field[Any]]]:
+    """Return the fields with the classes that declare them, in method resolution order."""
+    classes = {name: base for base in reversed(kind.__mro__) for name in inspect.get_annotations(base)}
+    pairs = [(classes[field.name], field) for field in dataclasses.fields(kind)]
     return sorted(pairs, key=lambda pair: kind.__mro__.index(pair[0]))
 
 
@@ -47,7 +52,8 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
     flag, hint = "--" + field.name.replace("_", "-"), _without_none(hint)
     text = field.metadata["help"]
     if show_default and field.default not in (None, (), "", False, True, dataclasses.MISSING):
-        text += f" (default: {_written(field.default)})"
+        default = field.default
+        text += f" (default: {','.join(map(str, default)) if isinstance(default, tuple) else default})"
     text = text.replace("%", "%%")
     if hint is bool:
         action = argparse.BooleanOptionalAction if field.default else "store_true"
@@ -71,7 +77,7 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
 
 
 def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
-    """Add --set, which changes any setting of a training recipe."""
+    """Add --set, which changes any setting of a training recipe; `examples` are shown in its help."""
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -83,7 +89,7 @@ def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
 
 
 class _Setting(argparse.Action):
-    """Takes one more setting, in place of what an option of that name said before."""
+    """Action that adds a setting and removes the value of an earlier option with the same name."""
 
     def __call__(
         self,
@@ -99,14 +105,10 @@ class _Setting(argparse.Action):
 
 
 def from_options(kind: type[T], parsed: argparse.Namespace, **more: Any) -> T:
-    """The dataclass of what was parsed; options that were not given keep the dataclass's defaults."""
+    """Build a dataclass from parsed options; options that were not given keep the dataclass's defaults."""
     names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
     given = {name: value for name, value in vars(parsed).items() if name in names}
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}, **more)
-
-
-def _written(default: Any) -> str:
-    return ",".join(map(str, default)) if isinstance(default, tuple) else f"{default}"
 
 
 def _without_none(hint: Any) -> Any:

@@ -1,7 +1,7 @@
-"""How an installed halofeed becomes a wheel and an sdist again, for Beam's --extra_package.
+"""Wheel and sdist of the installed halofeed, for Beam's --extra_package.
 
-Workers of a remote runner need the package; those who installed it with pip have no checkout to build from. The sdist
-is for those who build on what a worker has; the wheel installs where nothing can be built.
+Workers of a remote runner need the package, and a user who installed it with pip has no checkout to build from. The
+sdist is for workers that can build a package, and the wheel for workers that cannot.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ _EXTRA = re.compile(r"""\s*(?:;|\band\b)\s*extra\s*==\s*["']([^"']+)["']""")
 
 
 def write_packages(folder: str) -> tuple[Path, Path]:
-    """Write the wheel and the sdist, holding this very code, and return their paths; equal code gives equal bytes.
+    """Write the wheel and the sdist of this code, and return their paths; equal code gives equal bytes.
 
-    Installing either gives what installing halofeed itself gave, the command, the requirements and the extras, and
-    what extra `convert` brings besides Beam, which workers have: they read volumes too.
+    Each has the command, requirements and extras of the installed halofeed. It also requires the libraries of the extra
+    `convert` except Beam, which workers have, so that workers can read volumes.
+
+    Args:
+        folder: existing output folder.
 
     Raises:
-        UsageError: the folder is not there, or halofeed is not installed, so that nothing says what it requires.
+        UsageError: the folder is missing, or halofeed is not installed, so that its requirements are unknown.
     """
     if not Path(folder).is_dir():
         raise UsageError(f"--output {folder}: no such folder; make it first")
@@ -66,7 +69,7 @@ def write_packages(folder: str) -> tuple[Path, Path]:
 
 
 class _Installed:
-    """What was written down of this package when it was installed."""
+    """Metadata of the installed package."""
 
     def __init__(self) -> None:
         try:
@@ -143,14 +146,14 @@ def _wheel(installed: _Installed, files: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
-            entry = zipfile.ZipInfo(name)  # of 1980, whenever it is made
+            entry = zipfile.ZipInfo(name)  # its time stamp is always 1980
             entry.external_attr, entry.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
     return packed.getvalue()
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The package's files; its parts may be symbolic links to folders, as in a checkout."""
+    """Yield the package's files; subpackages may be symbolic links to folders, as in a checkout."""
     for path in folder.iterdir():
         if path.name == "__pycache__" or path.name.startswith("."):
             continue

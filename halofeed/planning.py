@@ -1,4 +1,4 @@
-"""The command that says what fits on which machine: plan."""
+"""Command `plan`, which finds the splits of a model that fit on a machine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ examples:
   a published recipe on eight cores of TPU v3, without a TPU and without data:
     halofeed plan --config retinanet_resnet50_fpn_2560_8way --topology v3-8 --images-per-replica 8
 
-  a data set of one's own, three splits, as a page:
+  your own data set, three splits, as a page:
     halofeed plan data/spleen/1.0.0 --config unet3d_128 --topology v5e-16 --cores-per-replica 1,4,8 --html plan.html
 
   the largest picture that fits at each split:
     halofeed plan --config retinanet_resnet50_fpn_640 --topology v3-8 --images-per-replica 1 --search side
 
-Each split is the program that `halofeed train` would run, compiled by the machine's own compiler, which is all that
-is needed: pip install 'halofeed[plan]'. A large model takes it one to ten minutes of a processor; what was compiled
-once is remembered.
+For each split the machine's own compiler compiles the program that `halofeed train` would run. It needs only
+pip install 'halofeed[plan]'. A large model takes one to ten minutes on a processor. Results are cached.
 Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 """
 
@@ -41,7 +40,7 @@ Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 def add_plan_command(command: AddCommand) -> None:
     """Add `plan` to the command line's parser."""
     plan = command(
-        "plan", "say which splits of a model fit on which machine, before one is paid for", PLAN_EXAMPLE
+        "plan", "find the splits of a model that fit on a machine, before you pay for one", PLAN_EXAMPLE
     )
     plan.add_argument(
         "data",
@@ -49,27 +48,29 @@ def add_plan_command(command: AddCommand) -> None:
         nargs="?",
         help="a data set's version folder (default: the config's own size)",
     )
-    plan.add_argument("--split", default="train", help="which split would be learned from (default: train)")
+    plan.add_argument("--split", default="train", help="split to train on (default: train)")
     plan.add_argument(
         "--config",
         metavar="NAME",
         help="a recipe of `halofeed configs`, or a .toml file (default: as of train)",
     )
     add_settings(plan, "batch_size=16, image_shape=[512,512,3]")
-    plan.add_argument("--remat", action="store_true", help="as of train: compute again in place of keeping")
+    plan.add_argument(
+        "--remat", action="store_true", help="as in train: recompute activations instead of storing them"
+    )
     plan.add_argument(
         "--topology",
         default="v3-8",
         metavar="NAME",
         help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for "
-        "virtual devices; gpu:1 for those that are here (default: v3-8)",
+        "virtual devices; gpu:1 for the GPUs of this machine (default: v3-8)",
     )
     plan.add_argument(
         "--cores-per-replica",
         type=_numbers,
         default=(),
         metavar="N,N,...",
-        help="the splits to compile (default: 1,2,4,8,16, as far as the machine has cores)",
+        help="the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores)",
     )
     plan.add_argument(
         "--images-per-replica", type=int, metavar="N", help="default: the recipe's batch over all replicas"
@@ -79,7 +80,7 @@ def add_plan_command(command: AddCommand) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="how many, where no data set says it (default: usual ones)",
+        help="number of classes without a data set (default: a usual number)",
     )
     plan.add_argument(
         "--search",
@@ -87,25 +88,27 @@ def add_plan_command(command: AddCommand) -> None:
         help="find the largest that fits at each split, by bisection",
     )
     plan.add_argument(
-        "--savings", action="store_true", help="compile what --remat and smaller optimizers would save, too"
+        "--savings", action="store_true", help="also compute the savings of --remat and of smaller optimizers"
     )
-    plan.add_argument("--json", metavar="FILE", help="write the plan here too; - prints it alone")
-    plan.add_argument("--html", metavar="FILE", help="write it as a page too")
     plan.add_argument(
-        "--jobs", type=int, metavar="N", help="compilers at once (default: as cores and memory allow)"
+        "--json", metavar="FILE", help="also write the plan to this file; - prints only the plan"
+    )
+    plan.add_argument("--html", metavar="FILE", help="also write the plan as a page")
+    plan.add_argument(
+        "--jobs", type=int, metavar="N", help="parallel compilations (default: by cores and memory)"
     )
 
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
-    """`halofeed plan`."""
+    """Run `halofeed plan`."""
     from halofeed.system.atomic_files import atomic_write
 
     if parsed.jobs is not None and parsed.jobs < 1:
         raise UsageError(f"--jobs {parsed.jobs}: expected 1 or more")
     if parsed.images_per_replica is not None and parsed.images_per_replica < 1:
         raise UsageError(f"--images-per-replica {parsed.images_per_replica}: expected 1 or more")
-    plan = _planned(parsed, _asked(parsed))
-    plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_recipe(parsed)])
+    plan = _make_plan(parsed, _request(parsed))
+    plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_config_arguments(parsed)])
     text = json.dumps(plan, indent=1) + "\n"
     if parsed.data is not None:
         from halofeed.schemas.bounded_json import with_json_checksum
@@ -127,28 +130,28 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0 if plan["recommended"] is not None else 1
 
 
-def _planned(parsed: argparse.Namespace, asked: Request) -> dict[str, Any]:
+def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
     from halofeed.trainer.plan.answers import Cache, cache_folder
     from halofeed.trainer.plan.document import plan_config
 
     how: dict[str, Any] = {"cache": Cache(cache_folder()), "jobs": parsed.jobs}
     how["tell"] = lambda line: print_status(f"halofeed plan: {line}")
     plan = plan_config(
-        asked, cores=parsed.cores_per_replica, images_per_replica=parsed.images_per_replica, **how
+        request, cores=parsed.cores_per_replica, images_per_replica=parsed.images_per_replica, **how
     )
     if parsed.savings:
         from halofeed.trainer.plan.search import savings
 
-        plan["savings"] = savings(asked, plan, **how)
+        plan["savings"] = savings(request, plan, **how)
     if parsed.search:
         from halofeed.trainer.plan.search import search
 
-        plan["search"] = search(asked, plan, parsed.search, **how)
+        plan["search"] = search(request, plan, parsed.search, **how)
     return plan
 
 
-def _asked(parsed: argparse.Namespace) -> Request:
-    """What the command line asks for: a config, its machine, and the data set where one is named."""
+def _request(parsed: argparse.Namespace) -> Request:
+    """Return the request of the command line: a config, a machine, and a data set if one is named."""
     from halofeed.trainer.config import default_config, load_config
     from halofeed.trainer.plan.requests import Request, check_compiler
     from halofeed.trainer.plan.topologies import topology_named
@@ -183,8 +186,8 @@ def _asked(parsed: argparse.Namespace) -> Request:
     return Request(config=config, topology=parsed.topology, facts=data.facts.to_json(), arrays=arrays)
 
 
-def _recipe(parsed: argparse.Namespace) -> list[str]:
-    """The words by which `halofeed train` is given the same config."""
+def _config_arguments(parsed: argparse.Namespace) -> list[str]:
+    """Return the arguments with which `halofeed train` uses the same config."""
     named = [] if parsed.config is None else ["--config", parsed.config]
     settings = [word for setting in parsed.settings for word in ("--set", setting)]
     return [*named, *settings, *(["--remat"] if parsed.remat else [])]

@@ -1,4 +1,4 @@
-"""What this process makes of standard streams that are closed, full, or that nobody reads any longer."""
+"""Standard streams that are closed, full, or have no reader."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from typing import Any
 
 NOBODY_READS = 141
-"""The exit status of a program whose reader has left, as of one that SIGPIPE ends: 128 + 13."""
+"""Exit status of a program whose reader has closed the pipe, as after SIGPIPE: 128 + 13."""
 
 
 def open_closed_streams() -> None:
-    """Put the null device where standard input, output or error is closed.
+    """Open the null device in place of a closed standard input, output or error.
 
-    To be called before anything is opened: the next file or socket would take the free number, and what a library
-    says to standard error would be written into it.
+    Call it before anything is opened. Otherwise the next file or socket gets the free descriptor, and a library that
+    writes to standard error writes into it.
     """
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -35,7 +35,7 @@ def open_closed_streams() -> None:
 
 
 class _Output(io.FileIO):
-    """Standard output that remembers what kept it from taking text, whoever passes over the error."""
+    """Standard output that remembers its error, even if the caller ignores it."""
 
     error: OSError | None = None
 
@@ -51,7 +51,7 @@ _output: _Output | None = None
 
 
 def watch_output() -> None:
-    """Have `output_error` know of every error of standard output, from now on."""
+    """Record every error of standard output for `output_error` from now on."""
     global _output
     before = sys.stdout
     if not isinstance(before, io.TextIOWrapper):
@@ -68,7 +68,7 @@ def watch_output() -> None:
 
 
 def output_error() -> OSError | None:
-    """What keeps standard output from taking what was printed; None where nothing does."""
+    """Flush standard output and return its error, or None."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -77,7 +77,7 @@ def output_error() -> OSError | None:
 
 
 def output_status(error: OSError) -> tuple[int, str | None]:
-    """The exit status, and what is to be said, of standard output that fails.
+    """Return the exit status and the message for an error of standard output; a closed pipe has no message.
 
     >>> output_status(BrokenPipeError(errno.EPIPE, "Broken pipe"))
     (141, None)
@@ -86,4 +86,4 @@ def output_status(error: OSError) -> tuple[int, str | None]:
     """
     if error.errno == errno.EPIPE:
         return NOBODY_READS, None
-    return 1, f"standard output: {error.strerror}; what was written to files is whole"
+    return 1, f"standard output: {error.strerror}; all files are complete"

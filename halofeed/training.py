@@ -1,4 +1,4 @@
-"""The trainer's commands: train, evaluate, predict, export and configs."""
+"""Commands of the trainer: train, evaluate, predict, export and configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX")
 NEW_SPLIT = "train"
-"""Of a conversion whose source names no split."""
+"""Split of a conversion whose source names no split."""
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
 TRAIN_EXAMPLE = """\
@@ -30,20 +30,25 @@ examples:
   a small model for the data's task, each picture split over 4 cores:
     halofeed train data/cards/1.0.0 --steps 200 --cores-per-replica 4 --partition image=1,4,1,1
 
-  a published recipe, on the TPU that is there, with two settings changed:
+  a published recipe on this machine's TPU, with two changed settings:
     halofeed train data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --out runs/coco \\
         --set steps=50000 --set task.alpha=0.5
 
   a volume split by depth and height:
     halofeed train data/spleen/1.0.0 --config unet3d_128 --cores-per-replica 4 --partition image=1,2,2,1,1
 
-Killed or stopped (Ctrl-C and SIGTERM save first)? The same command goes on, and its losses are the same bit for bit.
-Without an accelerator the cores are virtual: this processor counts as that many. `halofeed configs` lists the recipes.
+Killed or stopped (Ctrl-C and SIGTERM save first)? The same command resumes, and its losses are the same bit for bit.
+Without an accelerator the cores are virtual devices of this processor. `halofeed configs` lists the recipes.
 """
 
 
 def add_training_commands(command: AddCommand, only: str | None = None) -> None:
-    """Add the trainer's commands to the command line's parser; the options of training where they are asked for."""
+    """Add the trainer's commands to the command line's parser.
+
+    Args:
+        command: function that adds a command by name, summary and example.
+        only: command that will run; the options of `train` take a second to import and are left out for others.
+    """
     train = command(
         "train",
         "train a detector, a segmenter or a classifier, each image split over several cores",
@@ -62,7 +67,7 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
     )
     _add_run(evaluate)
     _add_data(evaluate)
-    evaluate.add_argument("--json", metavar="FILE", help="write the metrics here too")
+    evaluate.add_argument("--json", metavar="FILE", help="also write the metrics to this file")
 
     predict = command(
         "predict",
@@ -72,25 +77,25 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
           halofeed predict runs/cards data/cards/1.0.0 --split test --out predictions     # detections.json
           halofeed predict runs/spleen --source new_scans --out masks                     # new files, a mask each
 
-        Boxes come as COCO results in pixels of the source picture, masks as NIfTI on the scan's own grid (PNG for
-        pictures), classes as CSV. New files go through the recipe that the training data was converted with; volumes
-        larger than its shape are predicted in overlapping windows.""",
+        The command writes boxes as COCO results in pixels of the source picture, masks as NIfTI on the scan's own grid
+        (PNG for pictures), and classes as CSV. It converts new files with the recipe of the training data, and predicts
+        volumes larger than the recipe's shape in overlapping windows.""",
     )
     _add_run(predict)
     _add_data(predict)
     predict.add_argument(
-        "--source", metavar="PATH", help="new pictures, scans or clips, in place of a data set"
+        "--source", metavar="PATH", help="new pictures, scans or clips instead of a data set"
     )
     predict.add_argument(
         "--no-windows",
         action="store_true",
-        help="of new volumes, crop or pad to the recipe's shape in place of overlapping windows",
+        help="crop or pad new volumes to the recipe's shape instead of overlapping windows",
     )
-    predict.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
+    predict.add_argument("--out", required=True, metavar="FOLDER", help="output folder")
     predict.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace earlier predictions there, if all in the folder is as halofeed wrote it",
+        help="replace earlier predictions there, if halofeed wrote all files in the folder and none has changed",
     )
 
     export = command(
@@ -102,7 +107,7 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
           halofeed export runs/cards --out exported --format savedmodel          # TensorFlow's SavedModel""",
     )
     _add_run(export)
-    export.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
+    export.add_argument("--out", required=True, metavar="FOLDER", help="output folder")
     export.add_argument(
         "--format",
         default="stablehlo",
@@ -116,7 +121,7 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         "examples:\n  halofeed configs\n  halofeed configs retinanet_resnet50_fpn_640 > mine.toml",
     )
     configs.add_argument(
-        "name", metavar="NAME", nargs="?", help="print this recipe, to be changed and given to --config"
+        "name", metavar="NAME", nargs="?", help="print this recipe, as the start of your own for --config"
     )
 
 
@@ -124,12 +129,12 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     from halofeed.trainer.config import TrainConfig
 
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
-    parser.add_argument("--split", default="train", help="which split to learn from (default: train)")
+    parser.add_argument("--split", default="train", help="split to train on (default: train)")
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace the run that the folder holds, if all in it is as halofeed wrote it",
+        help="replace the run in the folder, if halofeed wrote all files in it and none has changed",
     )
     parser.add_argument(
         "--config",
@@ -141,8 +146,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     _add_devices(parser)
     group = parser.add_argument_group("several processes, one per host (all three, or none)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0")
-    group.add_argument("--process-count", type=int, metavar="N", help="how many processes there are")
-    group.add_argument("--process-id", type=int, metavar="N", help="which one this is, from 0")
+    group.add_argument("--process-count", type=int, metavar="N", help="number of processes")
+    group.add_argument("--process-id", type=int, metavar="N", help="number of this process, from 0")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +156,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", default="best", metavar="WHICH", help="best, last or a step (default: best)"
     )
     parser.add_argument(
-        "--cores-per-replica", type=int, metavar="N", help="over how many cores to split (default: the run's)"
+        "--cores-per-replica", type=int, metavar="N", help="cores that share an image (default: the run's)"
     )
     parser.add_argument("--partition", metavar="PARTS", help="parts along each axis (default: the run's)")
     _add_devices(parser)
@@ -161,7 +166,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
     )
-    parser.add_argument("--split", default="", help="default: the one that the run evaluated on")
+    parser.add_argument("--split", default="", help="name of the split (default: the run's evaluation split)")
 
 
 def _open_run(parsed: argparse.Namespace) -> Run:
@@ -179,12 +184,12 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
         "--virtual-devices",
         type=int,
         metavar="N",
-        help="use this many CPU devices, whatever accelerators there are",
+        help="use this many CPU devices instead of accelerators",
     )
 
 
 def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
-    """`halofeed train`."""
+    """Run `halofeed train`."""
     config, name = _config_of(parsed)
     _start_jax(parsed.virtual_devices, config.cores_per_replica)
     from halofeed.inspection.html.run_report import write_run_report
@@ -208,7 +213,7 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
-    """`halofeed evaluate`."""
+    """Run `halofeed evaluate`."""
     run = _open_run(parsed)
     from halofeed.trainer.evaluate import summary_lines
     from halofeed.trainer.run_folder import write_json
@@ -225,7 +230,7 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
-    """`halofeed predict`."""
+    """Run `halofeed predict`."""
     run = _open_run(parsed)
     from halofeed.trainer.predict import predict
     from halofeed.trainer.trained import choose_split
@@ -250,7 +255,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> str:
-    """Convert files without annotations by the recipe of the run's data; say what was left out."""
+    """Convert new files with the recipe of the run's data, print the skipped ones, and return the data set's folder."""
     with unlogged():
         from halofeed.pipelines.convert import convert
     from halofeed.pipelines.job import JobOptions
@@ -265,7 +270,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
     for file in new.passed_over:
-        print_status(f"passed over: {file}")
+        print_status(f"skipped: {file}")
     for rejected in (*new.rejected, *rejects):
         print_status(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
@@ -275,7 +280,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-    """Beam warns, as it is imported, of Google Cloud packages that only some runners need."""
+    """Disable log messages: Beam's import warns of Google Cloud packages that only some runners need."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -284,7 +289,7 @@ def unlogged() -> Iterator[None]:
 
 
 def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
-    """`halofeed export`."""
+    """Run `halofeed export`."""
     run = _open_run(parsed)
     from halofeed.trainer.export import (
         export_folder,
@@ -305,14 +310,14 @@ def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
             from halofeed.system.scratch import temporary_files_in_scratch
 
             any_batch = signature["batch"] == "any"
-            with temporary_files_in_scratch():  # TensorFlow leaves its generated code
+            with temporary_files_in_scratch():  # TensorFlow does not delete its generated code
                 export_saved_model(function, facts.image_shape, dtype, folder, any_batch=any_batch)
     print(f"step {step} exported to {parsed.out}; README.md there says how to call it")
     return 0
 
 
 def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
-    """`halofeed configs`."""
+    """Run `halofeed configs`."""
     from halofeed.trainer.config import config_summary, config_text, load_config, named_configs
 
     texts = named_configs()
@@ -333,7 +338,7 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
-    """The config that the command line spells, and a name for it."""
+    """Return the config of the command line and its name."""
     from halofeed.schemas.manifest import read_manifest
     from halofeed.trainer.config import TrainConfig, default_config, load_config
 
@@ -349,4 +354,4 @@ def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
     from halofeed.trainer.platform import configure_platform
 
     configure_platform(virtual_devices, at_least=cores_per_replica)
-    signals.hear_in_long_calls()  # of XLA's compiler, for one
+    signals.handle_in_thread()  # such as XLA's compilations

@@ -1,4 +1,4 @@
-"""JSON of unknown origin, parsed within limits, and JSON with its own checksum."""
+"""Parser of untrusted JSON within limits, and JSON documents with their own checksum."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from halofeed.system.checksum import crc32c
 
 
 def parse_json(text: str | bytes, most_values: int, *, finite: bool = True) -> Any:
-    """A JSON document of at most so many values, the names in an object each once.
+    """Parse a JSON document of at most `most_values` values; the names in an object must be unique.
 
     Args:
-        finite: whether numbers must be; else NaN and Infinity are read as Python writes them.
+        text: the document.
+        most_values: largest number of values.
+        finite: refuse NaN and Infinity; else they are read in the form in which Python writes them.
 
     Raises:
-        ValueError: it is none, or more than `halofeed.schemas.limits` allow; says what is wrong.
+        ValueError: the text is not JSON, or exceeds `halofeed.schemas.limits`; the message says what is wrong.
 
     >>> parse_json('{"a": [1, 2.5]}', 10)
     {'a': [1, 2.5]}
     >>> parse_json('{"a": 1e400}', 10)
     Traceback (most recent call last):
         ...
-    ValueError: 1e400 is beyond what numbers are here
+    ValueError: 1e400 is larger than any float64
     """
-    # Each value but the first follows one of these.
+    # Each value except the first follows one of these.
     marks: tuple[Any, ...] = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
     if sum(map(text.count, marks)) > most_values:
         raise ValueError(f"it holds more than {most_values:,} values")
@@ -66,13 +68,13 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text:.60} is beyond what numbers are here")
+        raise ValueError(f"{text:.60} is larger than any float64")
     return value
 
 
@@ -86,30 +88,31 @@ CHECKSUM = "crc32c"
 
 
 def checksum_of(document: Mapping[str, Any]) -> int:
-    """CRC32C of the document's members but `crc32c`, in one fixed form."""
+    """Return the CRC32C of the document's members except `crc32c`, in one fixed form."""
     members = {name: value for name, value in document.items() if name != CHECKSUM}
     return crc32c(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
 
 
 def with_json_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with its checksum, which is that of what JSON makes of it: names that are numbers become text.
+    """Return the document with the checksum of its JSON form, in which names that are numbers become text.
 
-    >>> sealed({"step": 10})
+    >>> with_json_checksum({"step": 10})
     {'step': 10, 'crc32c': 538019656}
     """
     return {**document, CHECKSUM: checksum_of(json.loads(json.dumps(document)))}
 
 
 def check_json_checksum(document: Any, *, required: bool = False) -> Any:
-    """The document without its checksum; whatever is no object, or states none, as it is.
+    """Check and remove the checksum of a document; return a document without a checksum, or a non-object, unchanged.
 
     Args:
-        required: refuse a document without a checksum.
+        document: the parsed document.
+        required: refuse an object without a checksum.
 
     Raises:
-        ValueError: the checksum is another than that of the document.
+        ValueError: the checksum does not match the document.
 
-    >>> unsealed({"step": 11, "crc32c": 538019656})
+    >>> check_json_checksum({"step": 11, "crc32c": 538019656})
     Traceback (most recent call last):
         ...
     ValueError: its checksum is wrong, so it was changed after it was written

@@ -1,9 +1,8 @@
-"""What one array of an example is: its name, dtype, axes, shape and encoding.
+"""Fields: the arrays of an example, each with name, dtype, axes, shape and encoding.
 
-How the classes of a voxel that may be in several are one number: a set, with one bit for each class.
-
-Of a manifest's classes but the background, in the order of their ids, the first has bit 0 (value 1), the second bit 1
-(value 2), the third bit 2 (value 4): 5 is a voxel of the first and of the third. 0 is in none of them.
+A voxel that may be in several classes is stored as a set, one number with a bit for each class. The classes except
+the background have their bits in the order of their ids: value 1 is the first class, 2 the second, 4 the third. So 5
+is a voxel of the first and the third class, and 0 is in no class.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 
 ENCODINGS = {
     "raw": "fixed-size little-endian bytes, the fast path",
-    "sets": "as raw, a number a voxel whose bits say in which classes it is; loaded as 0 or 1 for each class",
+    "sets": "as raw, one number per voxel with a bit for each of its classes; loaded as 0 or 1 for each class",
     "jpeg": "a JPEG file",
     "png": "a PNG file",
-    "value": "exactly as many numbers as the shape says",
+    "value": "as many numbers as the shape has elements",
     "classes": "any number of label ids, loaded as 0 or 1 for each class in the order of the ids",
     "list": "any number of numbers, padded along the first axis with `fill` when loaded",
     "text": "UTF-8 text",
@@ -36,11 +35,13 @@ _ITEM_BYTES |= {"bool": 1, "str": 8, "bfloat16": 2}
 DTYPES = tuple(_ITEM_BYTES)
 _LARGEST_FLOAT = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38}
 MOST_CLASSES = 16
-"""Of an axis `class`: a set of more does not fit 16 bits."""
+"""Largest size of an axis `class`, since a set has at most 16 bits."""
+SETS: Final = "channels"
+"""Value of --class-overlap that makes records hold sets."""
 
 
 def set_dtype(classes: int) -> str:
-    """The type in which sets of so many classes are stored, a bit for each."""
+    """Return the stored dtype of sets of this many classes."""
     return "uint8" if classes <= 8 else "uint16"
 
 
@@ -49,16 +50,16 @@ class Field:
     """One array of an example.
 
     Args:
-        name: the loader's key.
+        name: key in the loader's batches.
         keys: the tf.train.Example keys that hold it; several are stacked along a new last axis.
-        dtype: as the loader gives it.
-        axes: a name per axis, without the batch. Of the encoding "sets" the last one is `class`, and stored is one
-            number for all classes, see `halofeed.schemas.fields`.
-        shape: the static size per axis. Of an image stored without padding it is the largest of the data set,
+        dtype: dtype in the loader's batches.
+        axes: name of each axis, without the batch axis. With the encoding "sets" the last axis is `class`, and the
+            record holds one number for all classes.
+        shape: static size of each axis. For an image stored without padding it is the largest size in the data set,
             to which the loader pads.
-        encoding: one of `ENCODINGS`.
-        fill: what pads a list, or an image stored without padding.
-        optional: loaded only on request (`include=`).
+        encoding: a key of `ENCODINGS`.
+        fill: padding value of a list, or of an image stored without padding.
+        optional: True if it is loaded only on request (`include=`).
     """
 
     name: str
@@ -72,31 +73,31 @@ class Field:
 
     @property
     def holds_sets(self) -> bool:
-        """Whether each stored number is a set of classes."""
+        """True if each stored number is a set of classes."""
         return self.encoding == "sets"
 
     @property
     def is_raw(self) -> bool:
-        """Whether its bytes are stored as they are, so that an index says where they begin."""
+        """True if the bytes are stored unencoded, so that the index holds their offset."""
         return self.encoding in ("raw", "sets")
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape of what is stored."""
+        """Shape of the stored array."""
         return self.shape[:-1] if self.holds_sets else self.shape
 
     @property
     def stored_dtype(self) -> str:
-        """The dtype of what is stored raw or as an image."""
+        """Dtype of the stored array or image."""
         return set_dtype(self.shape[-1]) if self.holds_sets else self.dtype
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of a raw field's value."""
+        """Size of a raw field's value in bytes."""
         return math.prod(self.stored_shape) * _ITEM_BYTES[self.stored_dtype]
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Every (attribute, what is wrong with it)."""
+        """Yield (attribute, problem) for each problem of the field."""
         if not self.name:
             yield "name", "expected a name, got an empty one"
         if not self.keys or not all(self.keys):
@@ -116,9 +117,9 @@ class Field:
         if self.holds_sets and not (
             self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MOST_CLASSES,)
         ):
-            yield "axes", f"of sets expected a last axis class of at most {MOST_CLASSES}, of uint8"
+            yield "axes", f"expected a last axis class of at most {MOST_CLASSES} and dtype uint8 for sets"
         if self.encoding in ("raw", "jpeg", "png") and self.dtype in ("str", "bool"):
-            yield "dtype", f"expected a number's for the encoding {self.encoding}, got {self.dtype!r}"
+            yield "dtype", f"expected a dtype of numbers for the encoding {self.encoding}, got {self.dtype!r}"
         if self.encoding == "list" and not self.shape:
             yield "shape", "expected at least one size for a list, got none"
         for problem in self._fill_problems():
@@ -138,29 +139,24 @@ class Field:
             yield f"expected at least one number, all finite, got {self.fill!s:.200}"
         elif len(self.fill) not in (1, channels):
             yield f"expected one number{f' or {channels}' if channels > 1 else ''}, got {len(self.fill)}"
-        elif unfit := [value for value in self.fill if not self._holds(value)]:
-            yield f"expected numbers that {self.dtype} holds, got {unfit[0]!r:.60}"
+        elif outside := [value for value in self.fill if not self._can_hold(value)]:
+            yield f"expected numbers that {self.dtype} can hold, got {outside[0]!r:.60}"
 
-    def _holds(self, value: float) -> bool:
-        """Whether a number has a form in the field's dtype."""
+    def _can_hold(self, value: float) -> bool:
         if self.dtype in ("uint8", "uint16", "int16", "int32", "int64"):
-            whole = np.iinfo(self.dtype)
-            return value == int(value) and whole.min <= value <= whole.max
+            limits = np.iinfo(self.dtype)
+            return value == int(value) and limits.min <= value <= limits.max
         if self.dtype in ("bool", "str"):
             return value in (0, 1)
         return abs(value) <= _LARGEST_FLOAT.get(self.dtype, math.inf)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the field as plain JSON values."""
         return {**vars(self), "fill": [int(value) if value == int(value) else value for value in self.fill]}
 
 
-SETS: Final = "channels"
-"""The value of --class-overlap with which records hold sets."""
-
-
 def channel_ids(labels: Iterable[int]) -> tuple[int, ...]:
-    """The class ids by channel, which is their bit: all but the background, in ascending order.
+    """Return the class id of each channel (bit of a set): all ids except the background, in ascending order.
 
     >>> channel_ids({0: "background", 7: "liver", 2: "body"})
     (2, 7)
@@ -169,12 +165,12 @@ def channel_ids(labels: Iterable[int]) -> tuple[int, ...]:
 
 
 def ids_of_field(field: Field, labels: Iterable[int]) -> tuple[int, ...]:
-    """The class ids by channel of a label that holds sets; () of one that holds a class index."""
+    """Return `channel_ids` for a field that holds sets, and () for one that holds a class index."""
     return channel_ids(labels) if field.holds_sets else ()
 
 
 def members(values: NDArray[Any], out: NDArray[np.uint8]) -> None:
-    """Write what sets hold: 1 where a class is in the set, else 0.
+    """Unpack sets: write 1 where a class is in the set, else 0.
 
     Args:
         values: uint8 or uint16 [...], contiguous.
@@ -185,13 +181,13 @@ def members(values: NDArray[Any], out: NDArray[np.uint8]) -> None:
     >>> out.tolist()
     [[1, 0, 1], [0, 0, 0]]
     """
-    for target, sets in zip(out, values, strict=True):  # a slice at a time: its bytes are made beside it
+    for target, sets in zip(out, values, strict=True):  # one slice at a time limits the temporary memory
         little = np.ascontiguousarray(sets, sets.dtype.newbyteorder("<"))[..., None].view(np.uint8)
         target[...] = np.unpackbits(little, axis=-1, count=out.shape[-1], bitorder="little")
 
 
 def count_members(counts: Mapping[int, Any], ids: Sequence[int]) -> dict[int, Any]:
-    """From a count of each set the count of each class that occurs, by id; 0 counts the empty set.
+    """Return the count of each class that occurs, by id, from a count of each set; 0 counts the empty set.
 
     >>> count_members({0: 90, 1: 5, 3: 2}, (4, 6))
     {0: 90, 4: 7, 6: 2}
@@ -204,12 +200,12 @@ def count_members(counts: Mapping[int, Any], ids: Sequence[int]) -> dict[int, An
 
 
 def count_shared(counts: Mapping[int, int]) -> int:
-    """From a count of each set how many are of several classes."""
+    """Return how many voxels are in several classes, from a count of each set."""
     return sum(count for value, count in counts.items() if value.bit_count() > 1)
 
 
 def top_classes(values: NDArray[Any], ids: Sequence[int]) -> NDArray[Any]:
-    """Of each set the class of the highest id, 0 of an empty one: what is drawn where one alone can be shown.
+    """Return the highest class id of each set, 0 for an empty one, for a view that can show one class per voxel.
 
     >>> top_classes(np.array([5, 1, 0], np.uint8), (2, 4, 9))
     array([9, 2, 0], dtype=uint8)
@@ -221,7 +217,7 @@ def top_classes(values: NDArray[Any], ids: Sequence[int]) -> NDArray[Any]:
 
 
 def unknown_bits(counts: Mapping[int, int], classes: int) -> dict[int, int]:
-    """Which bits of no class occur, and how often; none in sound data.
+    """Return the bits that belong to no class, and how often they occur; empty for valid data.
 
     >>> unknown_bits({0: 9, 9: 4, 8: 1}, 3)
     {3: 5}

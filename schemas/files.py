@@ -1,4 +1,4 @@
-"""Names of the files of a data set, a training run and a plan, and readers of the last two."""
+"""Names of the files of a data set, a training run and a plan, and readers of runs and plans."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from halofeed.system.atomic_files import read_regular
 MANIFEST = "manifest.json"
 REJECTED = "rejected.jsonl"
 SELECTION = "selection"
-"""The stage, in rejected.jsonl, of inputs that were left out on purpose; they are no failure."""
+"""Stage in rejected.jsonl of inputs that were skipped on purpose, which is no failure."""
 OBJECT = "object"
+"""Stage in rejected.jsonl of single objects that were dropped from converted inputs."""
 ZERO_AREA = "box has zero area"
-"""The reason of an object that was dropped by --boxes-zero-area."""
-"""The stage of single objects that were dropped from inputs that were written."""
+"""Reason of an object that --boxes-zero-area dropped."""
 TEMPORARY_FOLDER = ".incomplete"
-"""Where unfinished files lie, below the version's folder, until they are renamed or swept away."""
+"""Folder of unfinished files below the version's folder; they are later renamed or deleted."""
 
 DATASET_INFO = "dataset_info.json"
 FEATURES = "features.json"
 UNCOMMITTED_MANIFEST = ".manifest.json.incomplete"
-"""The manifest until all that it names is on the disk; it lies beside its place, so that one rename commits."""
+"""Name of the manifest until all files that it names are on the disk; one rename commits it."""
 _BESIDE_SHARDS = (MANIFEST, REJECTED, DATASET_INFO, FEATURES, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST)
 
 _SHARD = r"-.*\.tfrecord-\d{5}-of-\d{5}(\.index)?"
@@ -36,7 +36,7 @@ _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
 
 
 def check_name(name: str) -> str:
-    """The data set's name if TFDS accepts it too: lower case letters, digits and underscores.
+    """Return a data set's name if TFDS accepts it: lower case letters, digits and underscores.
 
     >>> check_name("cards")
     'cards'
@@ -49,14 +49,14 @@ def check_name(name: str) -> str:
 
 
 def check_version(version: str) -> str:
-    """The version if it is three numbers, as in 1.0.0."""
+    """Return a version if it has three numbers, as in 1.0.0; else raise UsageError."""
     if not _VERSION.fullmatch(version):
         raise UsageError(f"--version {version!r}: expected three numbers such as 1.0.0")
     return version
 
 
 def check_split(split: str) -> str:
-    """A split's name if it can stand in a file name; else UsageError."""
+    """Return a split's name if it can be part of a file name; else raise UsageError."""
     if not _SPLIT.fullmatch(split) or split == "all":
         raise UsageError(
             f"split {split!r}: expected letters, digits, '_' and '.', starting with a letter, "
@@ -66,7 +66,7 @@ def check_split(split: str) -> str:
 
 
 def shard_file(name: str, split: str, shard: int, shard_count: int) -> str:
-    """The file name of one shard.
+    """Return the file name of a shard.
 
     >>> shard_file("cards", "train", 3, 16)
     'cards-train.tfrecord-00003-of-00016'
@@ -75,12 +75,12 @@ def shard_file(name: str, split: str, shard: int, shard_count: int) -> str:
 
 
 def index_file(shard: str) -> str:
-    """The sidecar index beside a shard's file."""
+    """Return the file name of a shard's index."""
     return shard + ".index"
 
 
 def is_own_file(file: str, name: str) -> bool:
-    """Whether a conversion of the data set of that name wrote a file that is called so, whatever its options were.
+    """Return True if a conversion of the data set `name` may write a file of this name.
 
     >>> is_own_file("cards-train.tfrecord-00003-of-00016.index", "cards"), is_own_file("notes.txt", "cards")
     (True, False)
@@ -92,44 +92,28 @@ RUN_FILE = "run.json"
 CHECKPOINTS = "checkpoints"
 EXAMPLES = "examples"
 RUN_FORMAT = 1
+PLAN_FORMAT = 1
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
-    """The document of a run folder's run.json.
+    """Read run.json of a run's folder.
 
     Raises:
-        UsageError: there is none.
-        CorruptFileError: it cannot be read, or another version of halofeed made it.
+        UsageError: the file is missing.
+        CorruptFileError: it cannot be read, or another version of halofeed wrote it.
     """
-    file = Path(folder) / RUN_FILE
     try:
-        document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
+        return _read_document(
+            Path(folder) / RUN_FILE, "run", RUN_FORMAT, f"move {folder} away and train again"
+        )
     except FileNotFoundError:
         raise UsageError(
             f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"
         ) from None
-    except (OSError, ValueError) as error:
-        raise CorruptFileError(
-            f"{file}: cannot be read: {error}; move {folder} away and train again"
-        ) from error
-    try:
-        document = check_json_checksum(document)
-    except ValueError as error:
-        raise CorruptFileError(
-            f'{file}: {error}; put back what was changed, or remove its member "crc32c" to take it as it is'
-        ) from error
-    if not isinstance(document, dict) or document.get("format") != RUN_FORMAT:
-        raise CorruptFileError(
-            f"{file}: expected a run of format {RUN_FORMAT}; it was made by another version of halofeed"
-        )
-    return document
-
-
-PLAN_FORMAT = 1
 
 
 def plan_file(folder: str | Path) -> Path:
-    """Where the plan of a data set's version lies.
+    """Return the path of the plan for a data set's version.
 
     >>> plan_file("data/cards/1.0.0").name
     '1.0.0-plan.json'
@@ -139,21 +123,32 @@ def plan_file(folder: str | Path) -> Path:
 
 
 def read_plan(folder: str | Path) -> dict[str, Any] | None:
-    """The plan that was made for a data set's version; None where there is none.
+    """Read the plan for a data set's version; return None if there is none.
 
     Raises:
-        CorruptFileError: it cannot be read, or another version of halofeed made it.
+        CorruptFileError: it cannot be read, or another version of halofeed wrote it.
     """
-    file = plan_file(folder)
     try:
-        document = check_json_checksum(parse_json(read_regular(file, RUN_BYTES), RUN_VALUES))
+        return _read_document(plan_file(folder), "plan", PLAN_FORMAT, "plan again, or delete it")
     except FileNotFoundError:
         return None
+
+
+def _read_document(file: Path, kind: str, expected_format: int, fix: str) -> dict[str, Any]:
+    try:
+        document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError) as error:
-        raise CorruptFileError(f"{file}: cannot be read: {error}; plan again, or delete it") from error
-    if not isinstance(document, dict) or document.get("format") != PLAN_FORMAT:
+        raise CorruptFileError(f"{file}: cannot be read: {error}; {fix}") from error
+    try:
+        document = check_json_checksum(document)
+    except ValueError as error:
         raise CorruptFileError(
-            f"{file}: expected a plan of format {PLAN_FORMAT}; another version of halofeed made it; plan again, or "
-            "delete it"
+            f'{file}: {error}; undo the change, or remove its member "crc32c" to accept it'
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != expected_format:
+        raise CorruptFileError(
+            f"{file}: expected a {kind} of format {expected_format}; another version of halofeed wrote it; {fix}"
         )
     return document

@@ -1,4 +1,4 @@
-"""Which number identifies an example, and which shard that number falls into."""
+"""Ids of examples, and the shard of each id."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ID_LIMIT = 2**63
 SHARD_LIMIT = 2**32
 _CANONICAL_DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 _MASK = 2**64 - 1
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 def example_id(key: str | int, number: int = 0) -> int:
-    """The id of the example that the source calls `key`: an integer from 0 to 2**63 - 1.
+    """Return the id of an example: an integer from 0 to 2**63 - 1.
 
-    An integer in that range, or its plain decimal string, is itself; anything else is the first 63 bits of
-    the SHA-256 of its UTF-8 text. For the further records of one source, such as tiles, the text is the key, a zero
-    byte and the number. No key that a user gives holds a zero byte.
+    The id of an integer key in that range, or of its plain decimal string, is the integer. The id of any other key is
+    the first 63 bits of the SHA-256 of its UTF-8 text. For further records of one source, such as tiles, the text is
+    the key, a zero byte and the number. No key that a user gives contains a zero byte.
 
     Args:
-        key: of the source.
-        number: of the record among those of its source, from 0.
+        key: key of the source.
+        number: number of the record within its source, from 0.
 
     >>> example_id(408805), example_id("408805")
     (408805, 408805)
@@ -46,7 +46,7 @@ def example_id(key: str | int, number: int = 0) -> int:
 
 
 def mix(number: int) -> int:
-    """The SplitMix64 finalizer of a 64-bit number, a bijection (Steele, Lea, Flood, OOPSLA 2014).
+    """Return the SplitMix64 finalizer of a 64-bit number, a bijection (Steele, Lea, Flood, OOPSLA 2014).
 
     >>> hex(mix(0)), hex(mix(1))
     ('0xe220a8397b1dcdaf', '0x910a2dec89025cc1')
@@ -58,7 +58,7 @@ def mix(number: int) -> int:
 
 
 def shard_of(identity: int, shard_count: int) -> int:
-    """The shard, from 0 to shard_count - 1, that an example id belongs to.
+    """Return the shard of an example id, from 0 to shard_count - 1.
 
     >>> [shard_of(number, 4) for number in range(8)]
     [3, 2, 2, 0, 1, 1, 2, 1]
@@ -68,7 +68,7 @@ def shard_of(identity: int, shard_count: int) -> int:
 
 
 def shards_of(identities: npt.ArrayLike, shard_count: int) -> npt.NDArray[np.int64]:
-    """`shard_of` of many ids at once, int64 of the same shape."""
+    """Return `shard_of` for an array of ids, int64 of the same shape."""
     _check_shard_count(shard_count)
     mixed: Any = np.asarray(identities).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -84,14 +84,14 @@ def _check_shard_count(shard_count: int) -> None:
 
 
 def refuse_repeated(collected: array[int], list_keys: Callable[[], Iterable[tuple[str | int, str]]]) -> None:
-    """Refuse two sources with one id.
+    """Refuse two sources with the same id.
 
     Args:
-        collected: the ids of all sources; they are sorted in place.
-        list_keys: gives every (key, source name); called only where an id came twice.
+        collected: ids of all sources; this function sorts them in place.
+        list_keys: function that lists every (key, source name); it is called only if an id is repeated.
 
     Raises:
-        AnnotationsError: naming both sources of each id that came twice.
+        AnnotationsError: names the sources of each repeated id.
     """
     identities = np.frombuffer(collected, dtype=np.int64) if collected else np.zeros(0, np.int64)
     identities.sort()
@@ -106,7 +106,9 @@ def _describe_repeated(pairs: Iterable[tuple[str | int, str]], repeated: set[int
         identity = example_id(key)
         if identity in repeated:
             named.setdefault(identity, []).append(f"{source} (key {key!r})")
-    shown = [f"  id {identity}: {' and '.join(named[identity][:3])}" for identity in sorted(named)[:_SHOWN]]
-    more = [f"  and {len(named) - _SHOWN} more ids"] if len(named) > _SHOWN else []
+    shown = [
+        f"  id {identity}: {' and '.join(named[identity][:3])}" for identity in sorted(named)[:_MAX_SHOWN]
+    ]
+    more = [f"  and {len(named) - _MAX_SHOWN} more ids"] if len(named) > _MAX_SHOWN else []
     head = f"{len(named)} id(s) belong to more than one source; give each source a key of its own:"
     return "\n".join([head, *shown, *more])

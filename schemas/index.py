@@ -1,10 +1,13 @@
-"""What stands in the sidecar index beside each shard, and how it is written and read.
+"""Index file of a shard: the offset, checksum and id of each record, and what the shard was made from.
 
-A file is: 8 bytes of magic, uint64 length of the header, the header (JSON), the arrays one after the other
-(each at a multiple of 64 bytes, little-endian), uint32 CRC32C of all bytes before it, masked as in a TFRecord: bytes
-that end with their own plain CRC32C all have the same one, so that the manifest's of this file would tell no index from
-another. The header holds the fingerprint, inputs, statistics and rejects of the shard and each array's name, dtype,
-shape and place.
+    8 bytes    magic
+    uint64     length of the header
+    JSON       header: fingerprint, inputs, statistics, rejected inputs; name, dtype, shape and offset of each array
+    arrays     little-endian, each at a multiple of 64 bytes
+    uint32     CRC32C of all bytes before it, masked as in a TFRecord
+
+The last checksum is masked because the plain CRC32C of bytes that end with their own CRC32C is the same for all files.
+The manifest's checksum of this file could not distinguish two indexes then.
 """
 
 from __future__ import annotations
@@ -30,30 +33,31 @@ from halofeed.system.checksum import crc32c, mask_crc
 
 MAGIC = b"HALOIDX2"
 _EARLIER_MAGIC = b"HALOIDX1"
-"""Of indexes that do not say their records' checksums, so that nothing binds a shard to them."""
+"""Magic of indexes without the checksums of records, which nothing ties to their shard."""
 _ALIGNMENT = 64
 _INT64, _UINT32 = "<i8", "<u4"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShardIndex:
-    """Where each record of a shard lies, and what the shard was made from.
+    """Offset of each record of a shard, and what the shard was made from.
 
     Args:
-        offsets: int64 [record], where the record's frame begins.
-        lengths: int64 [record], bytes of data, without the frame.
-        checksums: uint32 [record], the CRC32C of the data, masked, as the record's last four bytes state it: they
-            bind each record to its index, and the manifest's checksum of the index binds that to the data set.
-        ids: int64 [record].
-        raw_starts: per raw key int64 [record], at which byte of the file its value begins.
-        raw_checksums: per raw key uint32 [record, block], the CRC32C of each 1 MiB block.
-        file_bytes, file_checksum: size and CRC32C of the shard's file.
-        fingerprint: what the shard was made from (recipe and inputs).
-        inputs: per source path the SHA-256 of its content; "" where it could not be read.
-        statistics: of its records.
-        rejected: one {source, split, stage, reason, detail} per input that was not written.
+        offsets: byte offset of each record's frame, int64 [record].
+        lengths: bytes of each record's data without the frame, int64 [record].
+        checksums: masked CRC32C of each record's data, uint32 [record], equal to the record's last four bytes. They tie
+            each record to its index, and the manifest's checksum of the index ties the index to the data set.
+        ids: id of each example, int64 [record].
+        raw_starts: per raw key, the byte of the file at which its value begins, int64 [record].
+        raw_checksums: per raw key, the CRC32C of each 1 MiB block, uint32 [record, block].
+        file_bytes: size of the shard's file.
+        file_checksum: CRC32C of the shard's file.
+        fingerprint: hash of the recipe and the inputs.
+        inputs: per source path, the SHA-256 of its content; "" for a source that could not be read.
+        statistics: statistics of its records.
+        rejected: {source, split, stage, reason, detail} of each input that was not converted.
 
-    Two indexes are equal where their `to_bytes` are.
+    Two indexes are equal if their `to_bytes` are equal.
     """
 
     offsets: NDArray[np.int64]
@@ -78,10 +82,10 @@ class ShardIndex:
     __hash__ = None  # type: ignore[assignment]
 
     def to_bytes(self) -> bytes:
-        """The index file's bytes; equal indexes give equal bytes.
+        """Return the bytes of the index file; equal indexes give equal bytes.
 
         Raises:
-            UsageError: they are more than may be read.
+            UsageError: the file would be larger than a reader accepts.
         """
         arrays: dict[str, tuple[NDArray[Any], str]] = {
             "offsets": (self.offsets, _INT64),
@@ -124,18 +128,21 @@ class ShardIndex:
     def from_bytes(cls, data: bytes, where: str, *, columns_only: bool = False) -> ShardIndex:
         """Parse an index file.
 
-        With `columns_only` inputs, statistics and rejects are left empty: they are most of the header, and of 10,000
-        records take 50 ms to parse.
+        Args:
+            data: bytes of the file.
+            where: name of the file, for messages.
+            columns_only: leave inputs, statistics and rejected inputs empty. They are most of the header; parsing
+                them takes 50 ms for 10,000 records.
 
         Raises:
-            CorruptFileError: names `where` and says how to fix it.
+            CorruptFileError: the message names `where` and a fix.
         """
         cure = "run the same `halofeed convert` with --overwrite to rebuild it"
         if len(data) > INDEX_BYTES:
             raise CorruptFileError(f"{where}: {len(data):,} bytes, and at most {INDEX_BYTES:,} are read")
         if data[: len(MAGIC)] == _EARLIER_MAGIC:
             raise CorruptFileError(
-                f"{where}: an index of an earlier version, which does not say its records' checksums; {cure}"
+                f"{where}: an index of an earlier version, without its records' checksums; {cure}"
             )
         if len(data) < len(MAGIC) + 12 or data[: len(MAGIC)] != MAGIC:
             raise CorruptFileError(
@@ -143,7 +150,7 @@ class ShardIndex:
             )
         if mask_crc(crc32c(memoryview(data)[:-4])) != struct.unpack("<I", data[-4:])[0]:
             raise CorruptFileError(f"{where}: the index's checksum is wrong; {cure}")
-        # What follows a right checksum was written so: by another version, or by another program.
+        # Wrong content with a right checksum comes from another version or another program.
         try:
             return cls._from_checked(data, columns_only)
         except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
@@ -158,7 +165,7 @@ class ShardIndex:
         text = data[start:base]
         header: dict[str, Any] = {}
         if columns_only:
-            # Members are sorted by name: what stands before the inputs is where the columns are.
+            # Members are sorted by name, so the arrays and the file's size come before the inputs.
             before, found, _ = text.partition(b',"inputs":')
             text = before + b"}" if found else text
             header = {"inputs": {}, "statistics": {}, "rejected": []}
@@ -200,24 +207,22 @@ class ShardIndex:
         return index
 
     def _check_bounds(self) -> None:
-        """ValueError where a record lies outside of its shard, or a raw value outside of its record."""
+        """Raise ValueError if a record is outside its shard, or a raw value outside its record."""
         if not 0 <= self.file_bytes < 1 << 63 or not 0 <= self.file_checksum < 1 << 32:
             raise ValueError(f"a shard of {self.file_bytes} bytes with the checksum {self.file_checksum}")
         first = self.offsets + HEADER_BYTES
-        # Compared so that no sum passes 63 bits.
+        # These comparisons keep every sum below 2**63.
         inside = (self.offsets >= 0) & (self.offsets <= self.file_bytes) & (self.lengths >= 0)
         inside &= self.lengths <= np.minimum(self.file_bytes - FOOTER_BYTES - first, MAX_EXAMPLE_BYTES)
         for starts in self.raw_starts.values():
             inside &= (starts >= first) & (starts - first <= self.lengths)
         if not inside.all():
-            raise ValueError(
-                f"record {np.argmin(inside)} lies outside of the shard's {self.file_bytes} bytes"
-            )
+            raise ValueError(f"record {np.argmin(inside)} is outside the shard's {self.file_bytes} bytes")
         if (self.ids < 0).any():
             raise ValueError(f"record {np.argmax(self.ids < 0)} has a negative id")
 
     def _check_texts(self) -> None:
-        """ValueError where the header's other members are not of their kinds."""
+        """Raise ValueError if other members of the header have wrong types."""
         texts: list[Any] = [self.fingerprint, *self.inputs.values()]
         for entry in self.rejected:
             texts += entry.values()

@@ -1,4 +1,4 @@
-"""What are the features of a record called in its tf.train.Example?"""
+"""Keys of a record's features in tf.train.Example."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ OBJECT_FLAGS = {
     "difficult": OBJECT_DIFFICULT,
     "truncated": OBJECT_TRUNCATED,
 }
-"""The key of each flag of a box that every record holds, by the name of the flag."""
+"""Key of each flag that every box has, by the flag's name."""
 OBJECT_OCCLUDED = "image/object/occluded"
 OBJECT_GROUP_OF = "image/object/group_of"
 OBJECT_VIEW = "image/object/view"
 OBJECT_MASK = "image/object/mask"
 OBJECT_KEYPOINT = "image/object/keypoint"
-"""Where a box's keypoints begin: each of their features has a key below it."""
+"""Prefix of the keys of a box's keypoints."""

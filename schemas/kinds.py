@@ -1,4 +1,4 @@
-"""Which kinds of image there are: picture, volume, clip. A new one is one entry of `KINDS`."""
+"""Kinds of image: picture, volume and clip. A new kind is one entry of `KINDS`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _VOXELS = ("uint8", "uint16", "int16", "float32", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
-    """What records of one kind have in common, whatever their task.
+    """Properties of all records of one kind, whatever their task.
 
     Args:
-        name: as manifests have it.
-        axes: of the image, without the channel.
-        stored: the dtypes that each encoding of the image may have.
-        channels: the numbers of channels that each encoding may have; None: any.
-        origin: from the image's shape, without the channel, to the fields that say where a record came from.
-        pads_around: whether a batch shows the padding on all sides as it is stored; else it is added at the end of the
-            last axes, after augmentation.
+        name: name in manifests.
+        axes: axes of the image without the channel.
+        stored: allowed dtypes of each encoding of the image.
+        channels: allowed numbers of channels of each encoding; None allows any.
+        origin: function from the image's shape, without the channel, to the fields that describe where a record came
+            from.
+        pads_around: True if the stored image has padding on all sides; else the loader adds it at the end of the last
+            axes after augmentation.
     """
 
     name: str
@@ -35,10 +36,10 @@ class Kind:
     pads_around: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return kind_of, ((*self.axes, "channel"),)  # `origin` may be a lambda, which is not pickled
+        return kind_of, ((*self.axes, "channel"),)  # `origin` may be a lambda, which cannot be pickled
 
     def image_problem(self, image: Field) -> str:
-        """What is wrong with the field of the image itself, "" where nothing is."""
+        """Return the problem of the image's field, or ""."""
         if image.encoding not in self.stored:
             first, *others = self.stored
             expected = f"{first}, or as {' or '.join(others)}" if others else first
@@ -52,12 +53,18 @@ class Kind:
         return ""
 
 
-def value(
+def value_field(
     name: str, key: str, dtype: str, shape: Shape = (), axes: tuple[str, ...] = (), **more: Any
 ) -> Field:
-    """The field of one key: a number, or as many as a shape says, coordinates or rows and columns unless named.
+    """Return an optional field of one key with the encoding "value".
 
-    It is optional, and of the encoding "value", unless `more` members of a `Field` say otherwise.
+    Args:
+        name: name of the field.
+        key: key in tf.train.Example.
+        dtype: dtype of the field.
+        shape: shape of the field; () is a single number.
+        axes: names of the axes; default: coordinate for one axis, row and column for two.
+        **more: further members of `Field`, which override the defaults.
     """
     how: dict[str, Any] = {"encoding": "value", "optional": True, **more}
     axes = axes or ((), ("coordinate",), ("row", "column"))[len(shape)]
@@ -72,48 +79,50 @@ _NAMES = (
 
 _PICTURE_ORIGIN = (
     *_NAMES,
-    value("unpadded_height", keys.UNPADDED_HEIGHT, "int32"),
-    value("unpadded_width", keys.UNPADDED_WIDTH, "int32"),
-    value("source_height", keys.SOURCE_HEIGHT, "int32"),
-    value("source_width", keys.SOURCE_WIDTH, "int32"),
-    value("transform", keys.TRANSFORM, "float32", (2, 3)),
+    value_field("unpadded_height", keys.UNPADDED_HEIGHT, "int32"),
+    value_field("unpadded_width", keys.UNPADDED_WIDTH, "int32"),
+    value_field("source_height", keys.SOURCE_HEIGHT, "int32"),
+    value_field("source_width", keys.SOURCE_WIDTH, "int32"),
+    value_field("transform", keys.TRANSFORM, "float32", (2, 3)),
 )
-"""Where a record came from. The unpadded size is the picture's before padding to the static shape.
+"""Origin of a picture's record. The unpadded size is the picture's size before padding to the static shape.
 
 `transform` maps stored pixels to source pixels: [y_source, x_source] = transform @ [y, x, 1], in continuous
 coordinates whose origin is the corner of the first pixel."""
 
-_EXTENT = value("extent", keys.EXTENT, "int32", (2, 3))
+_EXTENT = value_field("extent", keys.EXTENT, "int32", (2, 3))
 _VOLUME_ORIGIN = (
     *_NAMES,
-    value("spacing_mm", keys.SPACING_MM, "float32", (3,)),
-    value("affine", keys.AFFINE, "float32", (4, 4)),
-    value("source_affine", keys.SOURCE_AFFINE, "float32", (4, 4)),
-    value("source_shape", keys.SOURCE_SHAPE, "int32", (3,)),
+    value_field("spacing_mm", keys.SPACING_MM, "float32", (3,)),
+    value_field("affine", keys.AFFINE, "float32", (4, 4)),
+    value_field("source_affine", keys.SOURCE_AFFINE, "float32", (4, 4)),
+    value_field("source_shape", keys.SOURCE_SHAPE, "int32", (3,)),
     _EXTENT,
-    value("tile", keys.TILE, "int32"),
-    value("tile_origin", keys.TILE_ORIGIN, "int32", (3,)),
+    value_field("tile", keys.TILE, "int32"),
+    value_field("tile_origin", keys.TILE_ORIGIN, "int32", (3,)),
 )
-"""Where the record of a volume came from; triples are depth, height, width.
+"""Origin of a volume's record; triples are depth, height, width.
 
 `affine` maps stored voxels to the patient: [x, y, z, 1] = affine @ [depth, height, width, 1], in millimeters to the
-right, to anterior and to superior (RAS+, as NIfTI has it), from the center of the first voxel. `source_affine` does
-so for the voxels of the source as its file lists them, the slowest index first: of a NIfTI array [i, j, k] it
-takes [k, j, i, 1]. So source voxel = inverse(source_affine) @ affine @ stored voxel. `extent` is the first voxel
-that shows the scan, and the one after the last, along each axis; the rest is padding. `tile` counts the patches of a
-scan from 0 and `tile_origin` is where the patch begins on the grid of the whole resampled scan. Where each scan has a
-scale of its own there are `intensity_scale` and `intensity_offset` too, one a channel: a source's value is
-scale · stored + offset, but for what a window cut off."""
+right, to anterior and to superior (RAS+, as in NIfTI), from the center of the first voxel. `source_affine` does the
+same for the voxels of the source in the order of its file, the slowest index first: for a NIfTI array [i, j, k] it
+takes [k, j, i, 1]. So source voxel = inverse(source_affine) @ affine @ stored voxel.
+
+`extent` is the first voxel that shows the scan, and the one after the last, along each axis; the rest is padding.
+`tile` is the number of a tile of the scan, from 0, and `tile_origin` is its first voxel on the grid of the complete
+resampled scan. If each scan has its own scale, `intensity_scale` and `intensity_offset` hold it per channel: a source's
+value is scale · stored + offset, unless a window has clipped it."""
 
 
 def _clip_origin(shape: Shape) -> tuple[Field, ...]:
-    """Of each frame as of a picture; `times_s` is when each is shown, in seconds from the source's first frame.
+    """Return the origin fields of a clip: those of a picture for its frames, and `times_s`, `tile` and `extent`.
 
-    -1 of a folder of frames whose rate nobody said. `tile` counts the records of a source from 0; `extent` is as of
-    volumes: frames that repeat the last one of a short clip are padding.
+    `times_s` is the time of each frame in seconds from the source's first frame, or -1 for a folder of frames without
+    a known rate. `tile` is the number of a record of its source, from 0. `extent` is as for volumes: frames that repeat
+    the last frame of a short clip are padding.
     """
-    times = value("times_s", keys.TIMES_S, "float32", shape[:1], ("frame",))
-    return (*_PICTURE_ORIGIN, times, value("tile", keys.TILE, "int32"), _EXTENT)
+    times = value_field("times_s", keys.TIMES_S, "float32", shape[:1], ("frame",))
+    return (*_PICTURE_ORIGIN, times, value_field("tile", keys.TILE, "int32"), _EXTENT)
 
 
 KINDS = {
@@ -148,11 +157,11 @@ KINDS = {
 
 
 EARLY_KINDS = {3: "picture", 4: "volume"}
-"""By the rank of the image with its channels: of runs that name no kind."""
+"""Kind of the runs of early versions, which name none, by the rank of the image with its channels."""
 
 
 def kind_of(axes: Sequence[str]) -> Kind | None:
-    """The kind of image that has these axes, the channel last; None where there is none.
+    """Return the kind of image with these axes, the channel last; None if there is none.
 
     >>> kind_of(("depth", "height", "width", "channel")).name
     'volume'
@@ -163,19 +172,19 @@ def kind_of(axes: Sequence[str]) -> Kind | None:
 _EARLIER_NAMES = {"store": "dtype", "kernel": "interpolation"}
 
 
-def in_todays_names(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe as JSON with today's name of each option, whichever version wrote it.
+def with_current_option_names(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the names of options in a recipe's JSON form of any version by today's names.
 
-    `kernel` was of pictures and clips, beside volumes' `interpolation`; each recipe held both.
+    Recipes of early versions had `kernel` for pictures and clips, and `interpolation` for volumes.
 
-    >>> in_todays_names({"depth": None, "kernel": "tf2-area", "interpolation": "linear", "store": "uint8"})
+    >>> with_current_option_names({"depth": None, "kernel": "tf2-area", "interpolation": "linear", "store": "uint8"})
     {'depth': None, 'interpolation': 'tf2-area', 'dtype': 'uint8'}
-    >>> in_todays_names({"depth": 32, "kernel": "antialias", "interpolation": "cubic"})
+    >>> with_current_option_names({"depth": 32, "kernel": "antialias", "interpolation": "cubic"})
     {'depth': 32, 'interpolation': 'cubic'}
     """
-    idle = "kernel" if recipe.get("depth") is not None else "interpolation"
+    unused = "kernel" if recipe.get("depth") is not None else "interpolation"
     return {
         _EARLIER_NAMES.get(name, name): value
         for name, value in recipe.items()
-        if name != idle or "kernel" not in recipe
+        if name != unused or "kernel" not in recipe
     }

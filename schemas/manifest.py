@@ -1,4 +1,4 @@
-"""What a converted data set says of itself: the manifest, its JSON form, and every problem in one."""
+"""Manifest of a converted data set: its JSON form, and a reader that reports all problems at once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from halofeed.errors import ManifestError, UsageError
 from halofeed.schemas import files, limits
 from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
-from halofeed.schemas.kinds import Kind, in_todays_names, kind_of
+from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.atomic_files import read_regular
 
 FORMAT_VERSION = 1
-_MOST_NAMED = 8
+_MAX_VERSIONS_NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One TFRecord file: its name, record count, size and CRC32C, and the size and CRC32C of its index."""
+    """TFRecord file: its name, record count, size and CRC32C, and the size and CRC32C of its index."""
 
     file: str
     records: int
@@ -39,35 +39,36 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The shards of one split in order, and the statistics of its records."""
+    """Shards of one split in order, and the statistics of its records."""
 
     shards: tuple[Shard, ...]
     statistics: Statistics
 
     @property
     def records(self) -> int:
-        """Records of all shards together."""
+        """Number of records in all shards."""
         return sum(shard.records for shard in self.shards)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything that a reader needs to know before it opens a shard.
+    """Everything that a reader needs before it opens a shard.
 
     Args:
-        name, version: as in the folder's path.
+        name: name of the data set, as in the folder's path.
+        version: version of the data set, as in the folder's path.
         task: a key of `halofeed.schemas.tasks.TASKS`.
-        fields: every array of a record.
+        fields: all arrays of a record.
         labels: class name by label id.
-        recipe: the resolved options of the conversion, as plain JSON values; so are `inputs`.
-        inputs: the source listing's fingerprint and count, to tell whether the source changed since. Where the source
-            lies is nowhere in a data set, so that it has the same bytes wherever that is, see
-            `halofeed.pipelines.source_registry`; those of early versions name a path, which is never opened.
-        splits: in the order of their names.
-        rejected: inputs that were not written, counted by "stage: reason".
+        recipe: resolved options of the conversion, as plain JSON values.
+        inputs: fingerprint and count of the source's listing, as plain JSON values; they show whether the source has
+            changed. A data set does not contain the path of its source, so its bytes do not depend on that path, see
+            `halofeed.pipelines.source_registry`. Early versions wrote a path, which is never opened.
+        splits: splits in the order of their names.
+        rejected: number of rejected inputs by "stage: reason".
         software: version by program.
-        ignore_label: segmentation: the value of a label where nothing is known, which is no class; None: there is none.
-        format_version: of this document.
+        ignore_label: segmentation: label value of unknown pixels or voxels, which is no class; None if there is none.
+        format_version: version of the document's format.
     """
 
     name: str
@@ -85,7 +86,7 @@ class Manifest:
 
     @property
     def kind(self) -> Kind:
-        """Of the images: picture, volume or clip."""
+        """Kind of the images: picture, volume or clip."""
         image = self.field("image")
         kind = kind_of(image.axes)
         if kind is None:
@@ -93,20 +94,20 @@ class Manifest:
         return kind
 
     def field(self, name: str) -> Field:
-        """The field of that name; UsageError that lists the known ones."""
+        """Return the field of this name; UsageError lists the known ones."""
         for field in self.fields:
             if field.name == name:
                 return field
         raise UsageError(f"no field {name!r} in {self.name}; known: {', '.join(f.name for f in self.fields)}")
 
     def split(self, name: str) -> Split:
-        """The split of that name; UsageError that lists the known ones."""
+        """Return the split of this name; UsageError lists the known ones."""
         if name not in self.splits:
             raise UsageError(f"no split {name!r} in {self.name}; known: {', '.join(self.splits)}")
         return self.splits[name]
 
     def to_json(self) -> str:
-        """The document's text, its own checksum included; equal manifests give equal bytes."""
+        """Return the document's text with its own checksum; equal manifests give equal bytes."""
         document = {
             "format_version": self.format_version,
             "name": self.name,
@@ -128,7 +129,7 @@ class Manifest:
             "rejected": dict(sorted(self.rejected.items())),
             "software": dict(sorted(self.software.items())),
         }
-        if self.ignore_label is not None:  # documents of sets without one stay as they were
+        if self.ignore_label is not None:  # keeps the bytes of data sets without one
             document["ignore_label"] = self.ignore_label
         document["crc32c"] = checksum_of(document)
         return _text(document)
@@ -138,7 +139,7 @@ class Manifest:
         """Read a document.
 
         Raises:
-            ManifestError: with every problem and its path in the document.
+            ManifestError: lists every problem with its path in the document.
         """
         if len(text) > limits.MANIFEST_BYTES:
             problem = f"expected at most {limits.MANIFEST_BYTES:,} bytes, got {len(text):,}"
@@ -151,7 +152,7 @@ class Manifest:
 
 
 def _in_order(value: Any) -> Any:
-    """A JSON value with every object's members in the order of their names, whole numbers by size."""
+    """Sort the members of every object in a JSON value by name, integers by value."""
     if isinstance(value, Mapping):
         ordered = sorted(value, key=lambda name: (0, len(name), name) if name.isdecimal() else (1, 0, name))
         return {name: _in_order(value[name]) for name in ordered}
@@ -160,17 +161,17 @@ def _in_order(value: Any) -> Any:
 
 def _text(document: Any) -> str:
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    # A file name that is not UTF-8 reaches Python as lone surrogates, which only an escape can carry.
+    # Python represents a file name that is not UTF-8 by lone surrogates, which JSON can only hold as escapes.
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def manifest_text(data: bytes) -> str:
-    """A manifest's document in the form in which manifests are written, whichever version wrote it."""
+    """Return a manifest of any version in the form in which this version writes manifests."""
     return _text(parse_json(data, limits.MANIFEST_VALUES))
 
 
 def is_intact(text: bytes) -> bool:
-    """Whether a manifest's bytes are as some version of halofeed wrote them, by its own checksum.
+    """Return True if a manifest's own checksum matches, so that some version of halofeed wrote its bytes.
 
     >>> is_intact(b"")
     False
@@ -183,46 +184,46 @@ def is_intact(text: bytes) -> bool:
 
 
 _LABEL_ID = re.compile("0|[1-9][0-9]{0,17}")
-_KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
-_KINDS |= {list: "a list", dict: "an object"}
+_TYPE_NAMES: dict[type, str] = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+_TYPE_NAMES |= {list: "a list", dict: "an object"}
 
 
 class _Reader:
-    """Reads a document and gathers its problems, so that all of them are reported at once, but for ever more."""
+    """Reader of a document that collects up to `limits.PROBLEMS` problems and reports them together."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.problems: list[tuple[str, str]] = []
 
     def add(self, path: str, problem: str) -> None:
-        """Keep a problem; ManifestError where there are too many."""
+        """Add a problem; raise ManifestError if there are too many."""
         self.problems.append((f"{path:.200}", f"{problem:.2000}"))
         if len(self.problems) >= limits.PROBLEMS:
             raise ManifestError(self.where, self.problems)
 
     def add_all(self, problems: Iterable[tuple[str, str]]) -> None:
-        """Keep several."""
+        """Add several problems."""
         for path, problem in problems:
             self.add(path, problem)
 
     def item(self, document: Mapping[str, Any], key: str, kind: type, path: str = "") -> Any:
-        """document[key] if it is a `kind`; else an empty `kind` and a problem."""
+        """Return document[key] if it has the type `kind`; else add a problem and return an empty value."""
         full = f"{path}.{key}" if path else key
         if key not in document:
-            self.add(full, f"expected {_KINDS[kind]}, it is missing")
+            self.add(full, f"expected {_TYPE_NAMES[kind]}, it is missing")
         elif not isinstance(document[key], kind) or (kind is int and isinstance(document[key], bool)):
-            self.add(full, f"expected {_KINDS[kind]}, got {document[key]!r:.60}")
+            self.add(full, f"expected {_TYPE_NAMES[kind]}, got {document[key]!r:.60}")
         else:
             return document[key]
         return kind()
 
     def count(self, document: Mapping[str, Any], key: str, path: str) -> int:
-        """document[key] if it is an integer from 0 to 2**63 - 1, of a checksum to 2**32 - 1."""
+        """Return document[key] if it is an integer from 0 to 2**63 - 1, or 2**32 - 1 for a checksum."""
         value = int(self.item(document, key, int, path))
         return self.in_range(value, f"{path}.{key}", 32 if key.endswith("crc32c") else 63)
 
     def in_range(self, value: int, path: str, bits: int) -> int:
-        """The value; a problem and 0 if it is negative or needs more bits."""
+        """Return the value; add a problem and return 0 if it is negative or needs more bits."""
         if 0 <= value < 1 << bits:
             return value
         self.add(path, f"expected 0 to 2**{bits} - 1, got {value!r:.60}")
@@ -231,23 +232,23 @@ class _Reader:
     def items(
         self, document: Mapping[str, Any], key: str, kinds: tuple[type, ...], path: str
     ) -> tuple[Any, ...]:
-        """document[key] if it is a list of such values."""
+        """Return the values of the list document[key] that have one of the types; add a problem for each other one."""
         found = self.item(document, key, list, path)
         for number, value in enumerate(found):
             if type(value) not in kinds:
-                self.add(f"{path}.{key}[{number}]", f"expected {_KINDS[kinds[-1]]}, got {value!r:.60}")
+                self.add(f"{path}.{key}[{number}]", f"expected {_TYPE_NAMES[kinds[-1]]}, got {value!r:.60}")
         return tuple(value for value in found if type(value) in kinds)
 
     def values(self, document: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
-        """document[key] if it is an object; those of its members that are such values."""
+        """Return the members of the object document[key] that have the type; add a problem for each other one."""
         found = self.item(document, key, dict)
         for name, value in found.items():
             if type(value) is not kind:
-                self.add(f"{key}.{name}", f"expected {_KINDS[kind]}, got {value!r:.60}")
+                self.add(f"{key}.{name}", f"expected {_TYPE_NAMES[kind]}, got {value!r:.60}")
         return {name: value for name, value in found.items() if type(value) is kind}
 
     def checked(self, check: Callable[[str], str], value: str, path: str) -> str:
-        """The value; a problem if `check` refuses it."""
+        """Return the value; add a problem if `check` refuses it."""
         try:
             return check(value)
         except UsageError as error:
@@ -276,7 +277,7 @@ class _Reader:
             "task": task,
             "fields": self.fields(self.item(document, "fields", list)),
             "labels": self.labels(self.item(document, "labels", dict)),
-            "recipe": in_todays_names(self.item(document, "recipe", dict)),
+            "recipe": with_current_option_names(self.item(document, "recipe", dict)),
             "inputs": self.item(document, "inputs", dict),
             "splits": {
                 split: self.split(document["splits"][split], f"splits.{split}", name, split)
@@ -294,7 +295,7 @@ class _Reader:
         self.add_all((key, "unknown") for key in document if key not in known)
         manifest = Manifest(**read)
         if not self.problems:
-            self.agreement(manifest, document)
+            self.check_agreement(manifest, document)
         checksum = self.item(document, "crc32c", int)
         if not self.problems and checksum != checksum_of(document):
             problem = (
@@ -305,8 +306,8 @@ class _Reader:
             raise ManifestError(self.where, self.problems)
         return manifest
 
-    def agreement(self, manifest: Manifest, document: Mapping[str, Any]) -> None:
-        """What members that are sound by themselves must be to each other; sets of early versions name no kind."""
+    def check_agreement(self, manifest: Manifest, document: Mapping[str, Any]) -> None:
+        """Add a problem for each contradiction between members; documents of early versions have no kind."""
         labels, splits, rejected = manifest.labels, manifest.splits, manifest.rejected
         self.add_all(field_problems(manifest.task, manifest.fields, labels))
         if (ignored := manifest.ignore_label) is not None:
@@ -391,20 +392,20 @@ class _Reader:
         shards = []
         documents = self.item(document, "shards", list, path)
         for number, shard in enumerate(documents):
-            place = f"{path}.shards[{number}]"
+            shard_path = f"{path}.shards[{number}]"
             if not isinstance(shard, dict):
-                self.add(place, f"expected an object, got {shard!r:.60}")
+                self.add(shard_path, f"expected an object, got {shard!r:.60}")
                 continue
             counts = {
-                key: self.count(shard, key, place) for key in Shard.__dataclass_fields__ if key != "file"
+                key: self.count(shard, key, shard_path) for key in Shard.__dataclass_fields__ if key != "file"
             }
             expected = files.shard_file(name, split_name, number, len(documents))
-            file = self.item(shard, "file", str, place)
+            file = self.item(shard, "file", str, shard_path)
             if file != expected:
-                self.add(f"{place}.file", f"expected {expected!r}, got {file!r:.200}")
+                self.add(f"{shard_path}.file", f"expected {expected!r}, got {file!r:.200}")
             if counts["records"] * (HEADER_BYTES + FOOTER_BYTES) > counts["bytes"]:
                 problem = f"{counts['bytes']:,} bytes hold no {counts['records']:,} records"
-                self.add(f"{place}.records", problem)
+                self.add(f"{shard_path}.records", problem)
             shards.append(Shard(file=file, **counts))
         counted = self.item(document, "statistics", dict, path)
         problems = list(statistics_problems(counted, f"{path}.statistics"))
@@ -418,11 +419,11 @@ class _Reader:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """The manifest of the converted data set in a folder of this machine.
+    """Read the manifest of a data set in a folder of this machine.
 
     Raises:
-        UsageError: there is no such folder, or none that holds a data set; it names the versions that are below.
-        ManifestError: the conversion has not finished, the document cannot be read, or it is wrong.
+        UsageError: the folder is missing or is no data set; the message names versions in its subfolders.
+        ManifestError: the conversion has not finished, or the document cannot be read or is wrong.
     """
     folder = Path(path)
     if "://" in os.fspath(path):
@@ -440,8 +441,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             for level in ("[!.]*", "*/[!.]*")
             for entry in folder.glob(f"{level}/{files.MANIFEST}")
         ):
-            listed = ", ".join(map(str, found[:_MOST_NAMED]))
-            more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+            listed = ", ".join(map(str, found[:_MAX_VERSIONS_NAMED]))
+            more = f" and {len(found) - _MAX_VERSIONS_NAMED} more" if len(found) > _MAX_VERSIONS_NAMED else ""
             raise UsageError(f"{folder}: holds versions, not a data set; name one: {listed}{more}") from error
         if any(folder.glob("*.tfrecord-*")) or (folder / files.TEMPORARY_FOLDER).exists():
             cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"

@@ -1,7 +1,7 @@
-"""Which part of each tensor goes to which core, and which partitions are refused?
+"""Spatial partitions: the part of each tensor that each core gets, and the rules for valid partitions.
 
-A replica is a group of cores that share one part of the batch; within a replica each tensor is split by
-`dims`, the number of parts along each axis, row-major over the logical cores 0..n-1:
+A replica is a group of cores that share one part of the batch. Within a replica each tensor is split by `dims`, the
+number of parts along each axis, row-major over the logical cores 0..n-1:
 
     mesh axes      replica | core0 core1 core2         every core axis has size 2
     [1, 4, 2, 1]   batch over replica, height over (core0, core1), width over core2
@@ -33,17 +33,17 @@ _AXES = {4: ("batch", "height", "width", "channel"), 5: ("batch", "depth", "heig
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """How many cores share one part of the batch, and how each tensor of a batch is split over them.
+    """Number of cores that share one part of the batch, and the split of each tensor over them.
 
     Args:
         cores_per_replica: 1, 2, 4, ..., 128.
-        dims: parts along each axis, batch first, by the tensor's key. None is a whole copy on every core, and
-            so is a key that is not named. A product of 1, such as [1] or [1, 1, 1, 1], meant "core 0 alone"
-            to the TPU infeed; one program over all cores has no such placement, so it too is a whole copy.
-        inputs: the (features, labels) of `from_tpu_config`, kept for `check_inputs`.
+        dims: parts along each axis, batch first, by the tensor's key. None is a complete copy on every core, and so is
+            a missing key. A product of 1, such as [1] or [1, 1, 1, 1], meant "core 0 alone" to the TPU infeed. One
+            program over all cores has no such placement, so it is a complete copy too.
+        inputs: the (features, labels) of `from_tpu_config`, for `check_inputs`.
 
     Raises:
-        PartitionError: (a ValueError) if a rule is broken; the message names the entry and the cure.
+        PartitionError: (a ValueError) if a rule is broken; the message names the entry and a fix.
 
     >>> Partition(cores_per_replica=4, dims={"image": [1, 4, 1, 1]})
     Partition(cores_per_replica=4, dims={'image': (1, 4, 1, 1)})
@@ -59,7 +59,7 @@ class Partition:
             raise PartitionError(
                 f"cores_per_replica: expected one of {', '.join(map(str, CORES_PER_REPLICA))}, got {cores!r}"
             )
-        object.__setattr__(self, "cores_per_replica", int(cores))  # NumPy's integers know no bit_length
+        object.__setattr__(self, "cores_per_replica", int(cores))  # NumPy's integers have no bit_length
         if not isinstance(self.dims, Mapping):
             raise PartitionError(
                 f"dims: expected a dictionary from key to dims, got {self.dims!r}; write "
@@ -72,7 +72,7 @@ class Partition:
         )
 
     def __str__(self) -> str:
-        """The form that `parse` reads.
+        """Return the form that `parse` reads.
 
         >>> print(Partition(cores_per_replica=4, dims={"image": [1, 2, 2, 1], "label": None}))
         image=1,2,2,1;label=none
@@ -84,7 +84,7 @@ class Partition:
 
     @classmethod
     def parse(cls, text: str | Iterable[str], *, cores_per_replica: int) -> Partition:
-        """Read the command line's form: `image=1,4,1,1`, several parted by `;` or given one by one.
+        """Read the command line's form: `image=1,4,1,1`, several separated by `;` or as a list.
 
         >>> Partition.parse(["image=1,4,1,1", "label=1,4,1"], cores_per_replica=4).dims
         {'image': (1, 4, 1, 1), 'label': (1, 4, 1)}
@@ -119,17 +119,17 @@ class Partition:
         input_partition_dims: Sequence[object] | None = None,
         per_host_input_for_training: object = True,
     ) -> Partition:
-        """Take the arguments of TPUConfig as they are, with its names, defaults and refusals.
+        """Accept the arguments of TPUConfig with its names, defaults and checks.
 
         Args:
             num_cores_per_replica: required with `input_partition_dims`.
             input_partition_dims: [features] or [features, labels]; each is the dims of the one tensor, or a
                 dictionary from key to dims. Dims of one feature tensor are those of `image`, dims of one
-                label tensor those of `label`. Missing or None labels are whole on every core.
+                label tensor those of `label`. Missing or None labels are copied to every core.
             per_host_input_for_training: must be PER_HOST_V2 (the name, the enumeration's member or 3).
 
         Raises:
-            PartitionError: as TPUConfig's ValueError.
+            PartitionError: where TPUConfig raises ValueError.
 
         >>> Partition.from_tpu_config(num_cores_per_replica=4, per_host_input_for_training="PER_HOST_V2",
         ...                           input_partition_dims=[{"image": [1, 4, 1, 1]}, None])
@@ -179,7 +179,7 @@ class Partition:
         return cls(cores_per_replica=num_cores_per_replica, dims=named, inputs=trees)
 
     def replicas(self, device_count: int) -> int:
-        """How many replicas a system holds; PartitionError if the cores do not fit or divide it.
+        """Return the number of replicas of a system; PartitionError if its cores do not divide into replicas.
 
         >>> Partition(cores_per_replica=4).replicas(8)
         2
@@ -199,14 +199,14 @@ class Partition:
         return device_count // cores
 
     def resolve(self, shapes: Mapping[str, Shape], *, replicas: int = 1) -> dict[str, Dims]:
-        """Check the partition against a batch and say how each of its tensors is split.
+        """Check the partition against a batch and return the split of each tensor.
 
         Args:
-            shapes: the global batch's shapes by key, batch axis first.
-            replicas: over how many replicas the batch is spread.
+            shapes: shapes of the global batch by key, batch axis first.
+            replicas: number of replicas that share the batch.
 
         Returns:
-            Dims for every key of `shapes`; None where the tensor is whole on every core of its replica.
+            Dims for every key of `shapes`; None where every core of the replica has a complete copy.
 
         Raises:
             PartitionError: an unknown key, an axis of unknown size, a wrong rank, or a size that does
@@ -232,12 +232,17 @@ class Partition:
         *,
         replicas: int = 1,
     ) -> None:
-        """Check `from_tpu_config`'s structure against a first batch's, exactly as TPUEstimator did.
+        """Check the structure of `from_tpu_config` against the first batch, exactly as TPUEstimator did.
 
-        Stricter than `resolve`: one tensor or a dictionary as in `input_partition_dims`, with the same keys.
+        It is stricter than `resolve`: one tensor or a dictionary as in `input_partition_dims`, with the same keys.
+
+        Args:
+            features: shape of the only feature, or shapes of the features by key.
+            labels: the same for the labels; None if there are none.
+            replicas: number of replicas that share the batch.
 
         Raises:
-            PartitionError: a structure or keys that differ, and what `resolve` raises.
+            PartitionError: the structure or the keys differ, or `resolve` raises it.
         """
         expected = self.inputs or (dict(self.dims), None)  # type: ignore[arg-type]
         for which, shapes, tree in zip(("features", "labels"), (features, labels), expected, strict=True):
@@ -301,7 +306,7 @@ class Partition:
 
 
 def nearest(size: int, divisor: int) -> tuple[int, ...]:
-    """The nearest positive sizes below and above `size` that divide by `divisor`.
+    """Return the nearest positive multiples of `divisor` below and above `size`.
 
     >>> nearest(250, 8), nearest(3, 8), nearest(16, 8)
     ((248, 256), (8,), (16,))
@@ -313,16 +318,16 @@ def nearest(size: int, divisor: int) -> tuple[int, ...]:
 def splits_that_divide(
     shape: Sequence[int], cores: Sequence[int] = (2, 4, 8, 16), axes: Sequence[int] | None = None
 ) -> dict[int, list[tuple[int, ...]]]:
-    """Every way to split a tensor over some numbers of cores so that each core gets the same shape.
+    """List the ways to split a tensor over some numbers of cores so that each core gets the same shape.
 
     Args:
         shape: sizes, e.g. (height, width), (depth, height, width) or (batch, height, width, channel).
-        cores: the numbers of cores to try.
-        axes: which axes may be split; all of them by default. Name the spatial ones if `shape` has others.
+        cores: numbers of cores to try.
+        axes: axes that may be split; default: all. Name the spatial ones if `shape` has others.
 
     Returns:
-        For each number of cores its splits, as long as `shape`, those with the least halo surface first;
-        an empty list where none divides.
+        For each number of cores its splits, one entry per axis, those with the smallest halo surface first; an empty
+        list where none divides.
 
     >>> splits_that_divide((640, 480), cores=(4,))
     {4: [(2, 2), (4, 1), (1, 4)]}
@@ -347,7 +352,7 @@ def splits_that_divide(
 
 
 def core_axes(cores_per_replica: int) -> tuple[str, ...]:
-    """The mesh's axes within a replica, each of size 2.
+    """Return the names of the mesh axes within a replica, each of size 2.
 
     >>> core_axes(8)
     ('core0', 'core1', 'core2')
@@ -356,7 +361,7 @@ def core_axes(cores_per_replica: int) -> tuple[str, ...]:
 
 
 def axis_names(dims: Sequence[int]) -> tuple[tuple[str, ...], ...]:
-    """Which core axes of the mesh split each axis of a tensor, so that tiles lie row-major on the cores.
+    """Return the core axes of the mesh that split each axis of a tensor, row-major over the cores.
 
     >>> axis_names([1, 4, 2, 1])
     ((), ('core0', 'core1'), ('core2',), ())

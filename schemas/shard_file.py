@@ -1,10 +1,10 @@
-"""How a shard is read by place: with few files open at a time, and so that no fault of the file ends the process.
+"""Reads at offsets of shard files, with a limited number of open files and without crashes on damaged files.
 
-A read by place (`preadv`) of a file that was shortened, or whose disk fails, comes back short, or with an error. What
-is copied out of a shard again and again is mapped as well (`look`), where that is safe: it is twice as fast.
+A read at an offset (`preadv`) of a shortened file, or of a failing disk, returns fewer bytes or an error. Repeated
+copies use a memory map (`look`) where that is safe: it is twice as fast.
 
-One cache holds the descriptors of the whole process, the least recently used one given up first. Whoever reads holds on
-to the `OpenFile`, so that a descriptor is closed when nobody reads from it any more.
+One cache holds the descriptors of the process and closes the least recently used one first. A reader keeps a reference
+to its `OpenFile`, so that the descriptor is closed only after the last read.
 """
 
 from __future__ import annotations
@@ -30,41 +30,42 @@ from halofeed.system.mapped_files import MappedFile, is_guarded, map_file
 
 CURE = "run the same `halofeed convert` with --overwrite to rebuild it, or copy the data set again"
 MOST_OPEN = 128
-_SHARE_OF_LIMIT = 8
-"""Of the files that the process may have open, halofeed keeps at most one in so many."""
+_LIMIT_DIVISOR = 8
+"""The cache uses at most 1/8 of the files that the process may have open."""
 _ATTEMPTS, _WAIT_SECONDS = 6, 0.01
 _TICK_SECONDS = 0.02
-"""Two changes within a tick of the kernel's clock, of 10 ms at most, may have the same time."""
+"""Two ticks of the kernel's clock (at most 10 ms each). Two changes within one tick may have the same time stamp."""
 
 Result = TypeVar("Result")
 _tokens = itertools.count()
-_recent: OrderedDict[int, OpenFile] = OrderedDict()
+_cache: OrderedDict[int, OpenFile] = OrderedDict()
+"""Open files of this process by the token of their `ShardFile`, the least recently used one first."""
 _lock = threading.Lock()
 
 
 def most_open() -> int:
-    """How many files the cache keeps open: a share of the limit that holds now, and `MOST_OPEN` at most."""
+    """Return the number of files that the cache keeps open: a part of the current limit, at most `MOST_OPEN`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_OPEN if limit == resource.RLIM_INFINITY else max(1, min(MOST_OPEN, limit // _SHARE_OF_LIMIT))
+    return MOST_OPEN if limit == resource.RLIM_INFINITY else max(1, min(MOST_OPEN, limit // _LIMIT_DIVISOR))
 
 
 class OpenFile:
-    """An open regular file; it is closed when nobody holds this object.
+    """Open regular file; it is closed with the last reference to this object.
 
     Attributes:
-        name: of the file, for messages.
-        checked: whether whoever opened it has found it to be the file that is meant.
-        bytes: its size when it was opened.
-        descriptor: the system's number of it, as long as this object lives.
-        identity: equal for two openings of one file that nobody changed between them.
-        stamp: of its last change, as far as is known; see `is_unchanged`.
+        name: name of the file, for messages.
+        checked: True once a reader has verified that it is the expected file.
+        bytes: size of the file when it was opened.
+        descriptor: file descriptor, valid as long as this object exists.
+        identity: equal for two openings of one unchanged file.
+        stamp: size and times of the last known change, see `is_unchanged`.
 
     Raises:
         OSError: as `open_regular`.
     """
 
     is_transferred = False
-    """Whether its bytes come again with each read, so that they are asked for beforehand and checked each time."""
+    """True if every read transfers the bytes again, so that readers prefetch and check them each time."""
 
     __slots__ = (
         *("_bytes", "_mapped", "_stream"),
@@ -75,106 +76,106 @@ class OpenFile:
         self._stream = open_regular(path)
         self.descriptor = self._stream.fileno()
         self.name, self.checked = name, False
-        found = self._settled()
-        self.bytes, self.stamp = found.st_size, _stamp(found)
-        self.identity = (found.st_dev, found.st_ino, *self.stamp)
+        status = self._settled_status()
+        self.bytes, self.stamp = status.st_size, _stamp(status)
+        self.identity = (status.st_dev, status.st_ino, *self.stamp)
         self._mapped: MappedFile | None = None
         self._bytes: NDArray[np.uint8] | None = None
 
     def __del__(self, suppress: Any = contextlib.suppress) -> None:
-        # Where the interpreter ends, modules are empty already.
+        # Modules may already be empty when the interpreter ends.
         with suppress(AttributeError, OSError):
             self._stream.close()
 
     def read_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
-        """Fill writable buffers, of `size` bytes together, with what stands from `offset` on.
+        """Fill writable buffers of `size` bytes in total with the bytes from `offset` on.
 
         Raises:
-            CorruptFileError: the file ends before, or cannot be read; names it.
+            CorruptFileError: the file is too short or cannot be read; the message names it.
         """
         try:
-            got = os.preadv(self.descriptor, buffers, offset)
-            if got != size:
-                self._read_on(buffers, offset, size, got)
+            done = os.preadv(self.descriptor, buffers, offset)
+            if done != size:
+                self._read_rest(buffers, offset, size, done)
         except OSError as error:
             raise CorruptFileError(
                 f"{self.name}: cannot be read at byte {offset:,}: {error.strerror or error}; {CURE}"
             ) from error
 
     def begin(self, first: int, spans: Callable[[], Sequence[tuple[str, int, int]]]) -> None:
-        """A record is about to be read, whose first byte and spans are these."""
+        """Announce the read of a record by its first byte and its spans; local files ignore it."""
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """These bytes, from one to before another, are about to be read."""
+        """Announce the read of these byte ranges [start, stop); local files ignore it."""
 
     def look(self) -> NDArray[np.uint8] | None:
-        """All of its bytes, uint8 [bytes], as they lie in memory; None where they are to be read by place.
+        """Return all bytes as a memory map, uint8 [bytes]; None if they must be read with `read_into`.
 
-        Whoever looked at them asks `is_lost` afterwards.
+        The reader calls `is_lost` after it has used them.
         """
         if self._mapped is None:
             self._mapped = map_file(self.descriptor, self.bytes)
             self._bytes = None if self._mapped is None else np.asarray(self._mapped)
         elif self._mapped.lost or not is_guarded():
             return None
-        # Of a file that was shortened within its last page the rest are zeros, without a fault.
+        # A file that was shortened within its last page has zeros there, without a fault.
         return self._bytes if os.fstat(self.descriptor).st_size >= self.bytes else None
 
     def is_lost(self) -> bool:
-        """Whether some of what was looked at were zeros in place of the file's bytes."""
+        """Return True if zeros replaced some bytes of the memory map."""
         return self._mapped is not None and self._mapped.lost
 
     def is_unchanged(self, stamp: tuple[int, ...]) -> bool:
-        """Whether the file is as it was when `stamp` was taken from the attribute, before something was read.
+        """Return True if the file has not changed since `stamp` was copied from the attribute, before a read.
 
-        What is read while a file is shortened and written again may be neither the old bytes nor the new ones, and no
-        error. After False read again, from a new stamp.
+        A read during a change may return neither the old nor the new bytes, without an error. After False, the reader
+        must read again with the new stamp.
         """
         if _stamp(os.fstat(self.descriptor)) == stamp == self.stamp:
             return True
-        self.stamp = _stamp(self._settled())
+        self.stamp = _stamp(self._settled_status())
         return False
 
-    def _settled(self) -> os.stat_result:
-        """The file's facts, once a further change would give it another time than the last one."""
+    def _settled_status(self) -> os.stat_result:
+        """Return the file's status, once a further change would get a different time stamp."""
         for _ in range(_ATTEMPTS):
-            found = os.fstat(self.descriptor)
-            age = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns)
+            status = os.fstat(self.descriptor)
+            age = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)
             if not 0 <= age < _TICK_SECONDS * 1e9:
                 break
             time.sleep(_TICK_SECONDS)
-        return found
+        return status
 
     def read(self, offset: int, size: int) -> memoryview:
-        """The `size` bytes from `offset` on, in memory of their own."""
+        """Return a copy of `size` bytes from `offset` on."""
         data = bytearray(size)
         self.read_into([data], offset, size)
         return memoryview(data)
 
-    def _read_on(self, buffers: Sequence[Any], offset: int, size: int, done: int) -> None:
-        """The rest, where one call gave `done` bytes: it gives less than 2 GiB, and some file systems stop early."""
-        passed = 0
+    def _read_rest(self, buffers: Sequence[Any], offset: int, size: int, done: int) -> None:
+        """Read the rest after `done` bytes: one call reads less than 2 GiB, and some file systems return less."""
+        before = 0  # bytes of the buffers before the current one
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
-            while done < passed + len(view):
-                got = os.preadv(self.descriptor, [view[done - passed :]], offset + done)
-                if not got:
+            while done < before + len(view):
+                count = os.preadv(self.descriptor, [view[done - before :]], offset + done)
+                if not count:
                     raise CorruptFileError(
                         f"{self.name}: it ends at byte {offset + done:,}, and {size:,} bytes from byte {offset:,} on "
                         f"belong to it: it was shortened; {CURE}"
                     )
-                done += got
-            passed += len(view)
+                done += count
+            before += len(view)
 
 
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class ShardFile:
-    """A file that is opened when it is read, and may be closed and opened again at any time in between.
+    """File that is opened when it is read; the cache may close and open it again between reads.
 
-    Safe to use from several threads and after a fork.
+    It is safe to use from several threads and after a fork.
     """
 
     def __init__(self, path: Path, name: str | None = None) -> None:
@@ -183,48 +184,48 @@ class ShardFile:
         self._token = next(_tokens)
 
     def __del__(self, suppress: Any = contextlib.suppress) -> None:
-        # Runs on any thread and at any moment, so no lock may be taken here; this is one step.
+        # Python may call this in any thread at any time, so it must not take a lock; `close` is one atomic step.
         with suppress(AttributeError, TypeError):
             self.close()
 
     def open(self) -> OpenFile:
-        """The open file; whoever reads holds on to it.
+        """Return the open file; the reader keeps the reference while it reads.
 
         Raises:
-            CorruptFileError: it is missing, cannot be opened, or is no regular file.
+            CorruptFileError: the file is missing, cannot be opened, or is not a regular file.
             SystemLimitError: the process may not open another file.
         """
         with _lock:
-            if (found := _recent.get(self._token)) is not None:
-                _recent.move_to_end(self._token)
-                return found
-        opened = _with_room(lambda: OpenFile(self._path, self._name), self._name)
-        most = most_open()
+            if (cached := _cache.get(self._token)) is not None:
+                _cache.move_to_end(self._token)
+                return cached
+        opened = _retry_after_closing(lambda: OpenFile(self._path, self._name), self._name)
+        limit = most_open()
         with _lock:
-            found = _recent.setdefault(self._token, opened)
-            given_up = _oldest(len(_recent) - most)
-        del given_up
-        return found
+            cached = _cache.setdefault(self._token, opened)
+            evicted = _evict(len(_cache) - limit)
+        del evicted  # closes the files without the lock
+        return cached
 
     def close(self) -> None:
-        """Let go of the open file; `open` opens it again."""
-        _recent.pop(self._token, None)
+        """Remove the file from the cache; `open` opens it again."""
+        _cache.pop(self._token, None)
 
 
 def read_whole(path: Path | str, size: int) -> bytes:
-    """The bytes of a small file beside the shards, of at most `size` bytes.
+    """Read a small file beside the shards of at most `size` bytes.
 
     Raises:
         CorruptFileError, SystemLimitError: as `ShardFile.open`.
     """
-    return _with_room(lambda: read_regular(path, size), str(path))
+    return _retry_after_closing(lambda: read_regular(path, size), str(path))
 
 
-def _with_room(act: Callable[[], Result], name: str) -> Result:
-    """What opens a file, with idle shards closed for it where the process may open no other."""
+def _retry_after_closing(open_file: Callable[[], Result], name: str) -> Result:
+    """Call a function that opens a file; if the process has too many open files, close idle shards and retry."""
     for attempt in range(_ATTEMPTS):
         try:
-            return act()
+            return open_file()
         except FileNotFoundError:
             raise CorruptFileError(f"{name}: it is missing; {CURE}") from None
         except OSError as error:
@@ -233,7 +234,7 @@ def _with_room(act: Callable[[], Result], name: str) -> Result:
                     f"{name}: cannot be read: {error.strerror or error}; {CURE}"
                 ) from error
         close_idle()
-        # Another thread may be about to finish with one.
+        # Another thread may soon release a file.
         time.sleep(attempt * _WAIT_SECONDS)
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     raise SystemLimitError(
@@ -243,23 +244,23 @@ def _with_room(act: Callable[[], Result], name: str) -> Result:
 
 
 def close_idle() -> None:
-    """Close the files that nobody reads at this moment; they are opened again when they are needed."""
+    """Close the files that no reader uses now; they are opened again when they are needed."""
     with _lock:
-        given_up = _oldest(len(_recent))
-    del given_up
+        evicted = _evict(len(_cache))
+    del evicted
 
 
-def _oldest(count: int) -> list[tuple[int, OpenFile]]:
-    """Take so many out of the cache; they are closed when the list is dropped, which waits for no lock."""
-    taken = []
-    with contextlib.suppress(KeyError):  # a ShardFile that died meanwhile has taken out its own
+def _evict(count: int) -> list[tuple[int, OpenFile]]:
+    """Remove the least recently used files from the cache; deleting the returned list closes them."""
+    evicted = []
+    with contextlib.suppress(KeyError):  # a deleted ShardFile may have removed its own entry meanwhile
         for _ in range(count):
-            taken.append(_recent.popitem(last=False))
-    return taken
+            evicted.append(_cache.popitem(last=False))
+    return evicted
 
 
 def _renew_lock() -> None:
-    # Another thread may have held the lock when the process forked; nobody would release it here.
+    # Another thread may have held the lock when the process forked; nothing would release it here.
     global _lock
     _lock = threading.Lock()
 

@@ -1,6 +1,6 @@
-"""What do the statistics of a shard or a split say? Each figure, what it may hold, and how two are put together.
+"""Statistics of a shard or a split: each figure, its validation, and the merge of two.
 
-`halofeed.prep.convert.tallies` counts them, each shard's index and the manifest hold them as JSON.
+`halofeed.prep.convert.tallies` counts them. The index of each shard and the manifest hold them as JSON.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from halofeed.schemas.limits import LABELS, NAMES
 
 Problems = Iterator[tuple[str, str]]
 Names = Mapping[str, int]
-"""Counts by name; numbers are named by their digits."""
-Form = Callable[[Any, str], Problems]
-"""Takes a JSON value and its path; gives every (path, what is wrong)."""
+"""Counts by name; a number's name is its digits."""
+Validator = Callable[[Any, str], Problems]
+"""Function of a JSON value and its path that yields (path, problem) for each problem."""
 
 _HISTOGRAM_BINS = 256
-_BINS = 1 << 20
-"""Of values of volumes, see `halofeed.prep.voxels.counts`."""
+_MAX_VALUES = 1 << 20
+"""Largest number of distinct values of volumes, see `halofeed.prep.voxels.counts`."""
 _LARGEST_VALUE = 3.5e38
 _COUNT_BITS, _SUM_BITS = 63, 127
 _PIXEL_SUMS = ("sum", "sum_squares", "histogram")
@@ -32,22 +32,22 @@ def _is_count(value: Any, bits: int = _COUNT_BITS) -> bool:
     return type(value) is int and 0 <= value < 1 << bits
 
 
-def _form(holds: Callable[[Any], bool], expected: str) -> Form:
-    def form(value: Any, path: str) -> Problems:
-        if not holds(value):
+def _validator(is_valid: Callable[[Any], bool], expected: str) -> Validator:
+    def validate(value: Any, path: str) -> Problems:
+        if not is_valid(value):
             yield path, f"expected {expected}, got {value!r:.60}"
 
-    return form
+    return validate
 
 
-_count = _form(_is_count, "a count")
+_count = _validator(_is_count, "a count")
 
 
-def _counts(names: str, words: str, most: int = NAMES) -> Form:
-    """Counts by at most so many names of one form, whose sum is a count too."""
+def _counts(names: str, words: str, most: int = NAMES) -> Validator:
+    """Return a validator of counts by at most `most` names of one form, whose sum is a valid count too."""
     pattern = re.compile(names, re.DOTALL)
 
-    def form(value: Any, path: str) -> Problems:
+    def validate(value: Any, path: str) -> Problems:
         if not isinstance(value, dict):
             yield path, f"expected counts by {words}, got {value!r:.60}"
             return
@@ -64,16 +64,16 @@ def _counts(names: str, words: str, most: int = NAMES) -> Form:
         if not _is_count(sum(value.values())):
             yield path, f"expected a sum below 2**{_COUNT_BITS}, got {sum(value.values())}"
 
-    return form
+    return validate
 
 
-def _members(*names: str) -> Form:
-    def holds(value: Any) -> bool:
+def _members(*names: str) -> Validator:
+    def is_valid(value: Any) -> bool:
         return (
             isinstance(value, dict) and sorted(value) == sorted(names) and all(map(_is_count, value.values()))
         )
 
-    return _form(holds, f"the counts {' and '.join(names)}")
+    return _validator(is_valid, f"the counts {' and '.join(names)}")
 
 
 def _padding(value: Any, path: str) -> Problems:
@@ -82,15 +82,15 @@ def _padding(value: Any, path: str) -> Problems:
         yield path, f"expected at most the stored pixels to be padding, got {value!r:.100}"
 
 
-def _sides(count: int) -> Form:
-    def holds(value: Any) -> bool:
+def _sides(count: int) -> Validator:
+    def is_valid(value: Any) -> bool:
         return isinstance(value, list) and len(value) == count and all(_is_count(side, 31) for side in value)
 
-    return _form(holds, f"{count} sides")
+    return _validator(is_valid, f"{count} sides")
 
 
 def _pixels(value: Any, path: str) -> Problems:
-    """The count, and of each channel the sums and the histogram; no channel where nothing is counted."""
+    """Validate the JSON form of `PixelSums`, which has no channel if nothing is counted."""
     if not isinstance(value, dict) or sorted(value) != sorted(("count", *_PIXEL_SUMS)):
         yield path, f"expected count, {', '.join(_PIXEL_SUMS)}, got {value!r:.60}"
         return
@@ -125,7 +125,7 @@ _SIDE = "[1-9][0-9]{0,8}"
 _HUNDREDTHS = r"[0-9]{1,9}\.[0-9]{2}"
 _NUMBERED = _counts("0|[1-9][0-9]{0,17}", "whole numbers", LABELS)
 _NAMED = _counts(".{0,10000}", "names")
-_VALUES = _counts(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(e[+-][0-9]{1,3})?", "numbers", _BINS)
+_VALUES = _counts(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(e[+-][0-9]{1,3})?", "numbers", _MAX_VALUES)
 _SIZES = _counts(f"{_SIDE}x{_SIDE}", "sizes such as 480x640")
 _RATIOS = _counts(_HUNDREDTHS, "ratios such as 1.35")
 _SPACINGS = _counts("x".join([_HUNDREDTHS] * 3), "spacings such as 2.00x1.50x1.50", LABELS)
@@ -134,7 +134,7 @@ _SHAPES = _counts("x".join([_SIDE] * 3), "shapes such as 90x512x512", LABELS)
 
 @dataclass(frozen=True, kw_only=True)
 class PixelSums:
-    """Of pixels: per channel sum, sum of squares, and a histogram of 256 bins (16-bit values by their high byte)."""
+    """Sum, sum of squares and histogram of pixels per channel; 16-bit values are in the bin of their high byte."""
 
     count: int = 0
     sum: tuple[int, ...] = ()
@@ -142,18 +142,18 @@ class PixelSums:
     histogram: tuple[tuple[int, ...], ...] = ()
 
     def merge(self, other: PixelSums) -> PixelSums:
-        """Those of both; one that counted nothing may be of any number of channels."""
+        """Add two; empty sums fit any number of channels."""
         if not self.sum or not other.sum:
             return other if other.sum else self
         return PixelSums(
             count=self.count + other.count,
-            sum=_each(self.sum, other.sum),
-            sum_squares=_each(self.sum_squares, other.sum_squares),
-            histogram=tuple(map(_each, self.histogram, other.histogram)),
+            sum=_add_each(self.sum, other.sum),
+            sum_squares=_add_each(self.sum_squares, other.sum_squares),
+            histogram=tuple(map(_add_each, self.histogram, other.histogram)),
         )
 
     def mean_and_deviation(self) -> tuple[list[float], list[float]]:
-        """Per channel the mean and standard deviation."""
+        """Return the means and the standard deviations per channel."""
         means = [total / self.count for total in self.sum]
         variances = [
             square / self.count - mean**2 for square, mean in zip(self.sum_squares, means, strict=True)
@@ -163,20 +163,20 @@ class PixelSums:
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:
-    """Pixels or voxels as stored, and how many of them are padding."""
+    """Number of stored pixels or voxels, and how many of them are padding."""
 
     stored_pixels: int = 0
     padded_pixels: int = 0
 
     @property
     def share(self) -> float:
-        """Of the stored ones; 0 where there are none."""
+        """Fraction of the stored pixels that is padding; 0 if there are none."""
         return self.padded_pixels / self.stored_pixels if self.stored_pixels else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Images that have more boxes than the loader gives, and boxes over that."""
+    """Number of images with more boxes than the loader returns, and of boxes beyond that number."""
 
     images: int = 0
     boxes: int = 0
@@ -184,7 +184,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Intensities:
-    """How often stored values occur: above each scan's least one, and where the label is not 0."""
+    """Counts of stored values: those above each scan's smallest value, and those where the label is not 0."""
 
     body: Names = dataclasses.field(default_factory=dict)
     foreground: Names = dataclasses.field(default_factory=dict)
@@ -192,20 +192,23 @@ class Intensities:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What is counted of the records of a shard, a split or a data set; None where something is not counted.
+    """Figures of the records of a shard, a split or a data set; None for a figure that is not counted.
 
-    Pixels and intensities are of every eighth row, padding left out; all others are of everything.
+    Pixels and intensities are from every eighth row without padding; all other figures are exact.
 
     Args:
-        labels: records by the ids of the classes that they show, boxes by theirs.
-        boxes_per_image: images by their number of boxes.
-        boxes: boxes by what was done to them.
-        largest, largest_scan: the sides of the largest image, and of the largest scan before it was cut.
-        labelled: records with a label image.
-        label_voxels: by class; `foreground_voxels` counts those of any class once.
-        scan_mm3, scan_cut_mm3, label_mm3, label_cut_mm3: of scans and of each class; `cut` is in no record.
-        scan_cut_percents, body_cut_percents: scans by the percentage, rounded up, of their field of view and of their
-            body that is in no record; older manifests lack them.
+        labels: number of records by the class ids that they show; of boxes by their class id.
+        boxes_per_image: number of images by their number of boxes.
+        boxes: number of boxes by what the conversion did to them.
+        largest: sides of the largest image.
+        largest_scan: sides of the largest scan before it was cropped.
+        labelled: number of records with a label image.
+        label_voxels: number of voxels by class.
+        foreground_voxels: number of voxels of any class, each counted once.
+        scan_mm3, label_mm3: volume of the scans, and of each class.
+        scan_cut_mm3, label_cut_mm3: the part of these volumes that is in no record.
+        scan_cut_percents, body_cut_percents: number of scans by the percentage, rounded up, of their field of view
+            and of their body that is in no record; older manifests lack them.
     """
 
     records: Annotated[int | None, _count] = None
@@ -239,16 +242,16 @@ class Statistics:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Statistics:
-        """What a JSON form without problems says."""
+        """Read a JSON form that `statistics_problems` has accepted."""
         return cls(**{name: _read(name, value) for name, value in document.items()})
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values, of what is counted."""
+        """Return the counted figures as plain JSON values."""
         held = {name: value for name, value in vars(self).items() if value is not None}
         return {name: vars(value) if name in _PARTS else value for name, value in held.items()}
 
     def merge(self, other: Statistics) -> Statistics:
-        """Those of both; in any grouping and order the same.
+        """Add two; the result is the same in any grouping and order.
 
         >>> Statistics(records=1, labels={"9": 1}).merge(Statistics(records=2, labels={"9": 1, "10": 4}))
         ... # doctest: +ELLIPSIS
@@ -258,11 +261,11 @@ class Statistics:
 
     @classmethod
     def total(cls, parts: Iterable[Statistics]) -> Statistics:
-        """Those of all parts."""
+        """Add all parts."""
         return reduce(cls.merge, parts, cls())
 
     def names(self) -> int:
-        """How many names are counted."""
+        """Return the number of counted names."""
         counted = [*vars(self).values(), *(vars(self.intensities).values() if self.intensities else ())]
         return sum(len(value) for value in counted if isinstance(value, Mapping))
 
@@ -273,41 +276,41 @@ _PARTS: Mapping[str, Callable[..., Any]] = {
     "cut": Cut,
     "intensities": Intensities,
 }
-_FORMS: Mapping[str, Form] = {
+_VALIDATORS: Mapping[str, Validator] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Statistics, include_extras=True).items()
 }
 
 
 def statistics_problems(document: Mapping[str, Any], path: str) -> Problems:
-    """Every (path, what is wrong) of the JSON form of a shard's or a split's statistics."""
+    """Yield (path, problem) for each problem in the JSON form of a shard's or a split's statistics."""
     for name, value in document.items():
-        if name not in _FORMS:
+        if name not in _VALIDATORS:
             yield f"{path}.{name}"[:200], "unknown; a newer halofeed may know it"
         else:
-            yield from _FORMS[name](value, f"{path}.{name}")
+            yield from _VALIDATORS[name](value, f"{path}.{name}")
 
 
 def _read(name: str, value: Any) -> Any:
-    """A figure of its JSON form."""
+    """Return a figure from its JSON form."""
     if name in _PARTS:
         return _PARTS[name](**{member: _as_tuples(held) for member, held in value.items()})
     return _as_tuples(value)
 
 
 def _as_tuples(value: Any) -> Any:
-    """Lists, and lists of lists, as tuples."""
+    """Convert lists, and lists of lists, to tuples."""
     if not isinstance(value, list):
         return value
     return tuple(map(tuple, value)) if value and isinstance(value[0], list) else tuple(value)
 
 
 def _merged(one: Any, other: Any) -> dict[str, Any]:
-    """Each figure of two of one dataclass put together."""
-    return {name: _together(value, vars(other)[name]) for name, value in vars(one).items()}
+    """Merge two dataclasses figure by figure."""
+    return {name: _merge_values(value, vars(other)[name]) for name, value in vars(one).items()}
 
 
-def _together(one: Any, other: Any) -> Any:
-    """Two values of one figure: counts are added, of sides the larger ones are kept."""
+def _merge_values(one: Any, other: Any) -> Any:
+    """Add two values of one figure; of sides keep the larger ones."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, int):
@@ -315,19 +318,14 @@ def _together(one: Any, other: Any) -> Any:
     if isinstance(one, tuple):
         return tuple(map(max, one, other))
     if isinstance(one, Mapping):
-        return _added(one, other)
+        total = {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+        return {name: total[name] for name in sorted(total, key=_natural_order)}
     return one.merge(other) if isinstance(one, PixelSums) else type(one)(**_merged(one, other))
 
 
-def _added(one: Names, other: Names) -> dict[str, int]:
-    total = {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
-    return dict(sorted(total.items(), key=_natural))
-
-
-def _each(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def _add_each(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
-def _natural(item: tuple[str, Any]) -> tuple[int, int, str]:
-    name = item[0]
+def _natural_order(name: str) -> tuple[int, int, str]:
     return (0, int(name), "") if name.isdecimal() else (1, 0, name)

@@ -1,4 +1,4 @@
-"""Which fields the records of each task hold. A new task is one function and one line in `TASKS`."""
+"""Fields of each task's records. A new task is one function and one line in `TASKS`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from halofeed.schemas.kinds import Kind, kind_of
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFormat:
-    """How the task's image is stored.
+    """Storage of the image and the label.
 
     Args:
-        kind: of image.
-        shape: the static size along the kind's axes, or the largest of the data set.
-        channels, dtype, encoding: as of a `Field`.
-        pad_value: what padding holds.
-        label_dtype: of the class indices of segmentation.
-        classes: segmentation: where a voxel may be in several, how many there are, each a channel of the label; else 0.
-        ignore_label: segmentation: the value of a label where nothing is known, which pads it as well; None: none.
-        scaled: volumes: whether each record says the scale of its values.
+        kind: kind of image.
+        shape: static size along the kind's axes, or the largest size in the data set.
+        channels: number of channels.
+        dtype: dtype of the image's `Field`.
+        encoding: encoding of the image's `Field`.
+        pad_value: padding value, one or one per channel.
+        label_dtype: dtype of the class indices of segmentation.
+        classes: number of classes of a segmentation in which a voxel may have several; else 0.
+        ignore_label: label value of unknown pixels and of padding in a segmentation; None if there is none.
+        scaled: True if each record of a volume states the scale of its values.
     """
 
     kind: Kind
@@ -40,9 +42,15 @@ class ImageFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a data set is for: the first label's id and the fields beyond image, id and origin.
+    """Task that a data set serves.
 
-    `has_label_image`: each record has a class at every pixel or voxel; `has_boxes`: it has objects with boxes.
+    Args:
+        name: name in manifests.
+        first_label_id: id of the first label.
+        has_label_image: True if each record has a class at every pixel or voxel.
+        has_boxes: True if each record has objects with boxes.
+        own_fields: function of the image's format, the number of boxes, and whether objects have masks, to the fields
+            of the task.
     """
 
     name: str
@@ -60,11 +68,14 @@ class Task:
         keep: Collection[str] = (),
         several_classes: int | None = None,
     ) -> tuple[Field, ...]:
-        """All fields of a record, in the order in which people read them.
+        """Return all fields of a record: image, task, further attributes, origin.
 
         Args:
-            keep: detection: of `KEPT`, what else of each object the records have.
-            several_classes: classification: how many classes there are, where a picture may have several of them.
+            image: storage of the image.
+            max_boxes: detection: number of boxes to which the loader pads.
+            masks: detection: True if objects have masks.
+            keep: detection: keys of `KEPT` that the records have.
+            several_classes: classification: number of classes, if a picture may have several of them.
         """
         pixels = Field(
             name="image",
@@ -78,7 +89,7 @@ class Task:
         origin = image.kind.origin(image.shape)
         if image.scaled:
             for name, key in (("scale", keys.INTENSITY_SCALE), ("offset", keys.INTENSITY_OFFSET)):
-                origin += (kinds.value(f"intensity_{name}", key, "float32", (image.channels,)),)
+                origin += (kinds.value_field(f"intensity_{name}", key, "float32", (image.channels,)),)
         kept = [
             _per_box(field, KEPT[name], dtype, max_boxes, optional=True)
             for name, (field, dtype) in _KEPT_FIELDS.items()
@@ -87,16 +98,16 @@ class Task:
         own = self.own_fields(image, max_boxes, masks)
         if several_classes is not None:
             label = ("labels", keys.CLASS_LABEL, "uint8", (several_classes,), ("class",))
-            own = (kinds.value(*label, encoding="classes", optional=False),)
+            own = (kinds.value_field(*label, encoding="classes", optional=False),)
         return (pixels, *own, *kept, *origin)
 
 
 def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
-    return (kinds.value("label", keys.CLASS_LABEL, "int32", optional=False),)
+    return (kinds.value_field("label", keys.CLASS_LABEL, "int32", optional=False),)
 
 
 def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool = False) -> Field:
-    return kinds.value(name, key, dtype, (max_boxes,), ("box",), encoding="list", optional=optional)
+    return kinds.value_field(name, key, dtype, (max_boxes,), ("box",), encoding="list", optional=optional)
 
 
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
@@ -117,8 +128,8 @@ def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, 
     )
     if not masks:
         return fields
-    # A mask is as large as its own picture, so that the field names no shape: the loader gives uint8 [box, height,
-    # width], 0 and 1, where `box` and its size are those of `boxes`, `height` and `width` those of `image`.
+    # A mask has the size of its own picture, so the field has no static shape. The loader returns uint8 [box, height,
+    # width] of 0 and 1, padded to the number of `boxes` and to the size of `image`.
     mask = Field(name="masks", keys=(keys.OBJECT_MASK,), dtype="uint8", encoding="png_list", optional=True)
     return (*fields, mask)
 
@@ -133,7 +144,7 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
         encoding="sets" if image.classes else "raw" if image.encoding == "raw" else "png",
         fill=(image.ignore_label or 0,),
     )
-    return (label, kinds.value("labelled", keys.LABELLED, "bool", optional=False))
+    return (label, kinds.value_field("labelled", keys.LABELLED, "bool", optional=False))
 
 
 KEPT = {
@@ -143,9 +154,8 @@ KEPT = {
     "occluded": keys.OBJECT_OCCLUDED,
     "view": keys.OBJECT_VIEW,
 }
-"""What records of detection can hold of each object beside what they always do, and the key of each. The view is a
-text, and of keypoints (whose keys begin so) there are several an object: TensorFlow's readers give both, and no field
-of the loader does."""
+"""Optional attributes of objects in records of detection, and the key of each. Only TensorFlow's readers give the view,
+which is a text, and the keypoints, of which an object has several with keys of this prefix; the loader does not."""
 _KEPT_FIELDS = {
     "category_id": ("source_classes", "int32"),
     "group_of": ("group_of", "bool"),
@@ -160,13 +170,13 @@ TASKS = {
         name="segmentation", first_label_id=0, has_label_image=True, own_fields=_segmentation
     ),
 }
-"""Known tasks. Detection's labels begin at 1: 0 is background and padding. Segmentation's label is the index of a
-class at every pixel or voxel, 0 the background, or of each class whether the voxel is in it; it is 0 throughout where
-the source has none (`labelled` is False)."""
+"""Known tasks. Labels of detection begin at 1, since 0 is background and padding. The label of segmentation is the
+index of a class at every pixel or voxel, 0 for the background, or 0 and 1 for each class. It is 0 everywhere if the
+source has no label (`labelled` is False)."""
 
 
 def task_named(name: str) -> Task:
-    """The task of that name; UsageError that lists the known ones."""
+    """Return the task of this name; UsageError lists the known ones."""
     if name not in TASKS:
         raise UsageError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
     return TASKS[name]
@@ -176,12 +186,12 @@ _COMPARED = ("keys", "dtype", "axes", "shape", "encoding")
 
 
 def field_problems(task: str, fields: Sequence[Field], labels: Collection[int]) -> Iterator[tuple[str, str]]:
-    """Every (path in a manifest, what is wrong) in which fields are not those of a task's records.
+    """Yield (path in a manifest, problem) for each difference between fields and those of a task's records.
 
     Args:
         task: a key of `TASKS`.
-        fields: each sound by itself, see `Field.problems`.
-        labels: the ids of the classes.
+        fields: fields without problems of their own, see `Field.problems`.
+        labels: ids of the classes.
     """
     named = {field.name: field for field in fields}
     image = named.get("image")

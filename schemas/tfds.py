@@ -1,9 +1,9 @@
-"""What TensorFlow Datasets must be told of a data set: the texts of dataset_info.json and features.json.
+"""Metadata for TensorFlow Datasets: the texts of dataset_info.json and features.json.
 
-With both beside the shards, `tfds.builder_from_directory(folder)` reads them. Each tf.train.Example key is one
-feature of the same flat name (`example["image/encoded"]`). A raw image is a Tensor of encoding `bytes`, so TFDS
-gives the pixels themselves; jpeg and png are Image features; the Object Detection API's lists are Sequences
-in their stored types, float32, int64 and bytes.
+`tfds.builder_from_directory(folder)` reads shards that have both files beside them. Each tf.train.Example key is one
+feature of the same flat name (`example["image/encoded"]`). A raw image is a Tensor of encoding `bytes`, so TFDS returns
+its pixels; jpeg and png are Image features; the Object Detection API's lists are Sequences in their stored types,
+float32, int64 and bytes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _DESCRIPTIVE = {
         f"{KEPT['keypoints']}/text": "texts",
     },
 }
-"""Keys that every record of a task, encoding or `--keep` holds, beside those of the manifest's fields."""
+"""Type of each key beside those of the manifest's fields, by the task, kind, encoding or `--keep` that adds it."""
 
 
 def dataset_info_json(manifest: Manifest) -> str:
-    """The text of dataset_info.json: name, version, splits and each shard's exact record count."""
+    """Return the text of dataset_info.json: name, version, splits and each shard's exact record count."""
     frame = HEADER_BYTES + FOOTER_BYTES
     document = {
         "name": manifest.name,
@@ -61,14 +61,14 @@ def dataset_info_json(manifest: Manifest) -> str:
 
 
 def features_json(manifest: Manifest) -> str:
-    """The text of features.json: one feature per tf.train.Example key."""
+    """Return the text of features.json: one feature per tf.train.Example key."""
     features = {}
     for field in manifest.fields:
         for key in field.keys:
             features[key] = _ENCODINGS[field.encoding](field)
     encodings = {field.encoding for field in manifest.fields}
     kept = [f"keep {name}" for name in manifest.recipe.get("keep", ())]
-    # The first says it: pictures of several classes have several texts.
+    # The first type of a key counts, so that pictures of several classes have several texts.
     for part in ("", *sorted(encodings), manifest.task, manifest.kind.name, *kept):
         for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
@@ -102,7 +102,7 @@ def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stored(field: Field) -> str:
-    """The type in which tf.train.Example holds the field's numbers."""
+    """Return the type of the field's numbers in tf.train.Example."""
     return "float32" if field.dtype in ("float32", "float64", "bfloat16") else "int64"
 
 

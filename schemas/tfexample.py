@@ -1,9 +1,9 @@
-"""How a tf.train.Example is written and read without TensorFlow.
+"""Writer and readers of tf.train.Example without TensorFlow.
 
-The wire format is protobuf's: an Example holds Features, a map from key to a Feature that is one of
-bytes_list, float_list (packed float32) and int64_list (packed varints).
+The wire format is protobuf's: an Example holds Features, a map from key to a Feature that is one of bytes_list,
+float_list (packed float32) and int64_list (packed varints).
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
-Keys are written in sorted order, so that equal features give equal bytes.
+The writer sorts the keys, so that equal features give equal bytes.
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ from halofeed.schemas.limits import RECORD_VALUES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Value: TypeAlias = Buffer | Sequence[Buffer] | NDArray[Any]
-"""One feature: bytes or a list of bytes, or a one-dimensional array of floats or integers."""
+"""A feature: bytes, a list of bytes, or a one-dimensional array of floats or integers."""
 Decoded: TypeAlias = dict[str, "list[memoryview] | NDArray[Any]"]
 
 REFERRED_BYTES = 1 << 14
-"""From this size on a value is referred to rather than copied."""
+"""Size from which `encode_example` refers to a value instead of copying it."""
 MAX_EXAMPLE_BYTES = (1 << 31) - 1
 """Protobuf refuses a message of 2 GiB or more."""
 
-_WINDOW_BYTES, _HEAD_BYTES = 1 << 13, 1 << 8
-"""What is read at a time of a message that is not in memory; no entry's head with its key is longer than the second."""
-_COPIED_BYTES = 1 << 13
-"""Python looks at single bytes twice as fast where they are of its own type."""
-_FEW_BYTES = 64
-"""Up to so many bytes of packed integers are taken apart one by one."""
+_WINDOW_BYTES, _MAX_HEAD_BYTES = 1 << 13, 1 << 8
+"""Bytes per read of a message that is not in memory, and the longest head of an entry with its key."""
+_MAX_COPIED_BYTES = 1 << 13
+"""Larger parts are not copied to bytes. Python indexes bytes twice as fast as a memoryview."""
+_MAX_LOOP_BYTES = 64
+"""Larger packed integers are decoded with NumPy instead of a loop."""
 _KEY_BYTES = 1 << 12
 _VARINT_BYTES = 10
 _INT64_MAX = (1 << 63) - 1
 _LARGEST_FIELD_NUMBER = (1 << 29) - 1
-
-
 _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
 
 
@@ -62,9 +60,12 @@ def _length_prefixed(field: int, length: int) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedExample:
-    """A serialized Example as pieces to be written one after the other.
+    """Serialized Example as consecutive chunks.
 
-    `starts` says, for every key with a single bytes value, at which byte of the whole that value begins.
+    Args:
+        chunks: the chunks in order.
+        length: bytes of all chunks.
+        starts: for every key with a single bytes value, the byte at which the value begins.
     """
 
     chunks: tuple[Buffer, ...]
@@ -72,12 +73,12 @@ class EncodedExample:
     starts: Mapping[str, int]
 
     def to_bytes(self) -> bytes:
-        """The pieces joined."""
+        """Return the joined chunks."""
         return b"".join(self.chunks)
 
 
 def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
-    """A Feature message as pieces, and whether it is a single bytes value (which is then the last piece)."""
+    """Return a Feature message as chunks, and True if the last chunk is its only bytes value."""
     if isinstance(value, np.ndarray):
         if value.ndim != 1:
             raise UsageError(f"{key}: expected a one-dimensional array, got shape {value.shape}")
@@ -107,14 +108,14 @@ def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
 
 
 def encode_example(features: Mapping[str, Value]) -> EncodedExample:
-    """Serialize features; large bytes values are referred to, not copied.
+    """Serialize features without copying large bytes values.
 
     Args:
         features: key to bytes, a list of bytes, or a one-dimensional array (floats are stored as float32,
             integers and booleans as int64).
 
     Raises:
-        UsageError: a value has no form in tf.train.Example, or the whole reaches 2 GiB or `RECORD_VALUES` values.
+        UsageError: a value has no form in tf.train.Example, or the example exceeds 2 GiB or `RECORD_VALUES` values.
 
     >>> encode_example({"a": np.array([1, 300])}).to_bytes().hex()
     '0a0e0a0c0a016112071a050a0301ac02'
@@ -158,7 +159,7 @@ def _count_values(value: Value) -> int:
 
 
 def _join_small(pieces: list[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in few pieces: the large ones as they are, what lies between them joined."""
+    """Join consecutive small pieces; yield large ones unchanged."""
     small: list[Buffer] = []
     for piece in pieces:
         if len(piece) < REFERRED_BYTES:
@@ -184,14 +185,14 @@ def _read_varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
     raise CorruptFileError(f"not a tf.train.Example: a number that does not end at byte {at}")
 
 
-class _Left:
-    """How many values of a record may still come; each takes a byte at least, so that a small one has not too many."""
+class _ValueLimit:
+    """Counter of the values that a record may still have; a record of few bytes cannot exceed the limit."""
 
     def __init__(self, size: int) -> None:
         self.count = RECORD_VALUES if size > RECORD_VALUES else -1
 
     def take(self, count: int, at: int) -> None:
-        """Count some; CorruptFileError where they are too many."""
+        """Count values; raise CorruptFileError if they are too many."""
         if self.count >= 0:
             self.count -= count
             if self.count < 0:
@@ -200,13 +201,13 @@ class _Left:
                 )
 
 
-def _fields(view: memoryview, at: int, end: int, left: _Left) -> Iterator[tuple[int, int, int, int]]:
-    """Each field of a message: its number, wire type, and the range of its value (or the value itself)."""
-    limited = left.count >= 0
+def _fields(view: memoryview, at: int, end: int, limit: _ValueLimit) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the number, wire type, start and end of each field; for a varint the value instead of the start."""
+    limited = limit.count >= 0
     while at < end:
         if limited:
-            left.take(1, at)
-        # Most numbers are of one byte.
+            limit.take(1, at)
+        # Most varints have one byte.
         if (tag := view[at]) < 0x80:
             at += 1
         else:
@@ -235,11 +236,11 @@ def _fields(view: memoryview, at: int, end: int, left: _Left) -> Iterator[tuple[
         at += size
 
 
-def _decode_floats(view: memoryview, at: int, end: int, left: _Left) -> NDArray[np.float32]:
+def _decode_floats(view: memoryview, at: int, end: int, limit: _ValueLimit) -> NDArray[np.float32]:
     parts = []
-    for number, wire, start, stop in _fields(view, at, end, left):
+    for number, wire, start, stop in _fields(view, at, end, limit):
         if number == 1 and wire in (2, 5):
-            left.take((stop - start) // 4, start)
+            limit.take((stop - start) // 4, start)
             if (stop - start) % 4:
                 raise CorruptFileError(
                     f"not a tf.train.Example: {stop - start} bytes of float32 at byte {start}"
@@ -248,14 +249,14 @@ def _decode_floats(view: memoryview, at: int, end: int, left: _Left) -> NDArray[
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
-def _decode_integers(view: memoryview, at: int, end: int, left: _Left) -> NDArray[np.int64]:
+def _decode_integers(view: memoryview, at: int, end: int, limit: _ValueLimit) -> NDArray[np.int64]:
     values: list[int] = []
     parts: list[NDArray[np.uint64]] = []
-    for number, wire, start, stop in _fields(view, at, end, left):
+    for number, wire, start, stop in _fields(view, at, end, limit):
         if number == 1 and wire == 0:
             values.append(start)
-        elif number == 1 and wire == 2 and stop - start > _FEW_BYTES:
-            parts += [np.array(values, np.uint64), _decode_packed(view, start, stop, left)]
+        elif number == 1 and wire == 2 and stop - start > _MAX_LOOP_BYTES:
+            parts += [np.array(values, np.uint64), _decode_packed(view, start, stop, limit)]
             values = []
         elif number == 1 and wire == 2:
             while start < stop:
@@ -268,13 +269,13 @@ def _decode_integers(view: memoryview, at: int, end: int, left: _Left) -> NDArra
     return (np.concatenate([*parts, last]) if parts else last).astype(np.int64)
 
 
-def _decode_packed(view: memoryview, start: int, stop: int, left: _Left) -> NDArray[np.uint64]:
-    """The same for many at once: one by one a gigabyte would take minutes."""
+def _decode_packed(view: memoryview, start: int, stop: int, limit: _ValueLimit) -> NDArray[np.uint64]:
+    """Decode many packed varints with NumPy; a loop would take minutes for a gigabyte."""
     if stop - start > _VARINT_BYTES * RECORD_VALUES:
-        left.take(RECORD_VALUES + 1, start)
+        limit.take(RECORD_VALUES + 1, start)
     data = np.frombuffer(view[start:stop], np.uint8)
     ends = np.flatnonzero(data < 0x80)
-    left.take(len(ends), start)
+    limit.take(len(ends), start)
     begins = np.concatenate([np.zeros(1, np.int64), ends + 1])
     sizes = np.diff(begins)
     if begins[-1] != len(data) or sizes.max() > _VARINT_BYTES:
@@ -293,11 +294,10 @@ def decode_example(data: Buffer, keys: Collection[str] | None = None) -> Decoded
 
     Args:
         data: the message.
-        keys: parse only these; None for all of them.
+        keys: keys to parse; None for all.
 
     Returns:
-        key to a list of memoryviews (bytes_list), a float32 array or an int64 array; a key whose Feature
-        holds nothing is left out.
+        key to a list of memoryviews (bytes_list), a float32 array or an int64 array, without keys of empty Features.
 
     Raises:
         CorruptFileError: the bytes are not an Example.
@@ -309,32 +309,32 @@ def decode_example(data: Buffer, keys: Collection[str] | None = None) -> Decoded
     ['b']
     """
     view = memoryview(data).cast("B")
-    left = _Left(len(view))
+    limit = _ValueLimit(len(view))
     wanted = None if keys is None else {key.encode() for key in keys}
     found: Decoded = {}
-    for number, wire, at, end in _fields(view, 0, len(view), left):
+    for number, wire, at, end in _fields(view, 0, len(view), limit):
         if number != 1 or wire != 2:
             continue
-        for entry, entry_wire, entry_at, entry_end in _fields(view, at, end, left):
+        for entry, entry_wire, entry_at, entry_end in _fields(view, at, end, limit):
             if (
                 entry == 1
                 and entry_wire == 2
                 and (wanted is None or _is_wanted(view, entry_at, entry_end, wanted))
             ):
-                _decode_entry(view, entry_at, entry_end, found, left)
+                _decode_entry(view, entry_at, entry_end, found, limit)
     return found if keys is None else {key: value for key, value in found.items() if key in keys}
 
 
 def decode_parts(parts: Sequence[tuple[int, memoryview]], length: int, keys: frozenset[str]) -> Decoded:
-    """Parse a serialized Example of which some values were left out, each the last of its entry.
+    """Parse a serialized Example from which some values were left out, each at the end of its entry.
 
     Args:
-        parts: what there is, in order: at which byte of the message a part begins, and its bytes.
-        length: bytes of the whole message.
-        keys: parse only these, none of which was left out.
+        parts: the available parts in order, each with its offset in the message.
+        length: bytes of the complete message.
+        keys: keys to parse; their values must be in the parts.
 
     Raises:
-        CorruptFileError: the bytes are not an Example, or what was left out are not such values.
+        CorruptFileError: the bytes are not an Example, or a gap is not such a value.
 
     >>> data = memoryview(encode_example({"a": b"xyz", "b": b"uv"}).to_bytes())
     >>> bytes(decode_parts([(0, data[:13]), (16, data[16:])], len(data), frozenset("b"))["b"][0])
@@ -345,21 +345,21 @@ def decode_parts(parts: Sequence[tuple[int, memoryview]], length: int, keys: fro
     except CorruptFileError:
         if len(parts) > 1:
             raise
-        return decode_example(parts[0][1], keys)  # which reads any form of the same message
+        return decode_example(parts[0][1], keys)  # accepts every form of the message
 
 
 def _decode_in_order(parts: Sequence[tuple[int, memoryview]], length: int, keys: frozenset[str]) -> Decoded:
-    """`decode_parts` of the form that writers give a message: one map of features, and no other field."""
+    """Decode the form of a message that writers use: one map of features and no other field."""
     wanted = _encoded_keys(keys)
     found: Decoded = {}
-    left = _Left(sum(len(part) for _, part in parts))
+    limit = _ValueLimit(sum(len(part) for _, part in parts))
     view = parts[0][1]
-    size, at = _read_varint(view, 1, len(view))  # refuses a part of fewer bytes
+    size, at = _read_varint(view, 1, len(view))  # refuses a part that is too short
     if view[0] != 0x0A or at + size != length:
         raise CorruptFileError(f"not a tf.train.Example of {length:,} bytes")
     for (begin, view), (following, _) in zip(parts, [*parts[1:], (length, None)], strict=True):
         end = len(view)
-        data = bytes(view) if end <= _COPIED_BYTES else view
+        data = bytes(view) if end <= _MAX_COPIED_BYTES else view
         while at < end:
             start = at
             if at + 1 < end and (size := data[at + 1]) < 0x80:
@@ -371,9 +371,9 @@ def _decode_in_order(parts: Sequence[tuple[int, memoryview]], length: int, keys:
                 raise CorruptFileError(
                     f"not a tf.train.Example with its raw values where they should be, at byte {begin + start}"
                 )
-            left.take(1, begin + start)
+            limit.take(1, begin + start)
             if stop <= end and _is_wanted(data, at, stop, wanted):
-                _decode_entry(view, at, stop, found, left)
+                _decode_entry(view, at, stop, found, limit)
             at = stop
         if begin + at != following:
             raise CorruptFileError(f"not a tf.train.Example with a raw value at byte {begin + at}")
@@ -382,12 +382,12 @@ def _decode_in_order(parts: Sequence[tuple[int, memoryview]], length: int, keys:
 
 
 def decode_small(read: Callable[[int, int], memoryview], length: int, keys: Collection[str]) -> Decoded:
-    """Parse small values of a serialized Example that is not in memory, and pass over all others unread.
+    """Parse small values of a serialized Example that is not in memory, without reading the other values.
 
     Args:
-        read: the bytes of the message from a place on, as many as are asked for.
-        length: bytes of the whole message.
-        keys: parse only these.
+        read: function of an offset and a size that returns these bytes of the message.
+        length: bytes of the complete message.
+        keys: keys to parse.
 
     Raises:
         CorruptFileError: the bytes are not an Example.
@@ -398,25 +398,25 @@ def decode_small(read: Callable[[int, int], memoryview], length: int, keys: Coll
     """
     wanted = {key.encode() for key in keys}
     found: Decoded = {}
-    left = _Left(length)
+    limit = _ValueLimit(length)
     view, base = read(0, min(_WINDOW_BYTES, length)), 0
     size, at = _read_varint(view, 1, len(view))
     if view[0] != 0x0A or at + size != length:
         raise CorruptFileError(f"not a tf.train.Example of {length:,} bytes")
     while base + at < length:
-        if at + _HEAD_BYTES > len(view) and base + len(view) < length:
-            # The next entry's head may be cut off.
+        if at + _MAX_HEAD_BYTES > len(view) and base + len(view) < length:
+            # The window may end inside the next entry's head.
             view, base, at = read(base + at, min(_WINDOW_BYTES, length - base - at)), base + at, 0
         start = at
         size, at = _read_varint(view, start + 1, len(view))
         stop = at + size
         if view[start] != 0x0A or base + stop > length:
             raise CorruptFileError(f"not a tf.train.Example: no feature at byte {base + start}")
-        left.take(1, base + start)
+        limit.take(1, base + start)
         if _is_wanted(view, at, stop, wanted):
             if stop > len(view):
                 view, base, at, stop = read(base + at, size), base + at, 0, size
-            _decode_entry(view, at, stop, found, left)
+            _decode_entry(view, at, stop, found, limit)
         if stop > len(view):
             stop, base, view = 0, base + stop, read(base + stop, min(_WINDOW_BYTES, length - base - stop))
         at = stop
@@ -429,15 +429,15 @@ def _encoded_keys(keys: frozenset[str]) -> set[bytes]:
 
 
 def _is_wanted(view: memoryview | bytes, at: int, end: int, wanted: set[bytes]) -> bool:
-    """Whether an entry's key is one of `wanted`, or does not stand at its beginning, where writers put it."""
+    """Return True if an entry's key is in `wanted`, or is not at the entry's start, where writers put it."""
     if end - at < 2 or view[at] != 0x0A or view[at + 1] > 0x7F:
         return True
     return bytes(view[at + 2 : at + 2 + view[at + 1]]) in wanted
 
 
-def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, left: _Left) -> None:
+def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, limit: _ValueLimit) -> None:
     key, feature = "", (0, 0)
-    for number, wire, start, stop in _fields(view, at, end, left):
+    for number, wire, start, stop in _fields(view, at, end, limit):
         if wire == 2 and number == 1:
             if stop - start > _KEY_BYTES:
                 raise CorruptFileError(
@@ -452,12 +452,12 @@ def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, left: _Le
         elif wire == 2 and number == 2:
             feature = (start, stop)
     found.pop(key, None)
-    for number, wire, start, stop in _fields(view, *feature, left):
+    for number, wire, start, stop in _fields(view, *feature, limit):
         if wire != 2:
             continue
         if number == 1:
-            found[key] = [view[a:b] for n, w, a, b in _fields(view, start, stop, left) if n == 1 and w == 2]
+            found[key] = [view[a:b] for n, w, a, b in _fields(view, start, stop, limit) if n == 1 and w == 2]
         elif number == 2:
-            found[key] = _decode_floats(view, start, stop, left)
+            found[key] = _decode_floats(view, start, stop, limit)
         elif number == 3:
-            found[key] = _decode_integers(view, start, stop, left)
+            found[key] = _decode_integers(view, start, stop, limit)

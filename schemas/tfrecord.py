@@ -1,7 +1,7 @@
-"""How records are framed in a TFRecord file, without TensorFlow.
+"""Frames of records in a TFRecord file, without TensorFlow.
 
-A record is: uint64 length, uint32 masked CRC32C of those 8 bytes, the data, uint32 masked CRC32C of the data,
-all little-endian. https://www.tensorflow.org/tutorials/load_data/tfrecord
+A frame has a uint64 length, the uint32 masked CRC32C of these 8 bytes, the data, and the uint32 masked CRC32C of the
+data, all little-endian. https://www.tensorflow.org/tutorials/load_data/tfrecord
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 
 
 class RecordWriter:
-    """Writes records to a sink and keeps the whole file's checksum.
+    """Writer of records that computes the checksum of the file.
 
     Attributes:
-        offset: bytes written so far, which is where the next record begins.
+        offset: bytes written so far, the start of the next record.
         checksum: CRC32C of all bytes written so far.
     """
 
@@ -35,45 +35,47 @@ class RecordWriter:
         self.checksum = 0
 
     def write(self, chunks: Iterable[Any], length: int, known: Mapping[int, int] | None = None) -> int:
-        """Write one record that is given in pieces of `length` bytes together.
+        """Write one record.
 
         Args:
-            known: by the position of a piece in the record its CRC32C, where that was computed already.
+            chunks: the data in chunks.
+            length: bytes of all chunks.
+            known: CRC32C of chunks for which it is already known, by the chunk's offset in the record.
 
         Returns:
-            the masked CRC32C of its data, as its footer states it.
+            the masked CRC32C of the data, which is also the footer.
         """
         write = self._sink.write
         header = _LENGTH.pack(length)
         header += _CHECKSUM.pack(mask_crc(crc32c(header)))
         write(header)
-        whole, crc, written = crc32c(header, self.checksum), 0, 0
+        file_crc, crc, written = crc32c(header, self.checksum), 0, 0
         for chunk in chunks:
             size = len(chunk)
             if known is not None and written in known:
-                piece = known[written]
-                crc, whole = combine(crc, piece, size), combine(whole, piece, size)
+                chunk_crc = known[written]
+                crc, file_crc = combine(crc, chunk_crc, size), combine(file_crc, chunk_crc, size)
             else:
-                crc, whole = crc32c(chunk, crc), crc32c(chunk, whole)
+                crc, file_crc = crc32c(chunk, crc), crc32c(chunk, file_crc)
             written += size
             write(chunk)
         if written != length:
-            raise ValueError(f"a record of {length} bytes was announced and {written} came")
+            raise ValueError(f"expected a record of {length} bytes, got {written}")
         masked = mask_crc(crc)
         footer = _CHECKSUM.pack(masked)
         write(footer)
-        self.checksum = crc32c(footer, whole)
+        self.checksum = crc32c(footer, file_crc)
         self.offset += HEADER_BYTES + length + FOOTER_BYTES
         return masked
 
 
 def footer_of(frame: memoryview) -> int:
-    """The masked CRC32C of the data that a whole record's last bytes state."""
+    """Return the masked CRC32C of the data from the last bytes of a complete record."""
     return int(_CHECKSUM.unpack_from(frame, len(frame) - FOOTER_BYTES)[0])
 
 
 def check_header(header: memoryview, place: str) -> int:
-    """How many bytes of data follow a record's first 12 bytes; CorruptFileError where these are damaged or fewer."""
+    """Return the length of a record's data from its first 12 bytes; CorruptFileError if they are damaged or fewer."""
     if len(header) < HEADER_BYTES:
         raise CorruptFileError(f"{place}: the file ends inside the record's header")
     length, length_crc = struct.unpack("<QI", header)
@@ -83,14 +85,15 @@ def check_header(header: memoryview, place: str) -> int:
 
 
 def check_record(frame: memoryview, where: str, at: int = 0) -> memoryview:
-    """The data of the record that a frame begins with, after both its checksums.
+    """Verify both checksums of the record at the start of `frame` and return its data.
 
     Args:
-        where: the file's name.
-        at: the byte of the file at which the frame begins.
+        frame: bytes that begin with the record.
+        where: name of the file.
+        at: offset of the record in the file.
 
     Raises:
-        CorruptFileError: names `where`, the byte and what is wrong.
+        CorruptFileError: the message names `where`, the offset and the problem.
     """
     place = f"{where}: record at byte {at:,}"
     length = check_header(frame[:HEADER_BYTES], place)
@@ -104,7 +107,7 @@ def check_record(frame: memoryview, where: str, at: int = 0) -> memoryview:
 
 
 def read_records(data: Any, where: str) -> Iterator[tuple[int, memoryview]]:
-    """Each record of a whole TFRecord file: its offset and its data, both checksums verified."""
+    """Yield the offset and the data of each record of a TFRecord file, and verify both checksums."""
     view = memoryview(data).cast("B")
     offset = 0
     while offset < len(view):

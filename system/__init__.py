@@ -1,1 +1,1 @@
-"""The process and the machine: signals, files, locks, memory, threads, errors of the operating system."""
+"""The process and the machine: signals, files, locks, memory, threads and errors of the operating system."""

@@ -1,10 +1,10 @@
-"""Addresses whose passwords and tokens are used in requests and appear in nothing that is printed or written.
+"""Addresses whose passwords and tokens are used in requests and never printed or written.
 
-    https://user:password@host/cards/1.0.0?token=abc    what requests are made with: `Address.full`
-    https://***@host/cards/1.0.0                        what is printed and written: `str`
+    https://user:password@host/cards/1.0.0?token=abc    Address.full, for requests
+    https://***@host/cards/1.0.0                        str(address), for messages and files
 
-Libraries print addresses in their own errors too, whole or in parts. So every error of halofeed and every line that it
-tells goes through `redacted`, which knows the secrets of all addresses of this process, and what addresses look like.
+Libraries print addresses, or parts of them, in their own errors. So halofeed passes every error and status line
+through `redacted`, which knows the secrets of all addresses of this process.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ NO_USER: Final = (
     "this address takes no user and no password; leave them out, and give credentials as "
     "docs/stores.md says, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
 )
-_LEAST_CHARACTERS, _LEAST_OF_QUERY = 6, 16
-"""A shorter secret would be found in any text. A query's value stands in its address, so that only tokens count."""
+_SHORTEST_SECRET, _SHORTEST_TOKEN = 6, 16
+"""Characters of a secret and of a secret value in a query. Shorter ones occur in ordinary text."""
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s'\"<>]+)")
 _USER_WITH_SLASH: Final = re.compile(r"(?!\[)[^/?#@]*:(?![0-9]*(?:[/?#]|$)).*@", re.DOTALL)
-"""A password that holds a slash, as keys of AWS do: a colon that no port follows, and an @ later."""
+"""Pattern of a password with a slash, as in AWS keys: a colon without a port after it, and a later @."""
 _USER: Final = re.compile(r"[^/?#]*@")
 _secrets: set[str] = set()
 
 
 class Address:
-    """An address of a folder of files; as text it is without user, password and query.
+    """Address of a folder of files. Its text has no user, password or query.
 
     Args:
         text: the address, with ://.
-        redirects: hosts, as `host` or `host:port`, to which a web server may send requests on; `*` any host.
+        redirects: hosts, as `host` or `host:port`, to which a web server may redirect; `*` allows any host.
 
     >>> address = Address("https://ann:pa55word@host/cards/1.0.0?token=abcd")
     >>> print(address, repr(address / "manifest.json"))
@@ -44,21 +44,21 @@ class Address:
     'https://ann:pa55word@host/cards/1.0.0/manifest.json?token=abcd'
     """
 
-    __slots__ = ("_place", "_query", "_user", "redirects", "scheme")
+    __slots__ = ("_location", "_query", "_user", "redirects", "scheme")
 
     def __init__(self, text: str, redirects: tuple[str, ...] = ()) -> None:
         self.scheme, _, rest = text.partition("://")
-        found = _user_in(rest)
-        self._user, rest = rest[:found], rest[found:]
-        place, self._query = _cut_query(rest)
-        self._place = place.rstrip("/")
+        user_length = _user_length(rest)
+        self._user, rest = rest[:user_length], rest[user_length:]
+        location, self._query = _split_query(rest)
+        self._location = location.rstrip("/")
         self.redirects = redirects
         user = self._user.removesuffix("@")
         keep_secret(user)
         keep_secret(user.partition(":")[2])
-        keep_secret(base64.b64encode(unquote(user).encode()).decode())  # as it stands in a request's header
+        keep_secret(base64.b64encode(unquote(user).encode()).decode())  # the form in the header of a request
         for _, value in parse_qsl(self._query[1:]):
-            if len(value) >= _LEAST_OF_QUERY:
+            if len(value) >= _SHORTEST_TOKEN:
                 keep_secret(value)
 
     def __reduce__(self) -> tuple[type[Address], tuple[str, tuple[str, ...]]]:
@@ -66,34 +66,34 @@ class Address:
 
     @property
     def full(self) -> str:
-        """The address with its secrets, for requests alone."""
-        return f"{self.scheme}://{self._user}{self._place}{self._query}"
+        """The address with its secrets, for requests only."""
+        return f"{self.scheme}://{self._user}{self._location}{self._query}"
 
     @property
     def has_user(self) -> bool:
-        """Whether it states a user or a password."""
+        """True if the address has a user or a password."""
         return bool(self._user)
 
     @property
     def has_secrets(self) -> bool:
-        """Whether it states a user, a password or a query."""
+        """True if the address has a user, a password or a query."""
         return bool(self._user or self._query)
 
     def hidden_in(self, text: str) -> str:
-        """A text of which this address, and parts of it, are what they are as text."""
+        """Return a text in which the secrets of this address are hidden."""
         for secret in (self._user.removesuffix("@"), self._query[1:]):
             text = text.replace(secret, HIDDEN) if secret else text
         return redacted(text)
 
     def __truediv__(self, name: str) -> Address:
-        """The address of what lies below this one."""
-        below = Address.__new__(Address)
-        below.scheme, below._user, below._query = self.scheme, self._user, self._query
-        below._place, below.redirects = f"{self._place}/{name}", self.redirects
-        return below
+        """Return the address of a file or folder below this one."""
+        child = Address.__new__(Address)
+        child.scheme, child._user, child._query = self.scheme, self._user, self._query
+        child._location, child.redirects = f"{self._location}/{name}", self.redirects
+        return child
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self._user and f'{HIDDEN}@'}{self._place}"
+        return f"{self.scheme}://{self._user and f'{HIDDEN}@'}{self._location}"
 
     def __repr__(self) -> str:
         return f"Address({str(self)!r})"
@@ -109,7 +109,7 @@ class Address:
 
 
 def address_of(path: str | os.PathLike[str]) -> Address | None:
-    """The address that a path is; None of a path of this machine."""
+    """Return a path as an address; None for a path of this machine."""
     if isinstance(path, Address):
         return path
     text = os.fspath(path)
@@ -117,12 +117,12 @@ def address_of(path: str | os.PathLike[str]) -> Address | None:
 
 
 def keep_secret(text: str) -> None:
-    """Have `redacted` find this text from now on, as it is and as it is written in addresses."""
-    _secrets.update(form for form in (text, unquote(text)) if len(form) >= _LEAST_CHARACTERS)
+    """Register a secret that `redacted` hides from now on, also in its URL-encoded form."""
+    _secrets.update(form for form in (text, unquote(text)) if len(form) >= _SHORTEST_SECRET)
 
 
 def redacted(text: str) -> str:
-    """A text without the secrets of the addresses in it, and of those that this process knows.
+    """Return a text without the secrets of the addresses in it and without the registered secrets.
 
     >>> redacted("Cannot connect to https://ann:pa55@host:80/a?sig=b2 and s3://b/a@b.jpg")
     'Cannot connect to https://***@host:80/a?*** and s3://b/a@b.jpg'
@@ -135,25 +135,25 @@ def redacted(text: str) -> str:
 
 
 def printable_cause(error: Exception) -> Exception | None:
-    """An error of a library, to be raised from; None where its traceback would print a secret."""
-    told = "".join([*traceback.format_exception(error), repr(error)])
-    return error if redacted(told) == told else None
+    """Return a library's error as the cause of a new one; None where its traceback would print a secret."""
+    printed = "".join([*traceback.format_exception(error), repr(error)])
+    return error if redacted(printed) == printed else None
 
 
 def _without_secrets(found: re.Match[str]) -> str:
     rest = found[2]
-    user = _user_in(rest)
-    place, query = _cut_query(rest[user:])
-    return f"{found[1]}{f'{HIDDEN}@' if user else ''}{place}{f'?{HIDDEN}' if len(query) > 1 else query}"
+    user_length = _user_length(rest)
+    location, query = _split_query(rest[user_length:])
+    return f"{found[1]}{f'{HIDDEN}@' if user_length else ''}{location}{f'?{HIDDEN}' if len(query) > 1 else query}"
 
 
-def _user_in(rest: str) -> int:
-    """How many characters after :// are user, password and @."""
+def _user_length(rest: str) -> int:
+    """Return the number of characters after :// that are user, password and @."""
     found = _USER_WITH_SLASH.match(rest) or _USER.match(rest)
     return found.end() if found else 0
 
 
-def _cut_query(rest: str) -> tuple[str, str]:
-    """What stands before a query or fragment, and from its mark on."""
-    cut = min(at if (at := rest.find(mark)) >= 0 else len(rest) for mark in "?#")
-    return rest[:cut], rest[cut:]
+def _split_query(rest: str) -> tuple[str, str]:
+    """Return the part before a query or fragment, and the query or fragment with its ? or #."""
+    end = min(at if (at := rest.find(mark)) >= 0 else len(rest) for mark in "?#")
+    return rest[:end], rest[end:]

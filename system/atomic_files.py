@@ -1,4 +1,4 @@
-"""Open, write and replace files safely: regular files only, no followed links, atomic and durable."""
+"""Safe ways to open, write and replace files: regular files only, no followed links, atomic and durable."""
 
 from __future__ import annotations
 
@@ -23,25 +23,43 @@ from halofeed.system.console import human_bytes, print_status
 from halofeed.system.resource_errors import during
 from halofeed.system.signals import CleanupOnExit, DeferSignals
 
-_IS_SYSTEMS_FORM = sys.getfilesystemencoding().lower() == "utf-8"
+try:
+    import fcntl
+except ImportError:  # not a Unix
+    fcntl = None  # type: ignore[assignment]
+
+_NAMES_ARE_UTF8 = sys.getfilesystemencoding().lower() == "utf-8"
+_MAX_READ_BYTES = 1 << 30
+_FILE_TYPES = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_NOT_SUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+"""Error numbers of file systems without fsync or without exchange."""
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+_MAX_NAME_LENGTH = 60
 
 
 def text_of_name(name: str) -> str:
-    """The text of a name as Python got it from the system: of a folder's listing, an argument, a working folder."""
-    return name if _IS_SYSTEMS_FORM else os.fsencode(name).decode("utf-8", "surrogateescape")
+    """Return the text of a file name that Python got from the system: a listing, an argument, a working folder."""
+    return name if _NAMES_ARE_UTF8 else os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
 def system_name(text: str) -> str:
-    """A name's text in the form that Python hands to the system.
+    """Return the text of a file name in the form that Python passes to the system.
 
     Raises:
-        UnicodeEncodeError: no file can be called so.
+        UnicodeEncodeError: no file can have this name.
     """
-    return text if _IS_SYSTEMS_FORM else os.fsdecode(text.encode("utf-8", "surrogateescape"))
+    return text if _NAMES_ARE_UTF8 else os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
 def can_be_named(text: str) -> bool:
-    """Whether a text has bytes: that of every name has, and of others all but those with a lone surrogate that is none.
+    """Return True if a file can have this name: every text without a lone surrogate that stands for no byte.
 
     >>> can_be_named("caf\\u00e9"), can_be_named("caf\\udce9"), can_be_named("caf\\ud800")
     (True, True, False)
@@ -55,38 +73,28 @@ def can_be_named(text: str) -> bool:
     return True
 
 
-_MOST_AT_ONCE = 1 << 30
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-
-
 def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> FileIO:
-    """A regular file, of at most `most_bytes`, as a stream of bytes without a buffer; links to one are followed.
+    """Open a regular file of at most `most_bytes` without a buffer; follow links.
 
     Raises:
-        OSError: there is none, it may not be read, or it is a folder, a pipe, a device or a socket, as `strerror` says;
-            none of them is waited for, or opened if it can be helped.
+        OSError: the file is missing, unreadable or too large, or it is a folder, a pipe, a device or a socket. The
+            call never waits for one of these.
     """
-    descriptor, _ = _opened(path, most_bytes)
+    descriptor, _ = _open_regular(path, most_bytes)
     return open(descriptor, "rb", buffering=0)
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """The bytes of a regular file of at most `most_bytes`, as many as its size says.
+    """Read a regular file of at most `most_bytes`.
 
     Raises:
-        OSError: as `open_regular`, and where it is larger, or somebody writes into it meanwhile.
+        OSError: as `open_regular`, and if the file changes while it is read.
     """
-    descriptor, found = _opened(path, most_bytes)
-    size = found.st_size
+    descriptor, status = _open_regular(path, most_bytes)
+    size = status.st_size
     try:
-        if size > _MOST_AT_ONCE:
-            # Filled piece by piece in one place: pieces put together would take the memory twice.
+        if size > _MAX_READ_BYTES:
+            # The stream fills one buffer in several reads. Joining the parts would take the memory twice.
             with open(descriptor, "rb", closefd=False) as stream:
                 data = stream.read(size) or b""
         else:
@@ -94,67 +102,58 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
             while len(data) < size and (piece := os.read(descriptor, size - len(data))):
                 data += piece
         now = os.fstat(descriptor)
-        if (now.st_size, now.st_mtime_ns) != (size, found.st_mtime_ns):
+        if (now.st_size, now.st_mtime_ns) != (size, status.st_mtime_ns):
             raise OSError(errno.EBUSY, "it was changed while it was read", os.fspath(path))
         return data
     finally:
         os.close(descriptor)
 
 
-def _opened(path: str | os.PathLike[str], most_bytes: int | None) -> tuple[int, os.stat_result]:
-    """The descriptor of a regular file, and what is known of it."""
-    _check_regular(os.stat(path), path)  # before it is opened: opening a device may do something
+def _open_regular(path: str | os.PathLike[str], most_bytes: int | None) -> tuple[int, os.stat_result]:
+    """Return the descriptor and the status of a regular file."""
+    _check_regular(os.stat(path), path)  # before open, which may have an effect on a device
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        _check_regular(found, path)
-        if most_bytes is not None and found.st_size > most_bytes:
-            message = f"it holds {human_bytes(found.st_size)}, and at most {human_bytes(most_bytes)} are read"
+        status = os.fstat(descriptor)
+        _check_regular(status, path)
+        if most_bytes is not None and status.st_size > most_bytes:
+            message = (
+                f"it holds {human_bytes(status.st_size)}, and at most {human_bytes(most_bytes)} are read"
+            )
             raise OSError(errno.EFBIG, message, os.fspath(path))
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, found
+    return descriptor, status
 
 
-def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        message = f"it is {file_type(found.st_mode)}; expected a regular file"
+def _check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        message = f"it is {file_type(status.st_mode)}; expected a regular file"
         raise OSError(errno.EINVAL, message, os.fspath(path))
 
 
 def file_type(mode: int) -> str:
-    """What is no regular file, by its `st_mode`.
+    """Return the type of a path that is not a regular file, by its `st_mode`.
 
-    >>> kind_of(os.stat("/dev/null").st_mode)
+    >>> file_type(os.stat("/dev/null").st_mode)
     'a device'
     """
-    return _KINDS.get(stat.S_IFMT(mode), "no file")
-
-
-try:
-    import fcntl
-except ImportError:  # not a Unix
-    fcntl = None  # type: ignore[assignment]
-
-_NOT_KNOWN_HERE: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
-"""What file systems answer that know no syncing, and no exchange."""
-_AT_FDCWD: Final = -100
-_RENAME_EXCHANGE: Final = 2
+    return _FILE_TYPES.get(stat.S_IFMT(mode), "no file")
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Return once the content of these local files and folders is on the disk, in this order.
+    """Flush the content of local files and folders to the disk, in this order.
 
     Raises:
-        OSError: the disk refused, or one of them cannot be opened.
+        OSError: the disk refused, or a path cannot be opened.
     """
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _sync_descriptor(descriptor)
         except OSError as error:
-            if error.errno not in _NOT_KNOWN_HERE:
+            if error.errno not in _NOT_SUPPORTED:
                 raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(descriptor)
@@ -171,18 +170,18 @@ def _sync_descriptor(descriptor: int) -> None:
 
 
 def sync_tree(folder: str | os.PathLike[str]) -> None:
-    """Return once all below a local folder, itself and its name are on the disk; OSError as `sync`."""
-    for above, _, names in os.walk(folder, topdown=False):
-        sync([*(os.path.join(above, name) for name in names), above])
+    """Flush a local folder, everything below it and its name to the disk; OSError as `sync`."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        sync([*(os.path.join(parent, name) for name in names), parent])
     sync([os.path.dirname(os.path.abspath(folder))])
 
 
 def exchange(one: str, other: str) -> bool:
-    """Have two local paths of one file system change places, so that each is there at every moment.
+    """Swap two local paths of one file system atomically.
 
     Returns:
-        False where the system or the file system knows no such step (renameat2, Linux 3.15), or one of the two is a
-        mount point; nothing was changed.
+        False if the system or the file system has no such call (renameat2, Linux 3.15), or one of the paths is a mount
+        point; nothing was changed.
 
     Raises:
         OSError: any other failure.
@@ -194,36 +193,33 @@ def exchange(one: str, other: str) -> bool:
     if not renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
         return True
     number = ctypes.get_errno()
-    if number in (*_NOT_KNOWN_HERE, errno.EXDEV, errno.EBUSY, errno.EPERM):
+    if number in (*_NOT_SUPPORTED, errno.EXDEV, errno.EBUSY, errno.EPERM):
         return False
     raise OSError(number, os.strerror(number), one, None, other)
 
 
-_LONGEST_NAME = 60
-
-
 def create(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """The descriptor of a new file, to be written to.
+    """Create a file and return its descriptor for writing.
 
     Raises:
-        FileExistsError: something has its name already; a link is not followed.
+        FileExistsError: the path exists; a link is not followed.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     return os.open(path, flags, mode)
 
 
 def create_anew(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """As `create`, in the place of a file or link that has the name; what a link leads to stays as it is."""
+    """Replace a file or link by a new file, see `create`; the target of a link stays unchanged."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return create(path, mode)
 
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """The descriptor of a file that halofeed goes on writing to, made where there is none.
+    """Open a file to which halofeed writes repeatedly, create it if it is missing, and return its descriptor.
 
     Raises:
-        OSError: a link, a folder, a pipe or a device has its name.
+        OSError: the path is a link, a folder, a pipe or a device.
     """
     refusal = "expected a regular file of halofeed's own; move away what is there"
     try:
@@ -239,10 +235,10 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
 
 
 def make_own_folder(folder: Path) -> None:
-    """Make a folder in one of halofeed's where it is not there; the list of that one says so.
+    """Make a folder below a folder of halofeed's if it is missing, and record it in that folder's list.
 
     Raises:
-        UsageError: a link or a file has its name.
+        UsageError: the path is a link or a file.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: expected a folder of halofeed's own; move away what is there")
@@ -251,86 +247,88 @@ def make_own_folder(folder: Path) -> None:
 
 
 def keep_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
-    """Give an open file or folder the group and permissions of the one whose place it is to take, if there is one."""
+    """Copy the group and permissions of `target`, if it exists, to the open file or folder that will replace it."""
     try:
-        found = os.lstat(target)
+        old = os.lstat(target)
     except OSError:
         return
-    if stat.S_IFMT(found.st_mode) != stat.S_IFMT(os.fstat(descriptor).st_mode):
+    if stat.S_IFMT(old.st_mode) != stat.S_IFMT(os.fstat(descriptor).st_mode):
         return
-    mode = found.st_mode & (0o3777 if stat.S_ISDIR(found.st_mode) else 0o777)
+    mode = old.st_mode & (0o3777 if stat.S_ISDIR(old.st_mode) else 0o777)
     try:
-        os.fchown(descriptor, -1, found.st_gid)
-    except OSError:  # what its group may do, another one need not
+        os.fchown(descriptor, -1, old.st_gid)
+    except OSError:  # another group does not get the old group's permissions
         mode &= ~0o070
     os.fchmod(descriptor, mode)
 
 
 def keep_modes(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Give a folder and all below it the groups and permissions of what has the same names in another.
+    """Copy groups and permissions from a folder `target` to the paths of the same names in the folder replacing it.
 
-    A file of another name has those of the file that fewest may read.
+    A file without a counterpart gets those of the file with the fewest readers.
     """
-    usual = ""
-    for above, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
-        below = os.path.join(target, os.path.relpath(above, folder))
-        known = [path for name in files if os.path.isfile(path := os.path.join(below, name))]
-        usual = min(known, key=lambda path: os.stat(path).st_mode & 0o077, default=usual)
+    strictest = ""
+    for parent, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+        old_parent = os.path.join(target, os.path.relpath(parent, folder))
+        existing = [path for name in files if os.path.isfile(path := os.path.join(old_parent, name))]
+        strictest = min(existing, key=lambda path: os.stat(path).st_mode & 0o077, default=strictest)
         for name in files:
             opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
             try:
-                own = os.path.join(below, name)
-                keep_mode(opened, own if os.path.lexists(own) else usual)
+                old = os.path.join(old_parent, name)
+                keep_mode(opened, old if os.path.lexists(old) else strictest)
             finally:
                 os.close(opened)
-        keep_mode(descriptor, below)
+        keep_mode(descriptor, old_parent)
 
 
 @contextmanager
 def temporary_path(target: Path) -> Iterator[Path]:
-    """A path beside `target` to write a file to and then to rename; what is there at the end of the block is deleted.
+    """Yield a path beside `target` for a file that is then renamed; delete what is there at the end of the block.
 
-    So it is where a signal ends this process; what processes of this machine left there that were killed goes too.
+    A signal that ends this process deletes it too. Files of killed processes of this machine are deleted first.
     """
     target = Path(os.path.abspath(target))
-    here = f".{target.name[:_LONGEST_NAME]}.{platform.node()}"
-    for left in target.parent.glob(f"{glob.escape(here)}.*.new"):
-        delete_temporary_files(left)
-    path = target.with_name(f"{here}.{os.getpid()}.{secrets.token_hex(8)}.new")
+    prefix = f".{target.name[:_MAX_NAME_LENGTH]}.{platform.node()}"
+    for leftover in target.parent.glob(f"{glob.escape(prefix)}.*.new"):
+        process = owned_files.TEMPORARY.fullmatch(leftover.name)
+        if process and not _is_alive(int(process[1])) and leftover.lstat().st_uid == os.geteuid():
+            _delete(leftover)
+    path = target.with_name(f"{prefix}.{os.getpid()}.{secrets.token_hex(8)}.new")
     with CleanupOnExit(lambda: _delete(path)):
         yield path
 
 
 @contextmanager
 def temporary_folder(target: Path) -> Iterator[Path]:
-    """A folder to write into that takes the place of `target` at the end, and is gone if anything is raised.
+    """Yield a folder that replaces `target` at the end of the block, or is deleted if the block raises.
 
-    Of an old one what halofeed did not write moves to the new one.
+    Files of the old folder that halofeed did not write move to the new one.
     """
     target = Path(os.path.abspath(target))
-    with temporary_path(target) as made:
-        made.mkdir(mode=0o700 if target.is_dir() else 0o777)
-        owned_files.begin(made, whole=True)
-        yield made
-        owned_files.finish(made)
-        keep_modes(made, target)
-        sync_tree(made)
-        owned_files.note_files(target.parent, target.name, made)
+    with temporary_path(target) as new:
+        new.mkdir(mode=0o700 if target.is_dir() else 0o777)
+        owned_files.begin(new, whole=True)
+        yield new
+        owned_files.finish(new)
+        keep_modes(new, target)
+        sync_tree(new)
+        owned_files.note_files(target.parent, target.name, new)
         with DeferSignals():
             if not target.is_dir():
-                made.rename(target)
-            elif not exchange(str(made), str(target)):
-                old = made.with_suffix(".old")
+                new.rename(target)
+            elif not exchange(str(new), str(target)):
+                old = new.with_suffix(".old")
                 target.rename(old)
-                made.rename(target)
-                old.rename(made)
+                new.rename(target)
+                old.rename(new)
         sync([str(target.parent)])
-        _delete(made)
-        _move_rest(made, target)
+        _delete(new)  # the old folder, if there was one
+        _move_foreign_files(new, target)
 
 
-def _move_rest(old: Path, new: Path) -> None:
-    """Move what halofeed did not write from a folder that was replaced to the one that has its place."""
+def _move_foreign_files(old: Path, new: Path) -> None:
+    """Move files that halofeed did not write from a replaced folder to the folder that replaced it."""
     if not old.is_dir():
         return
     for entry in old.iterdir():
@@ -340,42 +338,35 @@ def _move_rest(old: Path, new: Path) -> None:
     if old.exists():
         kept = old.with_suffix(".kept")
         old.rename(kept)
-        print_status(f"{kept}: holds what halofeed did not write in {new}")
+        print_status(f"{kept}: holds files of {new} that halofeed did not write")
 
 
 @contextmanager
 def no_wider_than(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Have this process make no file within a block that more people may read or write than a file that is there."""
+    """Set the umask within a block so that new files have no group or other access that an existing path lacks."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
         mode = 0o777
-    closed = sum(0 if mode & person else person for person in (0o070, 0o007))
-    before = os.umask(closed)
-    os.umask(before | closed)
+    denied = sum(0 if mode & bits else bits for bits in (0o070, 0o007))
+    before = os.umask(denied)
+    os.umask(before | denied)
     try:
         yield
     finally:
         os.umask(before)
 
 
-def delete_temporary_files(path: Path) -> None:
-    """Delete what a killed process left of a file or folder that it was making beside its place."""
-    maker = owned_files.TEMPORARY.fullmatch(path.name)
-    if maker is not None and not _is_alive(int(maker[1])) and path.lstat().st_uid == os.geteuid():
-        _delete(path)
-
-
 def atomic_write(target: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file whole or not at all, whatever ends the process or the machine; OSError where it cannot be."""
+    """Write a complete file or none, whatever ends the process or the machine; OSError if that fails."""
     target = Path(os.path.abspath(target))
-    with during("cannot write", target), temporary_path(target) as made:
-        with open(create(made, 0o600 if os.path.lexists(target) else 0o666), "wb") as stream:
-            keep_mode(stream.fileno(), target)  # before anything is in it
+    with during("cannot write", target), temporary_path(target) as new:
+        with open(create(new, 0o600 if os.path.lexists(target) else 0o666), "wb") as stream:
+            keep_mode(stream.fileno(), target)  # before the file has content
             stream.write(data)
-        sync([str(made)])
+        sync([str(new)])
         owned_files.note(target.parent, target.name, data)
-        made.replace(target)
+        new.replace(target)
         sync([str(target.parent)])
 
 
@@ -388,7 +379,7 @@ def _delete(path: Path) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    if os.name != "posix":  # elsewhere the question may end the process
+    if os.name != "posix":  # on Windows os.kill ends the process
         return True
     try:
         os.kill(process, 0)

@@ -1,4 +1,4 @@
-"""How bytes are checked: CRC32C, plain and in TFRecord's masked form."""
+"""CRC32C checksums, plain and in TFRecord's masked form."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 _LARGE_BYTES = 1 << 15
 BLOCK_BYTES = 1 << 20
-"""A raw field is checked in blocks of this many bytes, so that a slab can be checked without the rest."""
+"""Block size of the checksums of a raw field, so that a slab can be checked without the other bytes."""
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """The CRC32C (Castagnoli) of a bytes-like object, continuing from `crc`.
+    """Return the CRC32C (Castagnoli) of a bytes-like object, continuing from `crc`.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
@@ -31,10 +31,10 @@ def crc32c(data: Any, crc: int = 0) -> int:
     return int(_extend(crc, array.ctypes.data, array.nbytes))
 
 
-def _found_extend() -> Callable[[int, int, int], int] | None:
-    """`crc32c_extend` of the library that google-crc32c is made of; None where it cannot be called by itself.
+def _load_extend() -> Callable[[int, int, int], int] | None:
+    """Load `crc32c_extend` from the C library of google-crc32c; None where it cannot be called directly.
 
-    google-crc32c holds the interpreter's lock while it sums, so that threads sum one after the other.
+    google-crc32c holds the interpreter's lock while it computes, which would make threads wait for each other.
     """
     found = importlib.util.find_spec("google_crc32c._crc32c")
     try:
@@ -45,25 +45,28 @@ def _found_extend() -> Callable[[int, int, int], int] | None:
     return cast(Callable[[int, int, int], int], extend)
 
 
-_extend = _found_extend()
+_extend = _load_extend()
 
 
 @cache
 def extend_address() -> int | None:
-    """Where a C function lies that continues a CRC32C, (uint32, const uint8 *, size_t) -> uint32; None without one."""
+    """Return the address of a C function that continues a CRC32C; None where there is none.
+
+    Its signature is (uint32, const uint8 *, size_t) -> uint32.
+    """
     return None if _extend is None else ctypes.cast(cast(Any, _extend), ctypes.c_void_p).value
 
 
 def with_checksum(data: bytes) -> bytes:
-    """Bytes that are kept for a later step, followed by their CRC32C."""
+    """Return bytes followed by their CRC32C."""
     return data + crc32c(data).to_bytes(4, "little")
 
 
 def without_checksum(data: bytes) -> bytes:
-    """The bytes that `with_checksum` was given.
+    """Return the bytes that `with_checksum` was given.
 
     Raises:
-        ValueError: these are others.
+        ValueError: the checksum does not match.
 
     >>> without_checksum(with_checksum(b"abc")), without_checksum(with_checksum(b"abd")[:3] + with_checksum(b"abc")[3:])
     Traceback (most recent call last):
@@ -76,22 +79,22 @@ def without_checksum(data: bytes) -> bytes:
 
 
 def mask_crc(crc: int) -> int:
-    """TFRecord's masked CRC: rotated right by 15 bits, plus a constant, modulo 2**32."""
+    """Return TFRecord's masked CRC: rotated right by 15 bits, plus a constant, modulo 2**32."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def block_checksums(data: Any) -> list[int]:
-    """The CRC32C of each `BLOCK_BYTES` block of `data`, the last one shorter."""
+    """Return the CRC32C of each `BLOCK_BYTES` block of `data`; the last block may be shorter."""
     view = np.frombuffer(data, np.uint8)
     return [crc32c(view[start : start + BLOCK_BYTES]) for start in range(0, len(view), BLOCK_BYTES)]
 
 
 def combine(first: int, second: int, second_length: int) -> int:
-    """The CRC32C of two pieces one after the other, from that of each and the second's length.
+    """Return the CRC32C of two concatenated pieces from the CRC32C of each and the length of the second.
 
-    Appending zeros is linear over GF(2); the operator for 2**n of them is the square of that for 2**(n - 1)
-    (M. Adler, crc32_combine of zlib). That of a length is kept, so that fields of a static size cost four
-    look-ups; for pieces of ever new lengths it is cheaper to compute the checksum again.
+    Appending zeros is linear over GF(2); the operator for 2**n zeros is the square of that for 2**(n - 1)
+    (M. Adler, crc32_combine of zlib). The operator of a length is cached, so fields of a static size cost four
+    look-ups. For pieces of varying lengths it is cheaper to compute the checksum again.
 
     >>> combine(crc32c(b"12345"), crc32c(b"6789"), 4) == crc32c(b"123456789")
     True
@@ -99,35 +102,35 @@ def combine(first: int, second: int, second_length: int) -> int:
     return _apply(_append_zeros(second_length), first) ^ second
 
 
-Operator = tuple[list[int], ...]
-"""What becomes of each byte of a CRC, lowest first: four tables of 256."""
-
-
-def _apply(operator: Operator, crc: int) -> int:
-    first, second, third, fourth = operator
-    return first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24]
-
-
 def combine_blocks(blocks: list[int], length: int) -> int:
-    """The CRC32C of a value of `length` bytes from that of its blocks."""
-    whole = 0
+    """Return the CRC32C of a value of `length` bytes from the CRC32C of its blocks."""
+    crc = 0
     for number, block in enumerate(blocks):
-        whole = combine(whole, block, min(BLOCK_BYTES, length - number * BLOCK_BYTES))
-    return whole
+        crc = combine(crc, block, min(BLOCK_BYTES, length - number * BLOCK_BYTES))
+    return crc
 
 
 @cache
 def block_shifts(length: int) -> NDArray[np.uint32]:
-    """What appending zeros makes of each byte of a CRC, [of a whole block, of the last of a value; byte; 256].
+    """Return the operators that append a block and the last block of a value to a CRC, uint32 [2, byte, 256].
 
     Args:
-        length: of the value, in bytes.
+        length: bytes of the value.
     """
     return np.array([_append_zeros(BLOCK_BYTES), _append_zeros(length % BLOCK_BYTES)], np.uint32)
 
 
+_Operator = tuple[list[int], ...]
+"""Linear map of a CRC as four tables of 256 entries, one per byte of the CRC, lowest byte first."""
+
+
+def _apply(operator: _Operator, crc: int) -> int:
+    first, second, third, fourth = operator
+    return first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24]
+
+
 @lru_cache(maxsize=64)
-def _append_zeros(count: int) -> Operator:
+def _append_zeros(count: int) -> _Operator:
     columns = [1 << place for place in range(32)]
     for bit in range(count.bit_length()):
         if count >> bit & 1:
@@ -136,15 +139,15 @@ def _append_zeros(count: int) -> Operator:
 
 
 @cache
-def _append_power_of_two(bit: int) -> Operator:
+def _append_power_of_two(bit: int) -> _Operator:
     if bit == 0:
         return _operator([_append_zero(1 << place) for place in range(32)])
     half = _append_power_of_two(bit - 1)
     return _operator([_apply(half, _apply(half, 1 << place)) for place in range(32)])
 
 
-def _operator(columns: list[int]) -> Operator:
-    """The tables of a linear map from what it makes of each bit."""
+def _operator(columns: list[int]) -> _Operator:
+    """Return the tables of a linear map from its value for each bit."""
     tables = []
     for byte in range(4):
         table = [0] * 256

@@ -1,4 +1,4 @@
-"""Status lines for people, and sizes in their words."""
+"""Status lines on standard error, and readable sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from halofeed.system.addresses import redacted
 
 
 def print_status(text: str) -> None:
-    """Write a line to standard error, without secrets of addresses; on a terminal in place of a line of progress."""
+    """Write a line to standard error without secrets; on a terminal it replaces the progress line."""
     text = redacted(text)
     if sys.stderr is not None:
         with contextlib.suppress(ValueError):  # a closed stream
@@ -19,14 +19,14 @@ def print_status(text: str) -> None:
 
 
 def write_if_possible(stream: TextIO, text: str) -> None:
-    """Write to a stream at once; where it is closed, full or read by nobody, the text is dropped."""
+    """Write to a stream and flush it; drop the text if the stream is closed or full, or has no reader."""
     with contextlib.suppress(OSError, ValueError):
         stream.write(text)
         stream.flush()
 
 
 def human_bytes(count: int) -> str:
-    """A size that can be read.
+    """Return a readable size.
 
     >>> human_bytes(999), human_bytes(123_456), human_bytes(5_000_000_000)
     ('999 B', '123 kB', '5.00 GB')

@@ -1,8 +1,7 @@
-"""How one process holds a folder, so that a second writer stays away: a lock that ends with its holder.
+"""Locks on folders against a second writer; the system releases a lock when its process ends.
 
-The lock is on the folder itself, so that nothing is left behind, whichever way the holder ended. Where the file
-system knows no such locks (some network file systems) nothing is held, and two writers must be kept apart by whoever
-starts them.
+The lock is on the folder itself (flock), so a killed process leaves nothing behind. On file systems without such locks
+(some network file systems) no lock is taken, and the user must not start two writers.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ except ImportError:  # not a Unix
 
 
 def try_lock(folder: str | Path) -> int | None:
-    """The descriptor that holds the folder, to be closed; None where there are no locks.
+    """Lock a folder and return the descriptor whose closing releases it; None where there are no locks.
 
     Raises:
-        BlockingIOError: another holds it.
+        BlockingIOError: another process has locked it.
     """
     if fcntl is None:
         return None
@@ -33,7 +32,7 @@ def try_lock(folder: str | Path) -> int | None:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another run may have put a new folder in its place meanwhile.
+            # Another run may have replaced the folder meanwhile.
             if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
                 return descriptor
         except (BlockingIOError, FileNotFoundError):
@@ -46,35 +45,35 @@ def try_lock(folder: str | Path) -> int | None:
 
 
 class FolderLock:
-    """Holds local folders against other writers until it is released.
+    """Lock on local folders against other writers, until it is released.
 
     Args:
-        does: what another holder does, for the message, such as "training".
-        cure: what to do then.
+        does: words for the message about the other process, such as "is converting into".
+        cure: advice for the message.
     """
 
     def __init__(self, does: str, cure: str) -> None:
         self._does, self._cure = does, cure
-        self._held: list[int] = []
+        self._descriptors: list[int] = []
         self._made: list[str] = []
 
     def take(self, folder: str | Path) -> None:
-        """Hold a folder, which is there.
+        """Lock an existing folder.
 
         Raises:
-            JobError: another process holds it; it is named.
+            JobError: another process has locked it; the message names the process.
         """
         try:
             descriptor = try_lock(folder)
         except BlockingIOError as error:
             raise JobError(
-                f"{folder}: {_holder(folder)} {self._does} it; wait until that has ended, or {self._cure}"
+                f"{folder}: {_lock_owner(folder)} {self._does} it; wait until that has ended, or {self._cure}"
             ) from error
         if descriptor is not None:
-            self._held.append(descriptor)
+            self._descriptors.append(descriptor)
 
     def make(self, folder: str | Path) -> None:
-        """Hold a folder that is made where it is not there; it goes at the release if it is empty still.
+        """Lock a folder; make it if it is missing, and then delete it at the release if it is still empty.
 
         Raises:
             JobError: as `take`.
@@ -84,23 +83,23 @@ class FolderLock:
             os.makedirs(folder, exist_ok=True)
             try:
                 self.take(folder)
-            except FileNotFoundError:  # another process has made it and given it up
+            except FileNotFoundError:  # another process has made and deleted it
                 continue
             self._made += missing
             return
 
     def release(self) -> None:
-        """Let go of all that is held."""
+        """Release all locks."""
         for folder in self._made:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
-        while self._held:
-            os.close(self._held.pop())
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 @contextmanager
 def holding(folder: str | Path, does: str, cure: str) -> Iterator[None]:
-    """Hold a local folder, made where it is not there, within a block; JobError where another process holds it."""
+    """Lock a local folder within a block, see `FolderLock.make`."""
     lock = FolderLock(does, cure)
     lock.make(folder)
     try:
@@ -109,8 +108,8 @@ def holding(folder: str | Path, does: str, cure: str) -> Iterator[None]:
         lock.release()
 
 
-def _holder(folder: str | Path) -> str:
-    """Who holds the folder: `process 1234`, where this system's list of locks says it."""
+def _lock_owner(folder: str | Path) -> str:
+    """Return the owner of a folder's lock, such as `process 1234`, from the system's list of locks."""
     try:
         inode = str(os.stat(folder).st_ino)
         for line in Path("/proc/locks").read_text().splitlines():

@@ -1,4 +1,9 @@
-"""Memory of the machine and of this process, and the budget that inputs share."""
+"""Memory of the machine and of this process, and the budget that inputs share.
+
+MemoryBudget    bytes that a process may use for the inputs that it decodes at the same time
+Share           part of the budget that one input holds
+with_room       repeats the work of an input once memory is free
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from halofeed.system.resource_errors import limit_of
 
 @cache
 def machine_memory() -> int:
-    """Bytes of memory that this machine has, or that its control group (of a container) may use, if that is less."""
+    """Return the bytes of memory of this machine, or the limit of its control group (container) if that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
@@ -30,21 +35,21 @@ def machine_memory() -> int:
 
 
 def available_memory() -> int:
-    """Bytes of memory that this process may have and nobody uses, as far as the system says."""
+    """Return the bytes of free memory that this process may use, as far as the system reports them."""
     memory = process_memory()
     with contextlib.suppress(OSError, ValueError):
-        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        memory = min(memory, int(facts["MemAvailable"].split()[0]) << 10)
+        values = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        memory = min(memory, int(values["MemAvailable"].split()[0]) << 10)
     with contextlib.suppress(OSError, ValueError, KeyError):
         group = Path("/sys/fs/cgroup")
-        facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        used = int((group / "memory.current").read_text()) - int(facts["inactive_file"])
+        values = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text()) - int(values["inactive_file"])
         memory = min(memory, machine_memory() - used)
     return max(0, memory)
 
 
 def process_memory() -> int:
-    """Bytes of memory that this process may have: the machine's, or what its own limit (`ulimit -v`) leaves of it."""
+    """Return the bytes of memory that this process may use: the machine's, or its own limit (`ulimit -v`)."""
     return min(machine_memory(), limit_of("AS") or machine_memory())
 
 
@@ -52,12 +57,12 @@ T = TypeVar("T")
 
 MEBIBYTE = 1 << 20
 PICTURES_MIB, VOLUMES_MIB = 4096, 8192
-"""What --max-memory is where it is not given."""
+"""Defaults of --max-memory."""
 TOO_MUCH = "takes too much memory"
 Need = Callable[[int], None]
-"""Told how many bytes an input takes in all from now on; raises where that is too much."""
+"""Function that reserves the total bytes that an input needs from now on; it raises where that is too much."""
 
-_WORDS_OF_LACK = (
+_OUT_OF_MEMORY_WORDS = (
     "bad_alloc",
     "cannot allocate",
     "insufficient memory",
@@ -68,7 +73,7 @@ _OPENCV_NO_MEMORY = -4
 
 
 def with_margin(byte_count: float) -> int:
-    """Bytes that are held, with what allocators keep of memory that was given back: a fifth, and 16 MiB.
+    """Add what allocators keep of freed memory to a number of bytes: a fifth, and 16 MiB.
 
     >>> with_margin(100 * MEBIBYTE) // MEBIBYTE
     136
@@ -77,22 +82,22 @@ def with_margin(byte_count: float) -> int:
 
 
 def unlimited(byte_count: int) -> None:
-    """Takes whatever is needed."""
+    """Accept any number of bytes."""
 
 
 class RetryWhenMemoryFree(BaseException):
-    """There is no room for an input now: it is to be dropped, and started again after `Share.wait`.
+    """Signal that there is no memory for an input now; `with_room` drops its work and repeats it later.
 
-    It is no Exception, so that nobody takes it for one of the input.
+    It is not an Exception, so that no handler treats it as an error of the input.
     """
 
 
 class MemoryBudget:
-    """So many bytes for the inputs that a process decodes at once, whichever of its threads decodes them.
+    """Bytes for the inputs that all threads of a process decode at the same time.
 
     Args:
-        allowed_bytes: by the recipe.
-        room_bytes: that the machine has for this process; None where nobody knows.
+        allowed_bytes: limit of the recipe (--max-memory).
+        room_bytes: memory that the machine has for this process; None if unknown.
 
     >>> budget = MemoryBudget(100)
     >>> share = budget.share()
@@ -110,11 +115,11 @@ class MemoryBudget:
         self._waiting: deque[Share] = deque()
 
     def share(self) -> Share:
-        """What one more input may take."""
+        """Return an empty share for one more input."""
         return Share(self)
 
     def take(self, byte_count: int) -> bool:
-        """Take so many bytes more, or fewer; whether there was room, and nobody waits for it."""
+        """Reserve more bytes, or free some if negative; return False if there is no room or another input waits."""
         with self._changed:
             if byte_count > 0 and (self._waiting or self.used + byte_count > self.limit_bytes):
                 return False
@@ -122,7 +127,7 @@ class MemoryBudget:
             return True
 
     def wait(self, share: Share, byte_count: int) -> None:
-        """Take so many bytes as soon as there is room; whoever came first goes first."""
+        """Reserve bytes as soon as there is room; the first waiting share is served first."""
         with self._changed:
             self._waiting.append(share)
             try:
@@ -141,9 +146,12 @@ class MemoryBudget:
 
 
 class Share:
-    """What one input holds of a budget. It never waits while it holds something, so that no two wait for each other.
+    """Bytes of a budget that one input holds. It never waits while it holds bytes, so there is no deadlock.
 
-    `needed` is the most that it was found to need, and `lacked` says that another machine might have had enough.
+    Attributes:
+        held: bytes that it holds now.
+        needed: largest number of bytes that the input needed so far.
+        lacked: True if the input was refused because of this machine, and another machine may accept it.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -153,11 +161,11 @@ class Share:
         self.lacked = self._alone = False
 
     def need(self, byte_count: int) -> None:
-        """See to it that the input holds so many bytes in all.
+        """Reserve bytes until the input holds this number in total.
 
         Raises:
-            SourceError: it takes more than the whole budget.
-            LaterError: there is no room now.
+            SourceError: the input needs more than the complete budget.
+            RetryWhenMemoryFree: there is no room now.
         """
         self.needed = max(self.needed, byte_count)
         if byte_count > self._budget.allowed_bytes:
@@ -177,16 +185,16 @@ class Share:
             self.held = byte_count
 
     def wait(self) -> None:
-        """Give everything back, and go on when there is room for what was needed last."""
+        """Free everything, and return when the bytes of the last refused `need` are reserved."""
         self.free()
         self._budget.wait(self, self._asked)
         self.held = self._asked
 
     def alone_or_never(self) -> SourceError:
-        """The reject of an input for which the machine had no more memory, once it had none beside it.
+        """Return the rejection of an input that ran out of memory while it was decoded alone.
 
         Raises:
-            LaterError: it had others beside it; `wait` is then for the whole budget.
+            RetryWhenMemoryFree: it was not alone; `wait` then reserves the complete budget.
         """
         if not self._alone:
             self._alone, self._asked = True, self.limit_bytes
@@ -194,24 +202,24 @@ class Share:
         return self.lack("has less left; take fewer --workers")
 
     def lack(self, had: str) -> SourceError:
-        """The reject of an input that this machine has too little memory for."""
+        """Return the rejection of an input for which this machine has too little memory."""
         self.lacked = True
         return SourceError("decode", TOO_MUCH, f"about {mebibytes(self.needed)} MiB; this machine {had}")
 
     def free(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._budget.take(-self.held)
         self.held = 0
 
 
 @cache
 def budget_of_process(allowed_bytes: int, room_bytes: int | None) -> MemoryBudget:
-    """The budget that all threads of this process share."""
+    """Return the budget that all threads of this process share."""
     return MemoryBudget(allowed_bytes, room_bytes)
 
 
 def mebibytes(byte_count: int) -> str:
-    """A size for messages, rounded up.
+    """Return a size in MiB for messages, rounded up.
 
     >>> mebibytes(3_200_000_000)
     '3,052'
@@ -220,7 +228,7 @@ def mebibytes(byte_count: int) -> str:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no memory: Python's, or what libraries make of it.
+    """Return True if an error of Python or of a library says that there was no memory.
 
     >>> lacks_memory(MemoryError()), lacks_memory(ValueError("std::bad_alloc")), lacks_memory(ValueError("bad"))
     (True, True, False)
@@ -228,37 +236,37 @@ def lacks_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or getattr(error, "code", None) == _OPENCV_NO_MEMORY:
         return True
     message = str(error).lower()
-    return any(words in message for words in _WORDS_OF_LACK)
+    return any(words in message for words in _OUT_OF_MEMORY_WORDS)
 
 
 def with_room(budget: MemoryBudget, work: Callable[[Share], T]) -> T:
-    """What `work` returns, which is begun again where there is no room, as soon as there is."""
+    """Return the result of `work`; repeat it when memory is free again if it raises RetryWhenMemoryFree."""
     share = budget.share()
     try:
         while True:
             try:
                 return work(share)
             except RetryWhenMemoryFree:
-                pass  # with it goes what the work held
+                pass  # dropping the exception frees the arrays of the work
             share.wait()
     finally:
         share.free()
 
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""Parameters of glibc's mallopt(3)."""
+"""Parameter numbers of glibc's mallopt(3)."""
 _MMAP_BYTES = 32 << 20
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import at length without the garbage collector, and spare it what was imported from then on.
+    """Import heavy libraries without garbage collection, and exclude their objects from later collections.
 
-    Each of its full rounds walks through all of Beam's modules: that took a fourteenth of a conversion.
+    A full collection visits all of Beam's modules, which took 7 % of a conversion.
 
-    Pillow reads its settings when it is imported: it puts large images together from blocks of 16 MiB, which
-    `keep_freed_memory` would keep beside the array that takes an image's place. Larger blocks are handed back. Arrow,
-    which Beam imports, would start a thread, and a process that will be copied must have none.
+    Pillow reads its settings when it is imported. By default it allocates large images in blocks of 16 MiB, which
+    `keep_freed_memory` would keep beside the array of the image. Larger blocks go back to the system. Arrow, which Beam
+    imports, would start a thread, and a process that forks must have none.
     """
     os.environ.setdefault("PILLOW_BLOCK_SIZE", str(2 * _MMAP_BYTES))
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
@@ -271,10 +279,10 @@ def importing() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc reuse freed blocks of up to 32 MiB, and up to 256 MiB of them, rather than hand them back.
+    """Make glibc keep freed blocks of up to 32 MiB, 256 MiB in total, instead of returning them to the system.
 
-    Every fresh megabyte costs 256 page faults, and threads wait for one another at each. It is a setting of the
-    whole process, so only the command line and its workers call this. Other C libraries are left alone.
+    Every new megabyte costs 256 page faults, and threads wait for each other at each one. The setting applies to the
+    complete process, so only the command line and its workers call this. It has no effect on other C libraries.
     """
     if not sys.platform.startswith("linux"):
         return

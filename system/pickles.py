@@ -1,4 +1,4 @@
-"""Values on their way between this project's own processes: pickles in which only named classes are believed."""
+"""Pickles between halofeed's own processes that accept only named classes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from halofeed.system.checksum import with_checksum, without_checksum
 
 
 def to_bytes(value: object) -> bytes:
-    """Plain values and instances of classes, to be read by `from_bytes`."""
+    """Pickle plain values and instances of classes for `from_bytes`."""
     return with_checksum(pickle.dumps(value, protocol=5))
 
 
-def from_bytes(data: bytes, believed: Iterable[type | Callable[..., Any]]) -> Any:
-    """What `to_bytes` was given; nothing in it is executed but what makes instances of these classes.
+def from_bytes(data: bytes, allowed: Iterable[type | Callable[..., Any]]) -> Any:
+    """Return the value that `to_bytes` was given; only the allowed classes and functions are called.
 
     Raises:
-        UnpicklingError: it holds anything else, or was changed on its way.
+        UnpicklingError: the bytes name anything else, or were changed.
 
     >>> from_bytes(to_bytes({"a": (1, b"x")}), ())
     {'a': (1, b'x')}
@@ -28,15 +28,15 @@ def from_bytes(data: bytes, believed: Iterable[type | Callable[..., Any]]) -> An
         pickled = without_checksum(data)
     except ValueError as error:
         raise pickle.UnpicklingError(str(error)) from None
-    return _Unpickler(pickled, believed).load()
+    return _Unpickler(pickled, allowed).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, believed: Iterable[type | Callable[..., Any]]) -> None:
+    def __init__(self, data: bytes, allowed: Iterable[type | Callable[..., Any]]) -> None:
         super().__init__(io.BytesIO(data))
-        self._believed = {(one.__module__, one.__name__): one for one in believed}
+        self._allowed = {(one.__module__, one.__name__): one for one in allowed}
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._believed:
-            raise pickle.UnpicklingError(f"{module}.{name} is nothing that is sent here")
-        return self._believed[module, name]
+        if (module, name) not in self._allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in this pickle")
+        return self._allowed[module, name]

@@ -1,4 +1,4 @@
-"""Errors of the operating system in words: what it refused, at which step and path, and what helps."""
+"""Messages for errors of the operating system: the step, the path, the reason and a fix."""
 
 from __future__ import annotations
 
@@ -7,45 +7,33 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from halofeed.errors import HalofeedError
+
 try:
     import resource
 except ImportError:  # not a Unix
     resource = None  # type: ignore[assignment]
 
-LIMITS = {"AS": "ulimit -v", "DATA": "ulimit -d", "NPROC": "ulimit -u"}
-_CURE = (
+_LIMIT_COMMANDS = {"AS": "ulimit -v", "DATA": "ulimit -d", "NPROC": "ulimit -u"}
+"""Limits of a process (RLIMIT_...) and the shell command that sets each."""
+_MIN_MIB = {"AS": 384, "DATA": 192}
+"""Smallest limits with which a command can load its libraries; docs/decisions.md (`least memory`) has the figures."""
+_MIN_MIB_BY_COMMAND = {
+    "convert": {"AS": 832, "DATA": 384},
+    "configs": {"AS": 640, "DATA": 192},
+    **{name: {"AS": 3072, "DATA": 1024} for name in ("train", "evaluate", "predict", "export", "demo")},
+}
+_LESS_MEMORY = (
     "raise the limit, or ask for less: of convert fewer --workers and --threads, of train, show and bench a smaller "
     "--batch-size"
 )
-
-
-def resource_error(error: BaseException) -> str | None:
-    """In words, where an error says that memory, a thread or a process was not to be had; else None.
-
-    >>> shortage(ValueError("x")) is None
-    True
-    >>> str(shortage(RuntimeError("can't start new thread"))).startswith("no further thread could be started")
-    True
-    """
-    unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
-    refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
-    if isinstance(error, MemoryError) or unmapped or refused:
-        return f"too little memory{_limits('AS', 'DATA')}; {_CURE}"
-    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        return f"no further thread could be started{_limits('NPROC', 'AS')}; {_CURE}"
-    if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:
-        return f"no further process could be started{_limits('NPROC', 'AS')}; {_CURE}"
-    return None
-
-
-_LONGEST_CHAIN = 20
+_MAX_CHAIN = 20
 _AGAIN = "then run the same command again"
-_ROOM = f"Free some space or choose a folder on another disk, {_AGAIN}"
 _NETWORK = f"Check the network and the server, {_AGAIN}"
 _RIGHTS = f"Change its permissions (ls -ld shows them) or choose another path, {_AGAIN}"
 FIXES = {
     errno.EIO: f"The disk failed. Check it (dmesg shows its errors) or choose another one, {_AGAIN}",
-    errno.ENOSPC: _ROOM,
+    errno.ENOSPC: f"Free some space or choose a folder on another disk, {_AGAIN}",
     errno.EDQUOT: f"Delete files or have the quota raised, {_AGAIN}",
     errno.EFBIG: f"Raise the limit of file sizes (ulimit -f) or choose a file system without this limit, {_AGAIN}",
     errno.EMFILE: f"Raise the limit of open files (ulimit -n shows it), {_AGAIN}",
@@ -77,12 +65,51 @@ FIXES = {
         _NETWORK,
     ),
 }
-"""By the number of the error, what helps."""
+"""Fix for each error number."""
+
+
+def check_least_memory(command: str) -> None:
+    """Refuse a command if a limit of this process (`ulimit -v`, `ulimit -d`) is too small for its libraries.
+
+    NumPy, OpenCV, Arrow and XLA raise no error when memory ends while they load: they crash, abort, or stop the process
+    like Ctrl-C. So the command line calls this before it loads any of them.
+
+    Raises:
+        HalofeedError: names the limit and the memory that is needed.
+    """
+    # OpenBLAS allocates a buffer and a stack per processor, and the few matrices here are small.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name, min_mib in _MIN_MIB_BY_COMMAND.get(command, _MIN_MIB).items():
+        limit = limit_of(name)
+        if limit is not None and limit >> 20 < min_mib:
+            raise HalofeedError(
+                f"too little memory: {_LIMIT_COMMANDS[name]} is {limit >> 20:,} MiB, and the libraries alone take up "
+                f"to {min_mib:,} MiB; raise the limit"
+            )
+
+
+def resource_error(error: BaseException) -> str | None:
+    """Return a message if an error says that memory, a thread or a process was refused; else None.
+
+    >>> resource_error(ValueError("x")) is None
+    True
+    >>> str(resource_error(RuntimeError("can't start new thread"))).startswith("no further thread could be started")
+    True
+    """
+    unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or unmapped or refused:
+        return f"too little memory{_limits('AS', 'DATA')}; {_LESS_MEMORY}"
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return f"no further thread could be started{_limits('NPROC', 'AS')}; {_LESS_MEMORY}"
+    if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:
+        return f"no further process could be started{_limits('NPROC', 'AS')}; {_LESS_MEMORY}"
+    return None
 
 
 @contextmanager
 def during(step: str, path: str | os.PathLike[str] = "") -> Iterator[None]:
-    """Add the step, and a path where the error has none, to an error of the system that leaves the block.
+    """Add the step, and a path if it has none, to an OSError that leaves the block.
 
     >>> try:
     ...     with during("cannot write the report", "report.html"):
@@ -102,10 +129,10 @@ then run the same command again
 
 
 def system_error(error: OSError) -> str | None:
-    """The step, the path, the reason and what helps, in one sentence each; None where the system did not say it.
+    """Return the step, path, reason and fix of an error; None if it has no error number.
 
     Args:
-        error: with a number (`errno`); its first note is the step, as `during` adds it.
+        error: the error; its first note is the step that `during` has added.
 
     >>> system_error(OSError(errno.EBUSY, "Device or resource busy", "set/1.0.0", None, "old"))[:46]
     'set/1.0.0 to old: Device or resource busy. Sto'
@@ -123,13 +150,13 @@ def system_error(error: OSError) -> str | None:
 
 
 def in_words(error: BaseException) -> str:
-    """What an error says: in words where the system raised it or its cause, else its type and message.
+    """Return the message of the first error of the system among an error and its causes, else its type and text.
 
     >>> in_words(ValueError("x"))
     'ValueError: x'
     """
     cause: BaseException | None = error
-    for _ in range(_LONGEST_CHAIN):
+    for _ in range(_MAX_CHAIN):
         if cause is None:
             break
         text = resource_error(cause) or (system_error(cause) if isinstance(cause, OSError) else None)
@@ -140,7 +167,7 @@ def in_words(error: BaseException) -> str:
 
 
 def limit_of(name: str) -> int | None:
-    """One of this process's limits, by its name in `LIMITS`: bytes or a count; None where there is none."""
+    """Return a limit of this process such as "AS", in bytes or as a count; None where there is none."""
     if resource is None:
         return None
     limit: int = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
@@ -148,14 +175,15 @@ def limit_of(name: str) -> int | None:
 
 
 def likely_limits() -> str:
-    """The limits of this process by which a process may end without a word, in brackets; none where none is set."""
+    """Return the limits that may have ended a process without a message, in parentheses; "" if none is set."""
     return _limits("AS", "DATA", "NPROC")
 
 
 def _limits(*names: str) -> str:
-    """The limits of this process that may be the reason, as `ulimit` names them."""
     found = []
     for name in names:
         if (limit := limit_of(name)) is not None:
-            found.append(f"{LIMITS[name]}: {f'{limit:,}' if name == 'NPROC' else f'{limit >> 20:,} MiB'}")
+            found.append(
+                f"{_LIMIT_COMMANDS[name]}: {f'{limit:,}' if name == 'NPROC' else f'{limit >> 20:,} MiB'}"
+            )
     return f" (limits of this process: {', '.join(found)})" if found else ""

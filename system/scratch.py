@@ -1,8 +1,8 @@
-"""Where a process keeps what is of no use after it: in one folder that it holds, so that it can be told from dead ones.
+"""Scratch folders: temporary folders that a process locks, so that those of killed processes can be deleted.
 
-A process that ends, whether it fails or is stopped, deletes its folder. Those of processes that were killed are deleted
-by the next one that needs a folder, or by the killed one's fork server (pipelines/workers.py), as nobody holds them. A
-folder that is only called so, without the list that says whose it is (halofeed.system.owned_files), stays.
+A process deletes its folder when it ends, fails or is stopped. The folder of a killed process is not locked. The next
+process that needs a scratch folder deletes it, or the fork server of the killed process does (pipelines/workers.py).
+A folder with such a name but without halofeed's list (halofeed.system.owned_files) is kept.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from halofeed.system import owned_files
 from halofeed.system.locks import try_lock
 from halofeed.system.signals import CleanupOnExit, DeferSignals
 
-_BEGUN, _HELD = ".halofeed-scratch-", "halofeed-scratch-"
-"""A folder has its name once it is held; before that it has the other."""
-_YOUNG_SECONDS = 60.0
-"""How long one may be on its way from one name to the other."""
+_NEW_PREFIX, _LOCKED_PREFIX = ".halofeed-scratch-", "halofeed-scratch-"
+"""Name prefixes of a scratch folder before and after it is locked."""
+_SECONDS_UNTIL_LOCKED = 60.0
+"""Longest time that a process may need between making and locking a folder."""
 
 
 @contextmanager
 def scratch_folder() -> Iterator[str]:
-    """A new temporary folder, gone at the end; where a signal ends this process within the block, too."""
+    """Make a temporary folder and delete it at the end of the block, also if a signal ends this process."""
     delete_dead_folders()
     with contextlib.ExitStack() as stack:
         with DeferSignals():
-            begun = tempfile.mkdtemp(prefix=_BEGUN)
-            folder = os.path.join(
-                os.path.dirname(begun), _HELD + os.path.basename(begun).removeprefix(_BEGUN)
-            )
-            owned_files.begin(begun, whole=True)
-            descriptor = try_lock(begun)
-            os.rename(begun, folder)
+            new = tempfile.mkdtemp(prefix=_NEW_PREFIX)
+            parent, name = os.path.split(new)
+            folder = os.path.join(parent, _LOCKED_PREFIX + name.removeprefix(_NEW_PREFIX))
+            owned_files.begin(new, whole=True)
+            descriptor = try_lock(new)
+            os.rename(new, folder)
             if descriptor is not None:
                 stack.callback(os.close, descriptor)
             stack.enter_context(CleanupOnExit(lambda: owned_files.delete(folder)))
@@ -47,9 +46,9 @@ def scratch_folder() -> Iterator[str]:
 
 @contextmanager
 def temporary_files_in_scratch() -> Iterator[None]:
-    """Have all temporary files of this process, its libraries' too, in a scratch folder.
+    """Put all temporary files of this process and its libraries into a scratch folder.
 
-    For a process that does nothing else: in a program the setting would be every thread's.
+    The setting applies to all threads, so only a process that does nothing else may use it.
     """
     before = tempfile.tempdir
     with scratch_folder() as folder:
@@ -61,19 +60,19 @@ def temporary_files_in_scratch() -> Iterator[None]:
 
 
 def delete_dead_folders() -> None:
-    """Delete the scratch folders that no process holds."""
+    """Delete the scratch folders that no process has locked."""
     parent = Path(tempfile.gettempdir())
-    for folder in [*parent.glob(f"{_HELD}*"), *parent.glob(f"{_BEGUN}*")]:
+    for folder in [*parent.glob(f"{_LOCKED_PREFIX}*"), *parent.glob(f"{_NEW_PREFIX}*")]:
         try:
-            found = folder.lstat()
-            begun = folder.name.startswith(_BEGUN)
-            young = begun and time.time() - found.st_mtime < _YOUNG_SECONDS
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or young:
+            status = folder.lstat()
+            is_new = folder.name.startswith(_NEW_PREFIX)
+            may_be_locked_soon = is_new and time.time() - status.st_mtime < _SECONDS_UNTIL_LOCKED
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or may_be_locked_soon:
                 continue
-            if not owned_files.has_list(folder) and not (begun and not os.listdir(folder)):
+            if not owned_files.has_list(folder) and not (is_new and not os.listdir(folder)):
                 continue
             descriptor = try_lock(folder)
-        except OSError:  # held, another user's, or gone by now
+        except OSError:  # locked, another user's, or deleted meanwhile
             continue
         if descriptor is not None:
             owned_files.delete(folder)

@@ -1,11 +1,11 @@
-"""How does a process end that is asked to stop (Ctrl-C, SIGTERM, SIGHUP)? In one line, with nothing left behind.
+"""Signal handlers of the command line: Ctrl-C, SIGTERM and SIGHUP end it with one line and clean up.
 
-Only a process that calls `listen` is changed: the command line. Anywhere else a signal does what it always does, and
-what is entered here is left by exceptions as usual.
+Only a process that calls `install_handlers` is changed, which is the command line. In any other process signals keep
+their usual effect, and the context managers here end by exceptions as usual.
 
-The process does not unwind: an exception that comes up at any line is swallowed, or told with a traceback, by many a
-library. It says that it stops, undoes what was entered with `Undone`, and is gone, as if it had been killed: whatever
-a command promises of its files holds after a kill.
+The process does not raise an exception, because many libraries swallow one or print its traceback. It prints that it
+stops, calls the cleanups of `CleanupOnExit`, and exits at once as if it had been killed. Each command keeps its files
+valid after a kill.
 """
 
 from __future__ import annotations
@@ -16,126 +16,126 @@ import select
 import signal
 import time
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # avoids importing typing at start-up
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
     from typing import Self
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Those that ask a process to stop. SIGQUIT stays what it is, a way to have a core dump."""
+"""Signals that ask a process to stop. SIGQUIT keeps its effect, a core dump."""
 SILENT = "HALOFEED_STOPS_SILENTLY"
-"""Set in the environment of a process whose parent says for both that they stop."""
+"""Environment variable of a process whose parent prints the line for both."""
 
-_listening = False
+_is_installed = False
 _ending_since: float | None = None
-_PATIENCE_SECONDS = 3.0
-"""After which a further signal ends a process that is still undoing."""
+_CLEANUP_SECONDS = 3.0
+"""Time after which another signal ends a process that is still cleaning up."""
 _who, _outlook = "halofeed", ""
-_undone: list[CleanupOnExit] = []
-_noted: list[GracefulStop] = []
-_waiting: list[DeferSignals] = []
-_wakes = -1
-_hears = -1
-_deciding = False
+_cleanups: list[CleanupOnExit] = []
+_graceful_stops: list[GracefulStop] = []
+_deferrals: list[DeferSignals] = []
+_wakeup_writer = -1
+_wakeup_reader = -1
+_thread_is_handling = False
 
 
-def listen() -> None:
-    """End this process as described from now on; to be called before anything that takes time.
+def install_handlers() -> None:
+    """Install the handlers; call it before anything that takes time.
 
-    A signal that whoever started this process has it ignore (nohup, a shell's `&`) stays ignored.
+    A signal that this process was started to ignore (nohup, a shell's `&`) stays ignored.
     """
-    global _listening
-    _listening = True
+    global _is_installed
+    _is_installed = True
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _handle)
+            signal.signal(number, _on_signal)
     if hasattr(signal, "pthread_sigmask"):  # a parent may have blocked them until now
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def say_at_stop(who: str | None = None, outlook: str | None = None) -> None:
-    """What the line says: `who: stopped (SIGINT); outlook`; None leaves what was."""
+    """Set the line that is printed: `who: stopped (SIGINT); outlook`; None keeps the earlier part."""
     global _who, _outlook
     _who = _who if who is None else who
     _outlook = _outlook if outlook is None else outlook
 
 
-def hear_in_long_calls() -> None:
-    """Hear signals while a library's call lasts, a compilation for example, which Python itself would wait for.
+def handle_in_thread() -> None:
+    """Handle signals in a thread, also during long calls of a library such as a compilation.
 
-    It starts a thread; a process that will be copied by fork must not call it before.
+    Python runs its own handlers only after such a call. A process that will fork must not call this before.
     """
-    global _wakes, _hears
-    if not _listening or _wakes >= 0:
+    global _wakeup_writer, _wakeup_reader
+    if not _is_installed or _wakeup_writer >= 0:
         return
     import threading
 
-    _hears, _wakes = os.pipe()
-    os.set_blocking(_wakes, False)
-    signal.set_wakeup_fd(_wakes, warn_on_full_buffer=False)
+    _wakeup_reader, _wakeup_writer = os.pipe()
+    os.set_blocking(_wakeup_writer, False)
+    signal.set_wakeup_fd(_wakeup_writer, warn_on_full_buffer=False)
 
-    def hear() -> None:
-        global _deciding
-        while select.select([_hears], [], []):
-            _deciding = True
-            (number,) = os.read(_hears, 1)
+    def read_signals() -> None:
+        global _thread_is_handling
+        while select.select([_wakeup_reader], [], []):
+            _thread_is_handling = True
+            (number,) = os.read(_wakeup_reader, 1)
             if number in SIGNALS:
-                _hear(number)
-            _deciding = False
+                _handle(number)
+            _thread_is_handling = False
 
-    threading.Thread(target=hear, name="hear-signals", daemon=True).start()
+    threading.Thread(target=read_signals, name="signals", daemon=True).start()
 
 
 class CleanupOnExit:
-    """What is called at the end of a block, and where a signal ends the process within it, unless it is to be kept.
+    """Cleanup that is called at the end of a block, or when a signal ends the process within the block.
 
-    >>> with Undone(lambda: print("gone")):
-    ...     print("there")
-    there
-    gone
-    >>> with Undone(lambda: print("gone")) as begun:
-    ...     begun.keep()
+    >>> with CleanupOnExit(lambda: print("deleted")):
+    ...     print("written")
+    written
+    deleted
+    >>> with CleanupOnExit(lambda: print("deleted")) as cleanup:
+    ...     cleanup.keep()
     """
 
     def __init__(self, undo: Callable[[], object]) -> None:
         self.undo = undo
 
     def keep(self) -> None:
-        """Call nothing any more."""
-        if self in _undone:
-            _undone.remove(self)
+        """Cancel the cleanup."""
+        if self in _cleanups:
+            _cleanups.remove(self)
 
     def __enter__(self) -> Self:
-        _undone.append(self)
+        _cleanups.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self in _undone:
-            _undone.remove(self)
+        if self in _cleanups:
+            _cleanups.remove(self)
             self.undo()
 
 
 class DeferSignals:
-    """A block that no signal interrupts; what came within it is heard at its end."""
+    """Block that no signal interrupts; a signal within it takes effect at its end."""
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     def __enter__(self) -> Self:
-        _waiting.append(self)
+        _deferrals.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _waiting.remove(self)
+        _deferrals.remove(self)
         if self.number is not None:
-            _hear(self.number)
+            _handle(self.number)
 
 
 @contextlib.contextmanager
 def block_signals() -> Iterator[None]:
-    """A block that signals reach at its end only, and processes that are started in it once they listen."""
-    if not _listening or not hasattr(signal, "pthread_sigmask"):
+    """Block signals until the end of the block; a process started in it gets them once it calls `install_handlers`."""
+    if not _is_installed or not hasattr(signal, "pthread_sigmask"):
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -146,13 +146,13 @@ def block_signals() -> Iterator[None]:
 
 
 class GracefulStop:
-    """A block in which the first signal is noted, and a second one acts as ever.
+    """Block in which the first signal calls a function, and a second one has its usual effect.
 
-    Where this process does not listen, the signals are taken for as long; in another thread than the main one, where
-    Python takes no signals, nothing is noted.
+    A process that has not called `install_handlers` gets signal handlers for the time of the block. In a thread other
+    than the main one Python handles no signals, and the block has no effect.
 
     Args:
-        note: is called with the signal's number, from any thread and anywhere in the program.
+        note: function that is called with the signal's number, possibly from another thread.
     """
 
     def __init__(self, note: Callable[[int], object]) -> None:
@@ -160,8 +160,8 @@ class GracefulStop:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
-        if _listening:
-            _noted.append(self)
+        if _is_installed:
+            _graceful_stops.append(self)
             return self
         import threading
 
@@ -172,8 +172,8 @@ class GracefulStop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self in _noted:
-            _noted.remove(self)
+        if self in _graceful_stops:
+            _graceful_stops.remove(self)
         self._restore()
 
     def _take(self, number: int, _: FrameType | None) -> None:
@@ -186,44 +186,49 @@ class GracefulStop:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
 
-def stay_silent_if_ending() -> None:
-    """Wait for the end where a signal ends this process just now: what fails meanwhile fails by that."""
+def wait_if_ending() -> None:
+    """Wait for the end if a signal is ending this process, so that no error of the cleanup is printed."""
     if _ending_since is not None:
-        time.sleep(_PATIENCE_SECONDS)
+        time.sleep(_CLEANUP_SECONDS)
 
 
-def _handle(number: int, _: FrameType | None) -> None:
-    if _wakes < 0 or signal.set_wakeup_fd(_wakes, warn_on_full_buffer=False) != _wakes:
-        _hear(number)
+def _on_signal(number: int, _: FrameType | None) -> None:
+    if (
+        _wakeup_writer < 0
+        or signal.set_wakeup_fd(_wakeup_writer, warn_on_full_buffer=False) != _wakeup_writer
+    ):
+        _handle(number)
         return
-    # The thread hears it. What it undoes must not be done again by the program, which would go on meanwhile.
-    patient_until = time.monotonic() + _PATIENCE_SECONDS
-    while (_deciding or select.select([_hears], [], [], 0)[0]) and time.monotonic() < patient_until:
+    # The thread handles it. This thread waits, since it must not write again what the cleanup deletes.
+    deadline = time.monotonic() + _CLEANUP_SECONDS
+    while (
+        _thread_is_handling or select.select([_wakeup_reader], [], [], 0)[0]
+    ) and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
-def _hear(number: int) -> None:
+def _handle(number: int) -> None:
     if _ending_since is not None:
-        if time.monotonic() - _ending_since > _PATIENCE_SECONDS:
+        if time.monotonic() - _ending_since > _CLEANUP_SECONDS:
             os._exit(128 + number)
-    elif _waiting:
-        _waiting[-1].number = number
-    elif _noted:
-        _noted.pop().note(number)
+    elif _deferrals:
+        _deferrals[-1].number = number
+    elif _graceful_stops:
+        _graceful_stops.pop().note(number)
     else:
-        _end(number)
+        _end_process(number)
 
 
-def _end(number: int) -> None:
+def _end_process(number: int) -> None:
     global _ending_since
     _ending_since = time.monotonic()
     if not os.environ.get(SILENT):
-        # Past Python's own stream, which the interrupted line may be writing to; in place of a line of progress.
+        # Python's own stream may be in use by the interrupted line. The line replaces a progress line.
         line = f"{_who}: stopped ({signal.Signals(number).name})" + (f"; {_outlook}" if _outlook else "")
         clear = "\r\x1b[K" if os.isatty(2) else ""
         with contextlib.suppress(OSError):
             os.write(2, f"{clear}{line}\n".encode(errors="backslashreplace"))
-    while _undone:
+    while _cleanups:
         with contextlib.suppress(Exception):
-            _undone.pop().undo()
+            _cleanups.pop().undo()
     os._exit(128 + number)

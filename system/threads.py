@@ -1,4 +1,8 @@
-"""Threads that stay safe whatever interrupts the thread that waits for them."""
+"""Thread pools whose waiting thread may be interrupted at any time.
+
+InterruptibleThreads    runs calls in the order in which they are submitted (the loader)
+OrderedThreads          maps a function over items and yields the results in order (the conversion)
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,21 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.2
-_SECONDS_TO_END = 10.0
+_SECONDS_TO_FINISH = 10.0
 
 
 class Task(Generic[Result]):
-    """A call that one thread makes, once.
+    """Call that one thread makes once.
 
-    The task holds the call until it has ended. So memory whose addresses the call uses lives as long as the call, where
-    its caller was interrupted too.
+    The task keeps the call until it has ended. So memory whose addresses the call uses exists until then, even if the
+    caller was interrupted.
     """
 
     __slots__ = ("_call", "_claim", "_ended", "_error", "_is_over", "_result", "_running", "_thread")
@@ -40,7 +45,7 @@ class Task(Generic[Result]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Make the call in this thread, unless another one does or it was canceled."""
+        """Make the call in this thread, unless another thread makes it or it was canceled."""
         if not self._claim.acquire(blocking=False):
             return
         self._thread = threading.get_ident()
@@ -55,16 +60,16 @@ class Task(Generic[Result]):
             self._ended.release()
 
     def cancel(self) -> bool:
-        """Prevent a call that no thread has begun; return whether no thread makes it or will."""
+        """Prevent a call that no thread has begun; return False if a thread is making it."""
         if self._claim.acquire(blocking=False):
             self._call, self._is_over = None, True
         return self._is_over
 
     def wait(self) -> None:
-        """Return once the call has ended; make it here where no thread is free for it.
+        """Return once the call has ended; make it here if no thread is free for it.
 
         Raises:
-            RuntimeError: an exception from outside has ended the thread that made it.
+            RuntimeError: an exception from outside has ended the thread that made the call.
         """
         if not self._running:
             self.run()
@@ -77,7 +82,7 @@ class Task(Generic[Result]):
                     )
 
     def result(self) -> Result:
-        """Wait, and return what the call returned or raise what it raised."""
+        """Wait for the call and return its result, or raise its exception."""
         self.wait()
         if self._error is not None:
             raise self._error
@@ -86,20 +91,20 @@ class Task(Generic[Result]):
 
 
 class InterruptibleThreads:
-    """A fixed number of threads that make calls in the order in which they are submitted.
+    """Fixed number of threads that make calls in the order in which they are submitted.
 
-    The threads start with the first call and end when nobody holds the object. Where the system refuses a thread, the
-    others make the calls, or the thread that waits for them. A fork has no threads: make new ones after it.
+    The threads start with the first call and end with the object. If the system refuses a thread, the other threads or
+    the waiting thread make the calls. A fork has no threads: make a new object after it.
 
     Args:
         count: number of threads.
 
     Attributes:
-        process: the number of the process that made it.
-        running: the identifiers of the threads that run now.
+        process: id of the process that made the object.
+        running: identifiers of the threads that run now.
 
-    >>> workers = Workers(2)
-    >>> workers.submit(lambda: 6 * 7).result()
+    >>> threads = InterruptibleThreads(2)
+    >>> threads.submit(lambda: 6 * 7).result()
     42
     """
 
@@ -112,7 +117,7 @@ class InterruptibleThreads:
         _all.add(self)
 
     def submit(self, call: Callable[[], Result]) -> Task[Result]:
-        """Return a task whose call a thread will make."""
+        """Queue a call and return its task."""
         while self._started < self.count:
             try:
                 _thread.start_new_thread(_work, (self._queue, self.running))
@@ -124,10 +129,10 @@ class InterruptibleThreads:
         return task
 
     def together(self, call: Callable[[], object], most: int) -> None:
-        """Make a call in up to `most` threads at the same time, of which this is one, and wait for all.
+        """Make a call in up to `most` threads at the same time, including this one, and wait for all of them.
 
         Raises:
-            BaseException: what the call raised in one of them.
+            BaseException: the exception of the call in one of the threads.
         """
         tasks: list[Task[object]] = []
         try:
@@ -142,7 +147,7 @@ class InterruptibleThreads:
             task.result()
 
     def close(self) -> None:
-        """End the threads once they have made the calls that were submitted."""
+        """End the threads after the submitted calls."""
         self._queue.put(None)
 
     def __del__(self) -> None:
@@ -166,12 +171,12 @@ def _work(queue: SimpleQueue[Task[Any] | None], running: set[int]) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """Let no call outlive the interpreter."""
-    mine = [workers for workers in _all if workers.process == os.getpid()]
-    for workers in mine:
-        workers.close()
-    end = time.monotonic() + _SECONDS_TO_END
-    while any(workers.running for workers in mine) and time.monotonic() < end:
+    """Finish all calls before the interpreter ends."""
+    own = [threads for threads in _all if threads.process == os.getpid()]
+    for threads in own:
+        threads.close()
+    deadline = time.monotonic() + _SECONDS_TO_FINISH
+    while any(threads.running for threads in own) and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
@@ -180,49 +185,49 @@ R = TypeVar("R")
 
 
 def in_thread(call: Callable[[], R], name: str) -> Future[R]:
-    """Have a call made by a thread of its own, which nobody waits for at the end of this process."""
-    outcome: Future[R] = Future()
-
-    def make() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=make, name=name, daemon=True).start()
-    return outcome
+    """Make a call in a new daemon thread."""
+    future: Future[R] = Future()
+    threading.Thread(target=_complete, args=(future, call), name=name, daemon=True).start()
+    return future
 
 
-def is_done(outcome: Future[Any], seconds: float) -> bool:
-    """Whether a call is done within so many seconds."""
-    return bool(wait([outcome], seconds).done)
+def _complete(future: Future[R], call: Callable[[], R]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
 
 
-class _Call(Generic[T, R]):
-    """function(item), made once, by whichever thread comes first."""
+def is_done(future: Future[Any], seconds: float) -> bool:
+    """Wait up to this many seconds, and return True if the call is done."""
+    return bool(wait([future], seconds).done)
 
-    def __init__(self, function: Callable[[T], R], item: T) -> None:
-        self._function, self._item = function, item
+
+class _Call(Generic[R]):
+    """Call that the first free thread makes once."""
+
+    def __init__(self, call: Callable[[], R]) -> None:
+        self._call = call
         self._claim = threading.Lock()
-        self.outcome: Future[R] = Future()
+        self.future: Future[R] = Future()
 
     def run(self) -> bool:
-        """Make the call, unless it was claimed before; whether it was made here."""
+        """Make the call in this thread; return False if another thread has claimed it."""
         if not self._claim.acquire(blocking=False):
             return False
-        try:
-            self.outcome.set_result(self._function(self._item))
-        except BaseException as error:
-            self.outcome.set_exception(error)
+        _complete(self.future, self._call)
         return True
 
     def cancel(self) -> None:
-        """Claim the call and leave it."""
+        """Claim the call without making it."""
         self._claim.acquire(blocking=False)
 
 
 class OrderedThreads:
-    """So many threads, the caller's own among them.
+    """Threads, including the caller's own, that map a function over items in order.
+
+    Args:
+        threads: number of threads.
 
     >>> threads = OrderedThreads(2)
     >>> list(threads.map(str.upper, "abc"))
@@ -235,17 +240,19 @@ class OrderedThreads:
         self._executor = ThreadPoolExecutor(threads - 1, "decode") if threads > 1 else None
 
     def map(self, function: Callable[[T], R], items: Iterable[T], ahead: int | None = None) -> Iterator[R]:
-        """function(item) for each item in order.
+        """Yield function(item) for each item in order.
 
         Args:
-            ahead: how many calls may be made, or under way, before their outcome is asked for; two more than there
-                are threads if it is left out.
+            function: the function to call.
+            items: the items.
+            ahead: number of calls that may be made before their results are requested; default: two more than
+                threads.
         """
         ahead = self._ahead if ahead is None else ahead
-        waiting: deque[_Call[T, R]] = deque()
+        waiting: deque[_Call[R]] = deque()
         try:
             for item in items:
-                call = _Call(function, item)
+                call = _Call(partial(function, item))
                 waiting.append(call)
                 if self._executor is not None:
                     self._executor.submit(call.run)
@@ -258,13 +265,13 @@ class OrderedThreads:
                 call.cancel()
 
     def close(self) -> None:
-        """Let the threads end when they are done with what they do."""
+        """End the threads after their current calls."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _take(waiting: deque[_Call[T, R]]) -> R:
-    """The first outcome; while it is not there, this thread makes the calls that nobody makes yet."""
-    while not waiting[0].outcome.done() and any(call.run() for call in waiting):
+def _take(waiting: deque[_Call[R]]) -> R:
+    """Return the first result; until it is there, make calls in this thread that no other thread has begun."""
+    while not waiting[0].future.done() and any(call.run() for call in waiting):
         pass
-    return waiting.popleft().outcome.result()
+    return waiting.popleft().future.result()

@@ -106,6 +106,6 @@ def test_missing_readers_are_named_and_the_scans_left_out(tmp_path, monkeypatch,
     monkeypatch.setattr(demo_volumes, "_READERS", ("nibabel", "no_such_reader"))
     assert demo._run_volumes(tmp_path) is None
     assert capsys.readouterr().out.strip() == (
-        "# leaving out the CT scans, for want of no_such_reader: pip install 'halofeed[convert]'"
+        "# skipping the CT scans, because no_such_reader is missing: pip install 'halofeed[convert]'"
     )
     assert list(tmp_path.iterdir()) == []

@@ -300,8 +300,8 @@ def test_the_layouts_of_the_house_are_symlinks_that_lead_home():
 
 
 TABLES = {
-    *("schemas/kinds.py", "schemas/tasks.py", "prep/options/recipe.py", "inspection/record_words.py"),
-    *(f"prep/options/{name}.py" for name in ("recipe", "uses", "pictures", "volumes", "clips")),
+    *("schemas/kinds.py", "schemas/tasks.py", "inspection/record_words.py"),
+    *(f"prep/options/{name}.py" for name in ("recipe", "kind_rules", "recipe_options", "volumes")),
 }
 """Where each kind and task is named, and what a recipe means for it."""
 NAMES = {"picture", "volume", "clip", "classification", "detection", "segmentation"}

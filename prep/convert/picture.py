@@ -24,7 +24,8 @@ from halofeed.prep.formats.picture.jpeg_metadata import without_metadata
 from halofeed.prep.formats.picture.pixels import FEWER_BITS
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import derived
-from halofeed.prep.options.recipe import DEFAULT_JPEG_QUALITY, Recipe
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.recipe_options import DEFAULT_JPEG_QUALITY
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.encode import ENCODERS

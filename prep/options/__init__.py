@@ -1,1 +1,1 @@
-"""Which options a conversion has."""
+"""Options of a conversion and the rules of each kind of image."""

@@ -74,7 +74,7 @@ def test_a_conversion_at_work_stops_and_the_same_command_goes_on(source, data, t
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + number, errors
     name = signal.Signals(number).name
-    assert errors == f"halofeed convert: stopped ({name}); the same command goes on where this one ended\n"
+    assert errors == f"halofeed convert: stopped ({name}); the same command resumes where this one ended\n"
     assert living(temporary) == [] and left_of(temporary, tmp_path / "out") == []
     run_convert(source, tmp_path / "out", **SETTINGS)
     assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)

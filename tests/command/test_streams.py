@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from halofeed.errors import HalofeedError
-from halofeed.least_memory import check_least_memory
+from halofeed.system.resource_errors import check_least_memory
 from tests.support.commands import convert, left_of, light_entries
 from tests.support.conversions import all_bytes, convert_words, draw_folders, halofeed_here, run_convert
 from tests.support.level_rows import levels
@@ -83,7 +83,7 @@ def test_full_output_is_an_error_and_what_is_converted_stays(source, data, tmp_p
     done = shell(convert(source, tmp_path / "out", 2), "> /dev/full", tmp_path / "tmp")
     assert done.returncode == 1
     assert done.stderr == (
-        "halofeed convert: standard output: No space left on device; what was written to files is whole\n"
+        "halofeed convert: standard output: No space left on device; all files are complete\n"
     )
     assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
     assert left_of(tmp_path / "tmp", tmp_path / "out") == []

@@ -122,7 +122,7 @@ ADVICE: dict[str, Advice] = {
     "clips of any size": usage(clips("--resize none"), "or (--resize fixed-shape)"),
     "mask sets": usage(masked_clips("--class-overlap channels"), "of masks take (--class-overlap last)"),
     # pictures
-    "floats": usage(volumes("--dtype float32", *SIZE[2:]), "say (--depth)", more=FULL, without=STRETCHED),
+    "floats": usage(volumes("--dtype float32", *SIZE[2:]), "give (--depth)", more=FULL, without=STRETCHED),
     "limits of sides exchanged": usage(
         plain("--resize keep-aspect --min-dimension 32 --max-dimension 16 --pad"),
         "swap them: (--min-dimension 16 --max-dimension 32)",

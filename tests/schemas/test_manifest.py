@@ -189,7 +189,7 @@ PROBLEMS: list[tuple[Any, ...]] = [
     ("fields[0].name", "picture", "it is missing", "fields.image"),
     ("fields[0].keys", ["image/other"], "expected ('image/encoded',)", "fields.image.keys"),
     ("fields[0].shape", [1 << 20, 1 << 20, 3], "fit in no record"),
-    ("fields[0].fill", [256], "expected numbers that uint8 holds, got 256"),
+    ("fields[0].fill", [256], "expected numbers that uint8 can hold, got 256"),
     ("fields[0].fill", [1, 2], "expected one number or 3, got 2"),
     ("fields[1].dtype", "int64", "expected 'int32' of classification", "fields.label.dtype"),
     ("splits.train.statistics.labels.10", "x", "expected a count, got 'x'"),
@@ -245,7 +245,7 @@ HUGE_COUNTS["splits"]["train"]["shards"][0]["records"] = 10**4299
         (b'{"a": ' + b"9" * 10_000 + b"}", "not JSON"),
         (b'{"a": 1, "a": 1}', "'a' is there twice in one object"),
         (json.dumps(HUGE_COUNTS).encode(), "10000000000000000000... has 4,300 digits"),
-        (b'{"a": NaN}', "NaN is no JSON number"),
+        (b'{"a": NaN}', "NaN is not a JSON number"),
     ],
     ids=["empty", "not UTF-8", "list", "number", "deep", "long number", "repeated", "huge counts", "NaN"],
 )

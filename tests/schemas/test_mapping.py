@@ -73,9 +73,9 @@ from halofeed.system import mapped_files
 stream, file, array = mapped()
 part = array[100:200]
 del file, array
-assert (part == 7).all() and len(mapped_files._guard.places) == 1
+assert (part == 7).all() and len(mapped_files._guard.mappings) == 1
 del part
-assert not mapped_files._guard.places
+assert not mapped_files._guard.mappings
 """
     )
 

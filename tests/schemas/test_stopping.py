@@ -15,8 +15,8 @@ def undo():
     open(sys.argv[1], "w").write(f"{before} {len(written)}")
 
 written = []
-signals.listen()
-signals.hear_in_long_calls()
+signals.install_handlers()
+signals.handle_in_thread()
 with signals.CleanupOnExit(undo):
     print("ready", flush=True)
     while True:

@@ -84,7 +84,7 @@ def test_a_claimed_length_with_a_right_checksum_allocates_nothing(length: int) -
 def test_an_offset_past_the_end_and_a_record_of_another_length_than_announced_are_refused() -> None:
     with pytest.raises(CorruptFileError, match="inside the record's header"):
         check_record(memoryview(written(RECORDS))[10**9 :], "a")
-    with pytest.raises(ValueError, match="a record of 3 bytes was announced and 4 came"):
+    with pytest.raises(ValueError, match="expected a record of 3 bytes, got 4"):
         RecordWriter(io.BytesIO()).write([b"ab", b"cd"], 3)
 
 

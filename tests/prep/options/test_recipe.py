@@ -92,9 +92,9 @@ WRONG = [
     ({"window": "belly"}, "--window: window 'belly' is not known; choose from abdomen (-160 to 240 HU)"),
     ({"window": "40/-400"}, "--window: window: expected a low below a high, got 240.0 and -160.0"),
     ({"window": "40/wide"}, "--window: expected a name or center/width, got '40/wide'"),
-    ({"dtype": "uint16"}, "--dtype uint16: of volumes expected one of int16, uint8, float32, bfloat16"),
+    ({"dtype": "uint16"}, "--dtype uint16: expected one of int16, uint8, float32, bfloat16 for volumes"),
     ({"channels": -1}, "--channels -1: expected 1 or more"),
-    ({"pad_value": (1, 2)}, "--pad-value: expected one value of volumes, got 2"),
+    ({"pad_value": (1, 2)}, "--pad-value: expected one value for volumes, got 2"),
     ({"map_classes": ("a",)}, "expected FROM=TO"),
     ({"map_classes": ("a=",)}, "expected FROM=TO"),
     ({"map_classes": ("a=b", "a=c")}, "a comes twice"),
@@ -134,7 +134,7 @@ def test_defaults_follow_depth_and_window_also_of_a_recipe_of_an_earlier_version
     assert Recipe.from_json(options) == Recipe(interpolation="tf2-area")
     volumes = {"depth": 4, "store": "int16", "kernel": "antialias", "interpolation": "cubic"}
     assert Recipe.from_json(volumes) == Recipe(depth=4, interpolation="cubic")
-    with pytest.raises(UsageError, match="--interpolation linear: of clips expected one of antialias, tf1-"):
+    with pytest.raises(UsageError, match="--interpolation linear: expected one of antialias, tf1-"):
         Recipe(frames=4, interpolation="linear")
 
 
@@ -144,8 +144,8 @@ COMMANDS = [
     ("--depth 4 --window-hu -160", "--window-hu -160: expected a low and a higher end"),
     ("--depth four", "argument --depth: invalid int value: 'four'"),
     ("--depth 4 --interpolation spline", "argument --interpolation: invalid choice: 'spline'"),
-    ("--depth 4 --interpolation tf2-area", "tf2-area: of volumes expected one of linear, cubic"),
-    ("--kernel cubic", "--interpolation cubic: of pictures expected one of antialias, tf1-bilinear"),
+    ("--depth 4 --interpolation tf2-area", "tf2-area: expected one of linear, cubic for volumes"),
+    ("--kernel cubic", "--interpolation cubic: expected one of antialias, tf1-bilinear"),
     ("--depth 4 --kernel cubic", "--source /nowhere: no such folder or file"),
     ("--kernel tf2-area", "--source /nowhere: no such folder or file"),
     ("--depth 4 --window-hu -160,240", "--source /nowhere: no such folder or file"),

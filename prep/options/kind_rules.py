@@ -1,0 +1,270 @@
+"""Rules of each kind of image: its defaults, which options go together, and the shape of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.prep.geometry.resize import KERNEL_NAMES
+from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.options.recipe_options import RecipeOptions
+from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.reference import FileSelection, with_data_files
+from halofeed.prep.voxels.intensity import STORES, IntensityPlan
+from halofeed.schemas.kinds import KINDS, Kind
+from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KindRules:
+    """Rules of one kind of image. The functions take the recipe's options.
+
+    Args:
+        kind: the kind of image.
+        chosen_by: the option that selects this kind; "" for the kind that is used without such an option.
+        tasks: tasks that its records can serve. The first one is the default where neither --task nor the layout
+            names a task; () leaves the choice to the layout.
+        is_heavy: True if one input takes as much memory as hundreds of pictures.
+        is_fitted: True if --fit decides how an image is brought to its shape.
+        joins_files: True if an image may have channels in separate files.
+        listing: select the sources among files.
+        defaults: return the values of options that were left out.
+        problems: yield a message for each combination of options that cannot work.
+        shape: return the static size along the kind's axes; None where the options do not fix it.
+        padding: return the padding value of a record per channel.
+        is_scaled: return True if each record states the scale of its values.
+        refuses: return a message that refuses the sources, or "". It takes the first volume and the first picture
+            among the sources, each "" where there is none.
+    """
+
+    kind: Kind
+    chosen_by: str
+    tasks: tuple[str, ...]
+    is_heavy: bool = False
+    is_fitted: bool = False
+    joins_files: bool = False
+    listing: Callable[[SourceFiles], FileSelection] = lambda files: FileSelection(files=files)
+    defaults: Callable[[RecipeOptions], Mapping[str, Any]]
+    problems: Callable[[RecipeOptions], Iterator[str]]
+    shape: Callable[[RecipeOptions], tuple[int, ...] | None]
+    padding: Callable[[RecipeOptions], tuple[float, ...]] = lambda recipe: recipe.padding()
+    is_scaled: Callable[[RecipeOptions], bool] = lambda recipe: False
+    refuses: Callable[[RecipeOptions, str, str], str] = lambda recipe, volume, picture: ""
+
+
+PICTURE_DEFAULTS: Mapping[str, Any] = {
+    "dtype": "uint8",
+    "interpolation": KERNEL_NAMES[0],
+    "channels": 3,
+    "pad_value": (0,),
+}
+"""Defaults of pictures and of the frames of a clip."""
+
+_PADDED = "--resize keep-aspect --pad in place of --height and --width"
+
+
+def _picture_problems(recipe: RecipeOptions) -> Iterator[str]:
+    if recipe.channels not in (1, 3, 4):
+        yield f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures"
+    if recipe.dtype not in ("uint8", "uint16"):
+        yield (
+            f"--dtype {recipe.dtype}: expected uint8 or uint16 for pictures; for volumes give --depth, --height "
+            "and --width"
+        )
+    yield from interpolation_problems(recipe, "picture")
+    if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
+        low, high = recipe.max_dimension, recipe.min_dimension
+        yield (
+            f"--min-dimension {high} is more than --max-dimension {low}; swap them: --min-dimension {low} "
+            f"--max-dimension {high}"
+        )
+    if recipe.holds_class_sets():
+        yield (
+            "--class-overlap channels is for volumes; leave it out, or of label images take "
+            "--class-overlap last"
+        )
+    if recipe.pad and recipe.resize != "keep-aspect":
+        yield f"--pad: has no effect with --resize {recipe.resize}; take {_PADDED}, or leave --pad out"
+    if recipe.encoding == "raw" and recipe.picture_shape() is None:
+        yield (
+            f"--encoding raw needs one size for all, and --resize {recipe.resize} without padding has none; "
+            f"take {_PADDED}, --resize fixed-shape, or --encoding jpeg or png and let the loader pad"
+        )
+    if recipe.encoding == "jpeg" and (recipe.dtype != "uint8" or recipe.channels == 4):
+        yield "--encoding jpeg holds 8 bits and 1 or 3 channels; take --encoding png or raw"
+    if not 1 <= recipe.jpeg_quality <= 100:
+        yield f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"
+    if len(recipe.pad_value) not in (1, recipe.channels):
+        yield f"--pad-value: expected 1 or {recipe.channels} values, got {len(recipe.pad_value)}"
+    limit = 255 if recipe.dtype == "uint8" else 65_535
+    if any(not 0 <= value <= limit for value in recipe.pad_value):
+        yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}"
+    if len(recipe.background) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.background):
+        yield f"--background {','.join(map(str, recipe.background))}: expected 1 or 3 values from 0 to 255"
+
+
+def interpolation_problems(recipe: RecipeOptions, kind: str) -> Iterator[str]:
+    """Refuse an interpolation that cannot resize pictures or frames; `kind` is the kind's name, for the message."""
+    if recipe.interpolation not in KERNEL_NAMES:
+        yield f"--interpolation {recipe.interpolation}: expected one of {', '.join(KERNEL_NAMES)} for {kind}s"
+
+
+def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
+    return volume and f"{volume} is a volume: say its static shape with --depth, --height and --width"
+
+
+PICTURE_RULES = KindRules(
+    kind=KINDS["picture"],
+    chosen_by="",
+    tasks=(),
+    defaults=lambda recipe: {**PICTURE_DEFAULTS, "max_memory": PICTURES_MIB},
+    problems=_picture_problems,
+    shape=RecipeOptions.picture_shape,
+    refuses=_picture_refuses,
+)
+
+
+_VOLUME_TASK = "segmentation"
+
+
+def _volume_defaults(recipe: RecipeOptions) -> Mapping[str, Any]:
+    return {
+        "dtype": default_dtype(recipe),
+        "interpolation": INTERPOLATIONS[0],
+        "channels": 1,
+        "pad_value": (),
+        "max_memory": VOLUMES_MIB,
+    }
+
+
+def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
+    layout = LAYOUTS.get(recipe.layout)
+    if layout is not None and _VOLUME_TASK not in layout.tasks:
+        fitting = ", ".join(name for name, other in LAYOUTS.items() if _VOLUME_TASK in other.tasks)
+        yield (
+            f"--depth is for volumes and layout {recipe.layout} holds pictures; leave it out, or take one of "
+            f"{fitting}"
+        )
+    if recipe.holds_class_sets() and recipe.regions == "combine":
+        yield (
+            "--regions combine makes classes that do not overlap, and --class-overlap channels takes each region "
+            "as it is; leave one of them out"
+        )
+    if recipe.task not in (None, _VOLUME_TASK):
+        yield f"--depth goes with --task {_VOLUME_TASK}, not with {recipe.task}; take that, or leave --depth out"
+    if recipe.encoding != "raw":
+        yield f"--encoding {recipe.encoding}: volumes are stored raw; leave it out"
+    if recipe.dtype not in STORES:
+        yield f"--dtype {recipe.dtype}: expected one of {', '.join(STORES)} for volumes"
+    if recipe.interpolation not in INTERPOLATIONS:
+        yield f"--interpolation {recipe.interpolation}: expected one of {', '.join(INTERPOLATIONS)} for volumes"
+    if recipe.normalize and recipe.dtype not in ("float32", "bfloat16"):
+        yield (
+            f"--dtype {recipe.dtype}: --normalize needs float32 or bfloat16; take --dtype float32 or leave --normalize "
+            "out"
+        )
+    elif recipe.dtype == "uint8" and default_dtype(recipe) != "uint8":
+        yield "--dtype uint8 needs a window: give --window, --window-hu or --window-percentiles"
+    if recipe.channels < 1:
+        yield f"--channels {recipe.channels}: expected 1 or more"
+    if len(recipe.pad_value) > 1:
+        yield f"--pad-value: expected one value for volumes, got {len(recipe.pad_value)}"
+    shape = _volume_shape(recipe)
+    if recipe.fit == "tiles" and any(
+        shared >= side for shared, side in zip(recipe.overlap(), shape, strict=True)
+    ):
+        yield f"--tile-overlap {recipe.overlap()}: expected less than {shape} along each axis"
+
+
+def _volume_shape(recipe: RecipeOptions) -> tuple[int, int, int]:
+    return recipe.depth or 1, recipe.height, recipe.width
+
+
+def _volume_padding(recipe: RecipeOptions) -> tuple[float, ...]:
+    """Return the stored value of --pad-value; 0 where each scan is scaled by its own values."""
+    if not recipe.pad_value or recipe.scales_each_scan():
+        return (0,) * recipe.channels
+    plan = IntensityPlan(store=recipe.dtype, window=recipe.fixed_window(), standard=recipe.fixed_standard())
+    return (plan.stored(float(recipe.pad_value[0])),) * recipe.channels
+
+
+def _volume_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
+    if not picture or volume:
+        return ""
+    return (
+        f"--depth {recipe.depth}: {picture} is a picture, and the sources are pictures only; leave --depth out, "
+        "or stack slices into one volume file first"
+    )
+
+
+VOLUME_RULES = KindRules(
+    kind=KINDS["volume"],
+    chosen_by="depth",
+    tasks=(_VOLUME_TASK,),
+    is_heavy=True,
+    is_fitted=True,
+    joins_files=True,
+    listing=lambda files: FileSelection(files=files, complete=lambda one: with_data_files(one, files)),
+    defaults=_volume_defaults,
+    problems=_volume_problems,
+    shape=_volume_shape,
+    padding=_volume_padding,
+    is_scaled=lambda recipe: recipe.scales_each_scan(),
+    refuses=_volume_refuses,
+)
+
+
+_CLIP_TASKS = ("classification", "segmentation")
+
+
+def _clip_problems(recipe: RecipeOptions) -> Iterator[str]:
+    layout = LAYOUTS.get(recipe.layout)
+    if layout is not None and not layout.takes_clips:
+        fitting = ", ".join(name for name, other in LAYOUTS.items() if other.takes_clips)
+        yield f"--frames is for clips and layout {recipe.layout} holds none; leave it out, or take one of {fitting}"
+    if recipe.task not in (None, *_CLIP_TASKS):
+        yield (
+            f"--frames goes with --task {' or '.join(_CLIP_TASKS)}, not with {recipe.task}; take one of them, or leave "
+            "--frames out"
+        )
+    if recipe.holds_class_sets():
+        yield ("--class-overlap channels is for volumes; leave it out, or of masks take --class-overlap last")
+    if recipe.depth is not None:
+        yield "--frames is for clips and --depth for volumes; leave one of them out"
+    if recipe.encoding != "raw":
+        yield f"--encoding {recipe.encoding}: clips are stored raw; leave it out"
+    if recipe.dtype != "uint8":
+        yield f"--dtype {recipe.dtype}: clips are stored as uint8; leave it out"
+    yield from interpolation_problems(recipe, "clip")
+    if recipe.channels != 3:
+        yield f"--channels {recipe.channels}: clips have 3; leave it out"
+    if recipe.picture_shape() is None:
+        yield f"--resize {recipe.resize}: all clips have one size; take {_PADDED}, or --resize fixed-shape"
+    if len(recipe.pad_value) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.pad_value):
+        yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 1 or 3 values from 0 to 255"
+
+
+def _clip_listing(files: SourceFiles) -> FileSelection:
+    # The readers of clips take 0.1 s to import.
+    from halofeed.prep.formats.clip.frame_folder import list_clips
+
+    return list_clips(files)
+
+
+def _clip_shape(recipe: RecipeOptions) -> tuple[int, ...] | None:
+    size = recipe.picture_shape()
+    return None if size is None else (recipe.frames or 1, *size)
+
+
+CLIP_RULES = KindRules(
+    kind=KINDS["clip"],
+    chosen_by="frames",
+    tasks=_CLIP_TASKS,
+    is_heavy=True,
+    listing=_clip_listing,
+    defaults=lambda recipe: {**PICTURE_DEFAULTS, "max_memory": VOLUMES_MIB},
+    problems=_clip_problems,
+    shape=_clip_shape,
+)

@@ -1,0 +1,287 @@
+"""Options of a conversion: one frozen dataclass, from which the command line is made too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from halofeed.errors import UsageError
+from halofeed.prep.annotations.columns import FORMS
+from halofeed.prep.formats.clip.frame_choice import INCOMPLETE, SHORT, FrameChoice
+from halofeed.prep.geometry.resize import KERNEL_NAMES
+from halofeed.prep.options.option import option, refusal
+from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
+from halofeed.schemas.tasks import TASKS
+from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
+
+DEFAULT_JPEG_QUALITY = 95
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipOptions:
+    """Options of clips: videos, animations and folders of frames. --frames of them make a record."""
+
+    OPTION_GROUP: ClassVar[str] = "clips"
+
+    frames: int | None = option(
+        None,
+        "frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of frames), "
+        "brought to --frames x --height x --width; for segmentation each frame needs a mask (a folder of PNG files, "
+        "or an animated PNG, GIF or lossless WebP)",
+        least=1,
+    )
+    frame_stride: int | None = option(None, "use every N-th frame (default: 1, every frame)")
+    frame_rate: float | None = option(
+        None,
+        "use this many frames per second instead, by the frames' time stamps: at each of these times the frame that "
+        "is shown then",
+    )
+    folder_frame_rate: float | None = option(
+        None, "frames per second of folders of frames, which have no time stamps"
+    )
+    clips_per_source: str = option(
+        "all",
+        "which parts of a source become records: all, one after the other, without the incomplete rest at the end; "
+        "or a number of evenly spaced parts",
+    )
+    short_clips: str = option(
+        "refuse",
+        "a source with fewer frames than --frames is rejected, or its last frame is repeated",
+        choices=SHORT,
+    )
+    incomplete_clips: str = option(
+        "refuse",
+        "a truncated source, or one with missing frames, is rejected, or its available frames are kept and a warning "
+        "counts them",
+        choices=INCOMPLETE,
+    )
+
+    def clip_problems(self) -> Iterator[str]:
+        """Yield a message for each of these options that has a wrong value."""
+        if self.clips_per_source != "all" and not (
+            self.clips_per_source.isdecimal() and int(self.clips_per_source) > 0
+        ):
+            yield f"--clips-per-source {self.clips_per_source}: expected all, or how many of each source"
+            return
+        if self.folder_frame_rate is not None and not 0 < self.folder_frame_rate < float("inf"):
+            yield f"--folder-frame-rate {self.folder_frame_rate}: expected frames per second above 0"
+        yield from refusal(self.frame_choice)
+
+    def frame_choice(self) -> FrameChoice:
+        """Return the rule by which frames of a source are selected."""
+        return FrameChoice(
+            frames=self.frames or 1,
+            stride=self.frame_stride,
+            frame_rate=self.frame_rate,
+            starts=self.clips_per_source if self.clips_per_source == "all" else int(self.clips_per_source),
+            short=self.short_clips,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions(ClipOptions, VolumeOptions):
+    """Every option of a conversion, and the values that follow from single options.
+
+    `halofeed.prep.options.recipe.Recipe` adds the defaults and the checks of each kind of image.
+    """
+
+    OPTION_GROUP: ClassVar[str] = "what"
+
+    layout: str = option("", "layout of the source: one of the layouts listed below")
+    task: str | None = option(
+        None, "task that the records serve; default: the layout's own", choices=tuple(TASKS)
+    )
+    box_origin: int | None = option(
+        None,
+        "boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in VOC); "
+        "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1",
+        choices=(0, 1),
+    )
+    box_units: str = option(
+        "auto",
+        "unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a file whose "
+        "boxes are all within 0 to 1 as normalized",
+        choices=("auto", "pixels", "normalized"),
+    )
+    box_form: str = option(
+        "auto",
+        "form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners "
+        "(xmin,ymin,xmax,ymax), corner-size (upper left x,y, then width,height, as in COCO), center-size (center x,y, "
+        "then width,height); auto accepts columns whose names are unambiguous, and refuses others",
+        choices=FORMS,
+    )
+    ignore_columns: tuple[str, ...] = option(
+        (),
+        "tables and COCO: columns or keys to ignore that would be refused because they may hold boxes or outlines; "
+        "rotation (COCO and VOC): use boxes as they are before their rotation",
+    )
+    annotation_grid: str = option(
+        "auto",
+        "pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the file stores "
+        "them or to the picture as displayed; auto decides by declared sizes, and warns where nothing proves it",
+        choices=("auto", "stored", "displayed"),
+    )
+    split_folders: str = option(
+        "auto",
+        "class folders: whether the first folder names a split; auto decides by its name",
+        choices=("auto", "yes", "no"),
+    )
+    folders_are_classes: bool = option(
+        False,
+        "class folders: read each folder as a class even if annotations of another layout are beside the images",
+    )
+    voc_images: str = option(
+        "auto",
+        "VOC: which image an XML file describes if <filename> and the file's own name are those of two images; auto "
+        "decides by the declared sizes and by the other XML files, and rejects those for which nothing proves it",
+        choices=("auto", "filename", "xml-name"),
+    )
+    image_sets: tuple[str, ...] = option(
+        (),
+        "VOC: the lists of ImageSets/Main to follow, e.g. trainval,test; default: train, val and test, and none where "
+        "--split-shares or --split-lists make the splits",
+    )
+    resize: str = option(
+        "fixed-shape",
+        "fixed-shape stretches to --height x --width; keep-aspect scales into --min-dimension, --max-dimension; "
+        "none keeps the size",
+        choices=("fixed-shape", "keep-aspect", "none"),
+    )
+    height: int = option(300, "rows of a fixed shape", least=1)
+    width: int = option(300, "columns of a fixed shape", least=1)
+    min_dimension: int = option(600, "keep-aspect: the shorter side is scaled to this ...", least=1)
+    max_dimension: int = option(1024, "keep-aspect: ... unless the longer side would pass this", least=1)
+    pad: bool = option(False, "keep-aspect: pad to max x max at the bottom and right")
+    pad_value: tuple[int, ...] = option(
+        (),
+        "value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU (default: the "
+        "scan's smallest value)",
+    )
+    interpolation: str = option(
+        "",
+        "how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own pixels "
+        "(default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default: linear)",
+        choices=(*KERNEL_NAMES, *INTERPOLATIONS),
+        earlier_flag="--kernel",
+    )
+    channels: int = option(
+        0,
+        "pictures: 1 gray, 3 color (default), 4 color and alpha; volumes: channels of each scan (default: 1)",
+    )
+    dtype: str = option(
+        "",
+        "stored type. Pictures: uint8 scales 16-bit sources down, uint16 keeps them (default: uint8). Volumes: int16 "
+        "whole HU (default), uint8 the window (default with one), float32, bfloat16",
+        choices=("uint8", "uint16", "int16", "float32", "bfloat16"),
+        earlier_flag="--store",
+    )
+    sample_bits: int = option(
+        0,
+        "pictures and clips of 16 bits stored as uint8: number of bits that their samples use, e.g. 12 maps 0 to 4095 "
+        "to 0 to 255; default: 16, and a picture whose largest value is below 4096 is refused, as it would be nearly "
+        "black",
+        choices=(0, *range(8, 17)),
+    )
+    alpha: str = option(
+        "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")
+    )
+    background: tuple[int, ...] = option((0, 0, 0), "the color behind transparent pixels, 0 to 255")
+    max_pixels: int = option(
+        178_956_970, "a source with more pixels is rejected before it is decoded", least=1
+    )
+    max_memory: int = option(
+        0,
+        "MiB of memory that a worker may use for all images that it decodes at the same time; a source whose header "
+        f"shows that it needs more is rejected (default: {PICTURES_MIB}; volumes: {VOLUMES_MIB})",
+        least=1,
+    )
+    encoding: str = option(
+        "raw",
+        "encoding of the stored image: raw is the fastest to load, but only halofeed's loader reads it; the decoders "
+        "of the TF Object Detection API and Model Garden read jpeg (the smallest) and png",
+        choices=("raw", "jpeg", "png"),
+    )
+    jpeg_quality: int = option(
+        DEFAULT_JPEG_QUALITY,
+        "quality of stored JPEGs, 1 to 100; with the default, an unchanged JPEG keeps its own bytes, including EXIF "
+        "data",
+    )
+    max_boxes: int = option(
+        100, "static number of boxes that the loader pads to; the report counts the boxes beyond it", least=1
+    )
+    boxes_outside: Literal["clip", "drop", "fail"] = option(
+        "clip", "boxes that leave the picture", choices=("clip", "drop", "fail")
+    )
+    boxes_zero_area: Literal["drop", "keep", "fail"] = option(
+        "drop", "boxes without height or width", choices=("drop", "keep", "fail")
+    )
+    boxes_crowd: Literal["keep", "drop"] = option(
+        "keep", "boxes that mark a crowd (kept ones are flagged)", choices=("keep", "drop")
+    )
+    boxes_difficult: Literal["keep", "drop"] = option(
+        "keep", "boxes flagged as difficult", choices=("keep", "drop")
+    )
+    on_bad_object: Literal["drop", "reject"] = option(
+        "drop",
+        "COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with --masks no usable "
+        "segmentation): drop only the object and list it in rejected.jsonl, or reject its image",
+        choices=("drop", "reject"),
+    )
+    keep: tuple[str, ...] = option(
+        (),
+        "further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, "
+        "tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same number for "
+        "each object, missing ones with visibility 0). The loader gives them with include=, except view and "
+        "keypoints, which are for readers of the TF Object Detection API's keys",
+    )
+    several_classes: Literal["refuse", "keep"] = option(
+        "refuse",
+        "tables of classes: refuse a picture with several classes (in several rows, or in a list), or keep all of "
+        "them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such a data set",
+        choices=("refuse", "keep"),
+    )
+    class_separator: str = option(
+        "auto",
+        "tables of classes: the text that separates several classes in one cell, such as |; none: a cell is one "
+        "class; auto refuses cells whose parts are classes of other rows",
+    )
+    masks: bool = option(False, "store the objects' masks (COCO) as one PNG each")
+    shards: int = option(1, "files per split", least=1)
+    split_shares: tuple[str, ...] = option(
+        (),
+        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's splits. A "
+        "group is a table's column group, a DICOM patient, a BIDS subject, {group} of --image-pattern, or the group "
+        "of --group-pattern",
+    )
+    split_seed: int = option(0, "seed of the hash that makes the splits")
+    group_pattern: str | None = option(
+        None,
+        "regular expression with one (group) in the source's path, whose sources stay in one split, e.g. "
+        "'(patient[0-9]+)'; '(.+)' makes each source a group of its own",
+    )
+
+    def picture_shape(self) -> tuple[int, int] | None:
+        """Return the (height, width) of every stored picture or frame; None where the options do not fix it."""
+        if self.resize == "fixed-shape":
+            return self.height, self.width
+        return (self.max_dimension, self.max_dimension) if self.pad else None
+
+    def padding(self) -> tuple[int, ...]:
+        """Return the padding value per channel."""
+        return (self.pad_value or (0,)) * (self.channels // max(1, len(self.pad_value)))
+
+    def backdrop(self) -> tuple[int, ...]:
+        """Return the color behind transparent pixels: red, green, blue."""
+        return self.background * (3 // len(self.background))
+
+    def shares(self) -> dict[str, float]:
+        """Return --split-shares as numbers: {"train": 0.8, ...}."""
+        found = {}
+        for part in self.split_shares:
+            name, _, share = part.partition("=")
+            try:
+                found[name] = float(share)
+            except ValueError as error:
+                raise UsageError(f"--split-shares {part!r}: expected name=share, e.g. train=0.8") from error
+        return found
