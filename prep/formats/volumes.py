@@ -19,7 +19,7 @@ from halofeed.prep.sources.files import SourceFiles
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import ListingRecords
-    from halofeed.prep.formats.volume.opened import OpenFile
+    from halofeed.prep.formats.volume.volume_file import VolumeReader
 
 __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
@@ -45,7 +45,7 @@ class VolumeFormat:
     open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
 
 
-def _in_files(name: str, load: Callable[[], OpenFile], begins: Callable[[bytes], bool]) -> VolumeFormat:
+def _in_files(name: str, load: Callable[[], VolumeReader], begins: Callable[[bytes], bool]) -> VolumeFormat:
     """A format of volumes in files of their own."""
     return VolumeFormat(
         extensions=NAMES[name].extensions,
@@ -55,25 +55,25 @@ def _in_files(name: str, load: Callable[[], OpenFile], begins: Callable[[bytes],
     )
 
 
-def _nifti() -> OpenFile:
+def _nifti() -> VolumeReader:
     from halofeed.prep.formats.volume.nifti import open_nifti
 
     return open_nifti
 
 
-def _nrrd() -> OpenFile:
+def _nrrd() -> VolumeReader:
     from halofeed.prep.formats.volume.nrrd import open_nrrd
 
     return open_nrrd
 
 
-def _metaimage() -> OpenFile:
+def _metaimage() -> VolumeReader:
     from halofeed.prep.formats.volume.metaimage import open_metaimage
 
     return open_metaimage
 
 
-def _mgh() -> OpenFile:
+def _mgh() -> VolumeReader:
     from halofeed.prep.formats.volume.mgh import open_mgh
 
     return open_mgh

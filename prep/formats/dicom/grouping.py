@@ -14,19 +14,19 @@ from halofeed.prep.formats.dicom.header_fields import LOCALIZER_WORDS, MOSAIC, H
 from halofeed.prep.formats.dicom.headers import (
     HeaderContinuesError,
     checksum_before,
-    media_class,
+    media_sop_class,
     read_file,
     read_header,
     read_start,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, kind_of_class
+from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
 from halofeed.prep.formats.dicom.pixels import split_mosaic
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
-    Volumes,
+    VolumeSplit,
     folders_disagree,
     positions_of,
-    separate,
+    split_contradictions,
     split_volumes,
     thickness_of,
 )
@@ -34,7 +34,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     axes_of,
-    lacking,
+    count_missing_slices,
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
@@ -151,7 +151,7 @@ class Apart:
         return self.kind == "damaged" or (self.kind == "not DICOM" and named)
 
 
-def _facts_in(
+def _read_fields(
     files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
 ) -> HeaderFields:
     """What one file says, from its first bytes where they suffice; SourceError where it is no DICOM, or damaged."""
@@ -160,39 +160,39 @@ def _facts_in(
         header, body = read_header(head, complete)
     except HeaderContinuesError:
         header, body = read_header(read_file(files, path))
-    facts = replace(
+    fields = replace(
         header_fields(header, policy),
         packed=packed,
         file_bytes=files.size(path),
         header_checksum=checksum_before(header.pixels, body),
     )
-    if MOSAIC in facts.image_words:
-        return split_mosaic(header.elements, facts) or facts
-    return facts
+    if MOSAIC in fields.image_words:
+        return split_mosaic(header.elements, fields) or fields
+    return fields
 
 
-def _kind_of(facts: HeaderFields) -> str:
+def _kind_of(fields: HeaderFields) -> str:
     """ "image" for what may be a slice of a volume, else why it is none."""
-    if facts.kind != IMAGE:
-        return facts.kind
-    if facts.stored.samples != 1 or facts.stored.photometric == "color":
+    if fields.kind != IMAGE:
+        return fields.kind
+    if fields.stored.samples != 1 or fields.stored.photometric == "color":
         return "color image"
-    if MOSAIC in facts.image_words and facts.tiles is None:
+    if MOSAIC in fields.image_words and fields.tiles is None:
         return "mosaic"
-    if "SCREEN SAVE" in facts.image_words:
+    if "SCREEN SAVE" in fields.image_words:
         return SECONDARY_CAPTURE
-    if LOCALIZER_WORDS.intersection(facts.image_words):
+    if LOCALIZER_WORDS.intersection(fields.image_words):
         return LOCALIZER
-    if facts.is_survey:
+    if fields.is_survey:
         return "survey by its description"
-    if any(frame.position_mm is None or frame.orientation is None for frame in facts.frames):
-        return "nuclear medicine image" if facts.modality == "NM" else "image without position"
+    if any(frame.position_mm is None or frame.orientation is None for frame in fields.frames):
+        return "nuclear medicine image" if fields.modality == "NM" else "image without position"
     return IMAGE
 
 
 def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
     """What a file is that cannot be read: "damaged", unless its first bytes say that it is no slice anyway."""
-    kind = kind_of_class(media_class(head))
+    kind = sop_class_kind(media_sop_class(head))
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
@@ -215,43 +215,43 @@ def read_headers(
             stamp = settled_stamp(files, path)
             start = read_start(files, path, HEAD_BYTES)
             head = start[0]
-            facts = replace(_facts_in(files, path, start, policy), stamp=stamp)
+            fields = replace(_read_fields(files, path, start, policy), stamp=stamp)
         except SourceError as error:
             not_dicom = error.reason == "file is not DICOM"
             kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
             apart.append(Apart(path=path, kind=kind, error=error, file_bytes=files.size(path)))
             continue
-        kind = _kind_of(facts)
-        keys: Iterable[str] = facts.refers_to if kind in MASK_KINDS else ()
+        kind = _kind_of(fields)
+        keys: Iterable[str] = fields.refers_to if kind in MASK_KINDS else ()
         if kind == IMAGE:
             folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
-            series = None if policy.identity == "folder" else facts.series
+            series = None if policy.identity == "folder" else fields.series
             keys = (series or policy.key(b"folder " + folder) or "",)
         else:
             apart.append(
                 Apart(
                     path=path,
                     kind=kind,
-                    refers_to=facts.refers_to,
-                    series=facts.series,
-                    group=facts.group,
-                    frame_of_reference=facts.frame_of_reference,
-                    file_bytes=facts.file_bytes,
+                    refers_to=fields.refers_to,
+                    series=fields.series,
+                    group=fields.group,
+                    frame_of_reference=fields.frame_of_reference,
+                    file_bytes=fields.file_bytes,
                 )
             )
         for key in keys:
-            by_series.setdefault(key, []).append((path, facts))
+            by_series.setdefault(key, []).append((path, fields))
     return by_series, apart
 
 
-def images_of(found: Iterable[tuple[str, HeaderFields]]) -> Images:
+def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
     """Those of a series' files that may be its slices."""
-    return [(path, facts) for path, facts in found if facts.kind == IMAGE]
+    return [(path, fields) for path, fields in found if fields.kind == IMAGE]
 
 
 def _alike(first: Slice, second: Slice) -> bool:
     """Whether two images can be slices of one stack: of one size, orientation and pixel spacing."""
-    if first.facts.stored.size != second.facts.stored.size:
+    if first.fields.stored.size != second.fields.stored.size:
         return False
     pairs = zip(first.orientation, second.orientation, strict=True)
     if any(abs(one - other) > ORIENTATION_TOLERANCE for one, other in pairs):
@@ -260,12 +260,12 @@ def _alike(first: Slice, second: Slice) -> bool:
     return all(abs(one - other) <= SPACING_TOLERANCE * abs(one) for one, other in pairs)
 
 
-def _stacks(images: Sequence[tuple[str, HeaderFields]]) -> list[Volumes]:
+def _stacks(images: Sequence[tuple[str, HeaderFields]]) -> list[VolumeSplit]:
     """The images of one series, in stacks of one size, orientation and pixel spacing, and those in volumes."""
     stacks: list[list[Slice]] = []
-    for path, facts in images:
-        for index, frame in enumerate(facts.frames):
-            part = Slice(path=path, facts=facts, index=index, frame=frame)
+    for path, fields in images:
+        for index, frame in enumerate(fields.frames):
+            part = Slice(path=path, fields=fields, index=index, frame=frame)
             # The last stack first: the frames of a file mostly go on as they began.
             stack = next((stack for stack in reversed(stacks) if _alike(stack[0], part)), None)
             if stack is None:
@@ -278,7 +278,7 @@ def _stacks(images: Sequence[tuple[str, HeaderFields]]) -> list[Volumes]:
 def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy) -> list[FoundScan]:
     """The scans of one series."""
     found = []
-    for group in separate(images, policy):
+    for group in split_contradictions(images, policy):
         if group.problem is not None:
             parts = tuple(part for stack in _stacks(group.images) for part in stack.parts)
             found.append(FoundScan(parts=(tuple(chain(*parts)),), by="", problem=group.problem))
@@ -299,7 +299,7 @@ def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy)
 def _of_folders(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
     """What is wrong with volumes whose folders hold different scans."""
     problems = (
-        folders_disagree(tuple({one.path: one.facts for one in part}.items()), policy) for part in parts
+        folders_disagree(tuple({one.path: one.fields for one in part}.items()), policy) for part in parts
     )
     return next(filter(None, problems), None)
 
@@ -324,7 +324,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     return "selection", "series has too few slices", detail
 
 
-def wrong_scan(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+def scan_problem(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
     """What is wrong with a scan of several volumes, or of files that are no scan: stage, reason and detail; None where
     they are taken."""
     if scan.problem is not None:
@@ -371,7 +371,7 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
         found: its files and masks, in order of their path, as `read_headers` gives them.
         policy: what makes a scan.
     """
-    images = images_of(found)
+    images = select_images(found)
     scans = find_scans(images, policy)
     uses = Counter(path for scan in scans for path in scan.paths)
     described, of = [], len(scans)
@@ -380,27 +380,27 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
         own = _in_order(slices)
         is_shared = any(uses[path] > 1 for path in own)
         members = tuple(path for path, _ in images) if is_shared else own
-        first = slices[0].facts
-        instances = {part.facts.instance for part in slices if of > 1}
+        first = slices[0].fields
+        instances = {part.fields.instance for part in slices if of > 1}
         series = Series(
             key=key if of == 1 else f"{key}-{number}",
             series=first.series,
             study=first.study,
-            group=next((part.facts.group for part in slices if part.facts.group), None),
+            group=next((part.fields.group for part in slices if part.fields.group), None),
             frame_of_reference=first.frame_of_reference,
             members=members,
             first=min(members),
             folder=common_folder(members),
             folders=tuple(sorted(set(map(folder_of, members)))),
             volume=(number, of, scan.by) if of > 1 and scan.by else None,
-            masks=frozenset(path for path, facts in found if not instances.isdisjoint(facts.images)),
+            masks=frozenset(path for path, fields in found if not instances.isdisjoint(fields.images)),
             modality=first.modality,
             size=first.stored.size,
             slices=len(slices),
             places=min(map(_places, scan.parts)),
             lacking=sum(map(_lacking, scan.parts)),
             chosen=first.chosen,
-            problem=wrong_scan(scan, policy),
+            problem=scan_problem(scan, policy),
         )
         described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
     return described
@@ -414,7 +414,7 @@ def _places(slices: Sequence[Slice]) -> int:
 def _lacking(slices: Sequence[Slice]) -> int:
     """How many slices of a volume are missing between others; 0 where their places do not say."""
     try:
-        return lacking(positions_of(slices), slices[0].orientation, thickness_of(slices))
+        return count_missing_slices(positions_of(slices), slices[0].orientation, thickness_of(slices))
     except SourceError:
         return 0  # Opening the series says why it is refused.
 

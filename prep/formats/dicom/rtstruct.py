@@ -17,17 +17,17 @@ from pydicom.dataset import Dataset
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.dicom.elements import (
     READ_ITEM_BYTES,
-    Parsed,
+    ParsedFile,
     decimal_integer,
     decimals,
     declared_character_sets,
     items,
     label,
-    left_out,
-    overlap_refused,
+    left_out_findings,
+    overlap_error,
     text,
 )
-from halofeed.prep.formats.dicom.headers import damaged
+from halofeed.prep.formats.dicom.headers import damaged_file
 from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.voxels.masks import fill_polygons
@@ -201,7 +201,7 @@ class _Drawing:
     slices: Mapping[int, Mapping[int, Sequence[_Contour]]]
 
 
-def read_structures(path: str, parsed: Parsed, grid: Grid | None, keeps: Callable[[str], bool]) -> Mask:
+def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Callable[[str], bool]) -> Mask:
     """An RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     if grid is None:
         message = "structures are contours without a grid; give image_grid, that of their scan"
@@ -209,7 +209,7 @@ def read_structures(path: str, parsed: Parsed, grid: Grid | None, keeps: Callabl
     counts: Counter[str] = Counter()
     numbers, names = _structures(parsed.dataset, counts)
     kept = {number: name for number, name in names.items() if keeps(name)}
-    chosen = left_out(names, kept)
+    chosen = left_out_findings(names, kept)
     contours = _contours(parsed.dataset, numbers, kept, grid, counts)
     drawing = _drawing(contours, grid, kept, counts)
     counts[SKIPPED] = _skipped(drawing)
@@ -235,7 +235,7 @@ def read_structures(path: str, parsed: Parsed, grid: Grid | None, keeps: Callabl
     )
 
 
-def structure_bytes(parsed: Parsed) -> int:
+def structure_bytes(parsed: ParsedFile) -> int:
     """What the contours of a file take while they are read from its text."""
     return 5 * parsed.file_bytes + READ_ITEM_BYTES * parsed.items
 
@@ -252,7 +252,7 @@ def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int],
     for item in items(dataset, STRUCTURES):
         number = decimal_integer(item, STRUCTURE_NUMBER)
         if number in stored:
-            raise damaged("two structures have one number")
+            raise damaged_file("two structures have one number")
         stored[number] = label(item, STRUCTURE_NAME, character_set)
     if not stored:
         raise SourceError("annotation", "structure set has no structures")
@@ -264,7 +264,7 @@ def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int],
     counts[RENUMBERED] = sum(number <= 0 for number in stored)
     counts[UNNAMED] = sum(not name for name in stored.values())
     if unused > 2**31:
-        raise damaged("its structure numbers are out of range")
+        raise damaged_file("its structure numbers are out of range")
     return numbers, {numbers[number]: name or f"structure {number}" for number, name in stored.items()}
 
 
@@ -280,7 +280,7 @@ def _contours(
     for structure in items(dataset, STRUCTURE_CONTOURS):
         stored_number = decimal_integer(structure, CONTOURS_OF)
         if stored_number not in numbers:
-            raise damaged("contours belong to a structure that is not described")
+            raise damaged_file("contours belong to a structure that is not described")
         number = numbers[stored_number]
         if number not in names:
             continue
@@ -291,13 +291,13 @@ def _contours(
                 only_other.add(number)
                 continue
             if kind not in (CLOSED, CLOSED_BY_PARITY):
-                raise damaged("a contour is of an unknown kind")
+                raise damaged_file("a contour is of an unknown kind")
             drawn.add(number)
             coordinates = decimals(item, CONTOUR_DATA)
             flat = np.empty(0) if coordinates is None else coordinates
             point_count = decimal_integer(item, POINT_COUNT, flat.size // 3)
             if flat.size != 3 * point_count:
-                raise damaged(f"a contour has {flat.size} coordinates for {point_count} points")
+                raise damaged_file(f"a contour has {flat.size} coordinates for {point_count} points")
             points = flat.reshape(-1, 3)
             if len(points) > 1 and (points[0] == points[-1]).all():
                 points = points[:-1]  # closed already
@@ -480,5 +480,5 @@ def _labels(
             border |= on_contour
         voxels += int(np.count_nonzero(shared))
     if voxels and overlap == "refuse":
-        raise overlap_refused("structures", overlapping, voxels)
+        raise overlap_error("structures", overlapping, voxels)
     return labels, voxels

@@ -17,23 +17,23 @@ from pydicom.pixels.decoders.base import get_decoder
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import (
-    Parsed,
+    ParsedFile,
     decimal_integer,
     decimals,
     declared_character_sets,
     items,
     label,
-    left_out,
-    overlap_refused,
+    left_out_findings,
+    overlap_error,
     raw_value,
     read_dataset,
+    silence_pydicom,
     text,
     transfer_syntax,
-    unheard,
     unsigned_short,
 )
-from halofeed.prep.formats.dicom.headers import damaged
-from halofeed.prep.formats.dicom.kinds import name_of
+from halofeed.prep.formats.dicom.headers import damaged_file
+from halofeed.prep.formats.dicom.kinds import uid_name
 from halofeed.prep.formats.dicom.pixels import (
     PLUGINS,
     RUN_LENGTHS,
@@ -89,7 +89,7 @@ class _Segmentation:
 def read_segmentation(
     files: SourceFiles,
     path: str,
-    parsed: Parsed,
+    parsed: ParsedFile,
     image_grid: Grid | None,
     tolerance_voxels: float,
     keeps: Callable[[str], bool],
@@ -116,7 +116,7 @@ def read_segmentation(
     _check_unique(header, placement)
     names = _called(header.names)
     kept = {number: name for number, name in names.items() if keeps(name)}
-    findings += left_out(names, kept)
+    findings += left_out_findings(names, kept)
 
     def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
         return _labels(read_dataset(files, path).dataset, header, placement, ids, overlap)
@@ -146,12 +146,12 @@ def _called(names: Mapping[int, str]) -> dict[int, str]:
 def _header(dataset: Dataset) -> _Segmentation:
     kind = text(dataset, TYPE)
     if kind not in BITS:
-        raise damaged("its segmentation type is none of " + ", ".join(BITS))
+        raise damaged_file("its segmentation type is none of " + ", ".join(BITS))
     bits = unsigned_short(dataset, headers.BITS_ALLOCATED)
     if bits not in BITS[kind] or unsigned_short(dataset, headers.SAMPLES, 1) != 1:
-        raise damaged(f"{kind} segmentation with {bits} bits a pixel")
+        raise damaged_file(f"{kind} segmentation with {bits} bits a pixel")
     if text(dataset, headers.PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
-        raise damaged("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
+        raise damaged_file("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
     rows, columns = unsigned_short(dataset, headers.ROWS), unsigned_short(dataset, headers.COLUMNS)
     frame_count = decimal_integer(dataset, headers.FRAMES, 1)
     groups = items(dataset, headers.FRAME_GROUPS)
@@ -159,14 +159,14 @@ def _header(dataset: Dataset) -> _Segmentation:
         detail = f"{frame_count} frames of {rows} x {columns}"
         raise SourceError("annotation", "segmentation has no pixels", detail)
     if len(groups) != frame_count:
-        raise damaged(f"{frame_count} frames, but {len(groups)} are described")
+        raise damaged_file(f"{frame_count} frames, but {len(groups)} are described")
     character_set = declared_character_sets(dataset)
     described = items(dataset, SEGMENTS)
     names = {
         unsigned_short(item, SEGMENT_NUMBER): label(item, SEGMENT_LABEL, character_set) for item in described
     }
     if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
-        raise damaged("its segments are not described once each")
+        raise damaged_file("its segments are not described once each")
     shared = items(dataset, headers.SHARED_GROUPS)
     frames, spacing = _frames((rows, columns), groups, shared[0] if shared else Dataset())
     segments: tuple[int, ...] = ()
@@ -176,10 +176,10 @@ def _header(dataset: Dataset) -> _Segmentation:
             for group in groups
         )
         if not set(segments) <= names.keys():
-            raise damaged("a frame belongs to a segment that is not described")
+            raise damaged_file("a frame belongs to a segment that is not described")
     most = unsigned_short(dataset, MAXIMUM_FRACTION) if kind == "FRACTIONAL" else 1
     if not 1 <= most <= 255:
-        raise damaged(f"its largest fraction is stored as {most}")
+        raise damaged_file(f"its largest fraction is stored as {most}")
     return _Segmentation(
         kind=kind,
         bits=bits,
@@ -227,9 +227,9 @@ def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames
         or spacing.max() > MOST_SPACING_MM
         or np.abs(np.array([across @ across, down @ down, across @ down]) - (1, 1, 0)).max() > 1e-3
     ):
-        raise damaged("its pixel spacing or orientation is impossible")
+        raise damaged_file("its pixel spacing or orientation is impossible")
     if np.abs(origins).max() > 1e6:
-        raise damaged("its frames lie more than a kilometer away")
+        raise damaged_file("its frames lie more than a kilometer away")
     frames = Frames(
         size=size,
         row_step=down * LPS_TO_RAS * spacing[0, 0],
@@ -314,7 +314,7 @@ def _labels(
         return sets, 0
     shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
     if shared and overlap == "refuse":
-        raise overlap_refused("segments", overlapping, shared)
+        raise overlap_error("segments", overlapping, shared)
     if table.dtype == numbers.dtype and all(ids.get(number) == number for number in header.names):
         return numbers, shared
     labels = np.empty(numbers.shape, table.dtype)
@@ -357,7 +357,7 @@ def _decoded_frames(
 ) -> Iterator[NDArray[Any]]:
     syntax = transfer_syntax(dataset)
     if syntax not in DECODERS:
-        known = name_of(syntax, "an unknown one")
+        known = uid_name(syntax, "an unknown one")
         raise SourceError("decode", "DICOM compression is not supported for masks", known)
     found = 0
     try:
@@ -377,7 +377,7 @@ def _decoded_frames(
             plugged = get_decoder(syntax).iter_array(dataset, raw=True, decoding_plugin=DECODERS[syntax])
             decoded = (pixels for pixels, _ in plugged)
         while True:
-            with unheard():
+            with silence_pydicom():
                 pixels = next(decoded, None)
             if pixels is None:
                 break

@@ -18,28 +18,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.elements import origin_of
+from halofeed.prep.formats.dicom.elements import scan_origin
 from halofeed.prep.formats.dicom.grouping import (
     Apart,
     FoundScan,
     Series,
     find_scans,
     group_series,
-    images_of,
     read_headers,
+    scan_problem,
+    select_images,
     too_few_slices,
-    wrong_scan,
 )
 from halofeed.prep.formats.dicom.header_fields import HeaderFields
 from halofeed.prep.formats.dicom.headers import (
     DEFLATED,
     MAX_INFLATED_BYTES,
-    body_of,
     checksum_before,
-    most_unpacked,
+    max_unpacked_bytes,
+    read_body,
     read_file,
 )
-from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, tile_at, values_of, whole_image
+from halofeed.prep.formats.dicom.pixels import (
+    FrameReader,
+    as_stored_image,
+    check_pixels,
+    extract_values,
+    tile_at,
+)
 from halofeed.prep.formats.dicom.series_listing import ListingRecords
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
@@ -56,11 +62,11 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     axes_of,
     duplicate_sets,
     plan_slices,
-    refused,
+    series_error,
 )
 from halofeed.prep.formats.dicom.values import EXACT_DTYPES, ValuePlan, apply_values, plan_values
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
-from halofeed.prep.formats.volume.streams import MOST_PER_BYTE
+from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
 from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.file_names import folder_of
@@ -86,24 +92,24 @@ class _Frames:
         try:
             if self._path != part.path or self._reader is None:
                 self._reader = self._mosaic = None
-                self._reader, self._path = self._opened(part.path, part.facts), part.path
-            if part.facts.tiles is None:
+                self._reader, self._path = self._opened(part.path, part.fields), part.path
+            if part.fields.tiles is None:
                 return self._reader.words(part.index)
             self._mosaic = self._mosaic or self._reader.words(0)  # which is decoded once
             image, near = self._mosaic
-            return image[tile_at(part.index, part.facts.tiles, part.facts.stored)], near
+            return image[tile_at(part.index, part.fields.tiles, part.fields.stored)], near
         except SourceError as error:
             raise error.at(part.path) from None
 
     def stored_values(self, part: Slice) -> NDArray[Any]:
         """The stored values of one slice."""
-        return values_of(self.words(part)[0], part.facts.stored)
+        return extract_values(self.words(part)[0], part.fields.stored)
 
-    def _opened(self, path: str, facts: HeaderFields) -> FrameReader:
-        body = body_of(read_file(self._files, path), facts.syntax)
-        if checksum_before(facts.pixels, body) != facts.header_checksum:
+    def _opened(self, path: str, fields: HeaderFields) -> FrameReader:
+        body = read_body(read_file(self._files, path), fields.syntax)
+        if checksum_before(fields.pixels, body) != fields.header_checksum:
             raise SourceError("read", CHANGED, "")
-        return FrameReader(body, whole_image(facts))
+        return FrameReader(body, as_stored_image(fields))
 
 
 def open_series(
@@ -133,7 +139,7 @@ def open_series(
         parts, apart = [members.images], list[Apart]()
     else:
         by_series, apart = read_headers(files, members, policy)
-        parts = sorted(filter(None, map(images_of, by_series.values())), key=lambda images: images[0][0])
+        parts = sorted(filter(None, map(select_images, by_series.values())), key=lambda images: images[0][0])
     findings = list(_judge_apart(apart))
     scans = [scan for images in parts for scan in find_scans(images, policy)]
     together = replace(policy, split="channels")
@@ -142,7 +148,7 @@ def open_series(
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
         findings.append(Finding.noted("one of several volumes in a series", detail))
-    if problem := wrong_scan(chosen, policy):
+    if problem := scan_problem(chosen, policy):
         raise SourceError(*problem)
     opened = [_open_volume(files, part, policy) for part in chosen.parts]
     if len(opened) == 1:
@@ -157,23 +163,23 @@ def _choose(
 ) -> FoundScan:
     """The scan that is meant; `joins` says whether --series-split channels makes one of them."""
     if not scans:
-        raise refused("no DICOM series", _kinds(apart))
+        raise series_error("no DICOM series", _kinds(apart))
     if len(scans) == 1:
         return scans[0]
     if volume is not None and volume[1] == len(scans):
         return scans[volume[0] - 1]
     sizes = []
     for scan in scans[:8]:
-        rows, columns = scan.parts[0][0].facts.stored.size
+        rows, columns = scan.parts[0][0].fields.stored.size
         sizes.append(f"{sum(map(len, scan.parts))} of {rows} x {columns}")
     cure = "name one as FOLDER#MARK, as --layout dicom lists them"
     cure += ", or say --series-split channels" if joins else ""
     detail = f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
-    raise refused("several series, or several stacks in one", detail)
+    raise series_error("several series, or several stacks in one", detail)
 
 
 def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
-    """Volumes on one grid as the channels of one scan."""
+    """VolumeSplit on one grid as the channels of one scan."""
     first = scans[0]
     for scan in scans[1:]:
         if not grids_agree(first.grid, scan.grid):
@@ -201,12 +207,12 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     """Open one volume by its slices."""
     slices = list(part)
     orientation, spacing_mm = _check_alike(slices)
-    for path, facts in {one.path: one.facts for one in slices}.items():
-        if facts.lookup_table:
-            raise refused("modality look-up tables are not supported", path)
+    for path, fields in {one.path: one.fields for one in slices}.items():
+        if fields.lookup_table:
+            raise series_error("modality look-up tables are not supported", path)
         try:
-            unpacked_later = facts.packed or facts.syntax == DEFLATED
-            check_pixels(whole_image(facts), None if unpacked_later else facts.file_bytes)
+            unpacked_later = fields.packed or fields.syntax == DEFLATED
+            check_pixels(as_stored_image(fields), None if unpacked_later else fields.file_bytes)
         except SourceError as error:
             raise error.at(path) from None
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)
@@ -215,7 +221,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     paths = [one.path for one in slices]
     plan = plan_slices(positions_of(slices), orientation, thickness_of(slices), policy, paths)
     slices = [slices[index] for index in plan.order]
-    first = slices[0].facts
+    first = slices[0].fields
     values = plan_values(slices, (), policy)
     if values.unit:
         values = plan_values(slices, _corners(files, slices), policy)
@@ -244,7 +250,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         findings=(*duplicates, *plan.findings, *values.findings),
         files=tuple(sorted({part.path for part in slices})),
         read=read,
-        origin=origin_of({one.path: one.facts for one in part}.values()),
+        origin=scan_origin({one.path: one.fields for one in part}.values()),
         read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
     )
 
@@ -256,14 +262,14 @@ FRAME_BYTES = 64
 def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str) -> int:
     """The most that `_read_volume` takes: the volume, one file, and what becomes of one frame."""
     most = 0
-    for facts in {one.path: one.facts for one in slices}.values():
-        size = facts.file_bytes or 0
-        if facts.packed:
-            size += most_unpacked(size)
-        if facts.syntax == DEFLATED:
-            size += min(MOST_PER_BYTE * size, MAX_INFLATED_BYTES)
-        most = max(most, 2 * size + FRAME_BYTES * math.prod(whole_image(facts).stored.size))
-    return depth * math.prod(slices[0].facts.stored.size) * np.dtype(dtype).itemsize + most
+    for fields in {one.path: one.fields for one in slices}.values():
+        size = fields.file_bytes or 0
+        if fields.packed:
+            size += max_unpacked_bytes(size)
+        if fields.syntax == DEFLATED:
+            size += min(MAX_DEFLATE_RATIO * size, MAX_INFLATED_BYTES)
+        most = max(most, 2 * size + FRAME_BYTES * math.prod(as_stored_image(fields).stored.size))
+    return depth * math.prod(slices[0].fields.stored.size) * np.dtype(dtype).itemsize + most
 
 
 def check_alternation(voxels: NDArray[Any]) -> None:
@@ -287,7 +293,7 @@ def check_alternation(voxels: NDArray[Any]) -> None:
         detail = f"neighbors differ by {near:.4g} on average, every other slice by {far:.4g}"
         cure = "give each its own series UID, or say --alternating-slices keep"
         reason = "every other slice shows something else, as if two scans were mixed"
-        raise refused(reason, f"{detail}; {cure}")
+        raise series_error(reason, f"{detail}; {cure}")
 
 
 def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
@@ -311,14 +317,14 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     for part in slices:
         pairs = zip(orientation, part.orientation, strict=True)
         if max(abs(a - b) for a, b in pairs) > ORIENTATION_TOLERANCE:
-            raise refused("slices differ in orientation", part.path)
+            raise series_error("slices differ in orientation", part.path)
         if part.frame.spacing_mm is None or spacing_mm is None:
-            raise refused("pixel spacing is missing", part.path)
+            raise series_error("pixel spacing is missing", part.path)
         if min(part.frame.spacing_mm) <= 0:
-            raise refused("pixel spacing is not positive", part.path)
+            raise series_error("pixel spacing is not positive", part.path)
         pairs = zip(spacing_mm, part.frame.spacing_mm, strict=True)
         if max(abs(a - b) / a for a, b in pairs) > SPACING_TOLERANCE:
-            raise refused("slices differ in pixel spacing", part.path)
+            raise series_error("slices differ in pixel spacing", part.path)
     assert spacing_mm is not None
     return orientation, spacing_mm
 
@@ -345,15 +351,15 @@ def _without_duplicates(
         for index in alike[1:]:
             other = slices[index]
             if np.linalg.norm(positions[index] - positions[alike[0]]) > 0.1:
-                raise refused("slices lie side by side", f"{kept.path}, {other.path}")
+                raise series_error("slices lie side by side", f"{kept.path}, {other.path}")
             if not _same_image(frames, kept, other):
                 apart = kept.path != other.path
                 where = f"{kept.path} and {other.path}" if apart else f"frames of {kept.path}"
                 cure = _cure_of_folders(kept.path, other.path)
                 detail = f"{dropped} positions more than once; {where}; {cure}"
-                raise refused("different images at one position", detail)
+                raise series_error("different images at one position", detail)
     if policy.duplicates == "refuse":
-        raise refused("slices are duplicated", f"{dropped} of {len(slices)}")
+        raise series_error("slices are duplicated", f"{dropped} of {len(slices)}")
     detail = f"{dropped} of {len(slices)} slices are the same image at the same position; one of each is kept"
     return [slices[alike[0]] for alike in sets], [Finding.corrected("duplicates", detail)]
 

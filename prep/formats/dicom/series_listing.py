@@ -14,11 +14,11 @@ from halofeed.prep.formats.dicom.grouping import (
     Images,
     Series,
     group_series,
-    images_of,
     scans_of_series,
+    select_images,
 )
 from halofeed.prep.formats.dicom.header_fields import Frame, HeaderFields, PixelFormat, Rescale
-from halofeed.prep.formats.dicom.headers import PixelPlace
+from halofeed.prep.formats.dicom.headers import PixelLocation
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import FolderIndex, files_of, is_scan_name
 from halofeed.prep.sources.files import SourceFiles
@@ -54,7 +54,7 @@ class Listed:
     refusal: str = ""
 
 
-CLASSES = (Apart, HeaderFields, Frame, Listed, PixelFormat, PixelPlace, Rescale, Series, SourceError)
+CLASSES = (Apart, HeaderFields, Frame, Listed, PixelFormat, PixelLocation, Rescale, Series, SourceError)
 """What alone is believed of what was found."""
 
 
@@ -72,13 +72,13 @@ class ListingRecords:
     @property
     def digest(self) -> str:
         """Of their paths and sizes."""
-        listed = "\n".join(f"{facts.file_bytes} {path}" for path, facts in self.images)
+        listed = "\n".join(f"{fields.file_bytes} {path}" for path, fields in self.images)
         return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
     @property
     def stamp(self) -> str:
         """Of all of them; "" where one of them has none."""
-        stamps = [facts.stamp for _, facts in self.images]
+        stamps = [fields.stamp for _, fields in self.images]
         return "" if None in stamps else hashlib.sha256(repr(stamps).encode()).hexdigest()[:32]
 
 
@@ -147,7 +147,7 @@ def join_series(
         policy: what makes a scan.
     """
     ordered = sorted(found, key=lambda one: one[0])
-    count = len(images_of(ordered))
+    count = len(select_images(ordered))
     below = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     for series, images in scans_of_series(key, ordered, policy):
         name = key if len(images) == count else series.key

@@ -14,7 +14,7 @@ from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
     IDENTITY,
     INSTANCE_NUMBER,
-    KINDS,
+    VOLUME_ATTRIBUTES,
     PASSES,
     TIMES,
     Frame,
@@ -61,14 +61,14 @@ class Group:
     problem: Problem | None = None
 
 
-def separate(images: Images, policy: SeriesPolicy) -> list[Group]:
+def split_contradictions(images: Images, policy: SeriesPolicy) -> list[Group]:
     """Split the files of a series where their headers prove several scans, or refuse them.
 
     Args:
         images: the files of one series, in order of their path.
         policy: how many slices a scan needs; its `identity` "uid" takes them all as one.
     """
-    if policy.identity == "uid" or len({facts.identity for _, facts in images}) < 2:
+    if policy.identity == "uid" or len({fields.identity for _, fields in images}) < 2:
         return [Group(images=images)]
     names = _contradicting(images)
     if not names:
@@ -107,10 +107,10 @@ def _contradicting(images: Images) -> list[str]:
     Some writers make a new frame of reference, or a number, for every slice: a value for each file contradicts only
     where it is of the patient or the study.
     """
-    single_frames = all(len(facts.frames) == 1 for _, facts in images)
+    single_frames = all(len(fields.frames) == 1 for _, fields in images)
     found = []
     for name, family, _ in IDENTITY:
-        values = [facts.identity[_ORDER[name]] for _, facts in images]
+        values = [fields.identity[_ORDER[name]] for _, fields in images]
         stated = {value for value in values if value}
         own = single_frames and len(images) > 2 and len(stated) == len(images)
         if len(stated) > 1 and not (own and family not in _CERTAIN):
@@ -121,10 +121,10 @@ def _contradicting(images: Images) -> list[str]:
 def _groups(images: Images, places: Sequence[int]) -> tuple[list[Images], str | None]:
     """The files by their values at these places of their identity; and a file without a value that fits several."""
     by_values: dict[tuple[Values, str], list[tuple[str, HeaderFields]]] = {}
-    for path, facts in images:
-        values = tuple(facts.identity[place] for place in places)
+    for path, fields in images:
+        values = tuple(fields.identity[place] for place in places)
         # Files that lack a value belong to those of their folder, if to any.
-        by_values.setdefault((values, folder_of(path) if b"" in values else ""), []).append((path, facts))
+        by_values.setdefault((values, folder_of(path) if b"" in values else ""), []).append((path, fields))
     # Complete values first, so that files without one join those that they do not contradict.
     taken: dict[Values, list[tuple[str, HeaderFields]]] = {}
     for (values, _), some in sorted(by_values.items(), key=lambda one: (one[0][0].count(b""), one[1][0][0])):
@@ -172,17 +172,17 @@ Stack = tuple[int, int, tuple[float, ...]]
 def _places(images: Images) -> Mapping[Stack, set[tuple[float, ...]]]:
     """The places of each stack, to a thousandth of a millimeter."""
     found: dict[Stack, set[tuple[float, ...]]] = {}
-    for _, facts in images:
-        for frame in facts.frames:
-            stack = _stack_of(facts, frame, found)
+    for _, fields in images:
+        for frame in fields.frames:
+            stack = _stack_of(fields, frame, found)
             assert frame.position_mm is not None
             found.setdefault(stack, set()).add(tuple(round(value, 3) for value in frame.position_mm))
     return found
 
 
-def _stack_of(facts: HeaderFields, frame: Frame, known: Mapping[Stack, object]) -> Stack:
+def _stack_of(fields: HeaderFields, frame: Frame, known: Mapping[Stack, object]) -> Stack:
     assert frame.orientation is not None
-    size, orientation = facts.stored.size, frame.orientation
+    size, orientation = fields.stored.size, frame.orientation
     for stack in known:
         pairs = zip(stack[2], orientation, strict=True)
         if stack[:2] == size and all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in pairs):
@@ -219,8 +219,8 @@ def folders_disagree(images: Images, policy: SeriesPolicy) -> Problem | None:
         images: of one volume, with headers that contradict each other nowhere.
     """
     folders: dict[str, list[tuple[str, HeaderFields]]] = {}
-    for path, facts in images:
-        folders.setdefault(folder_of(path), []).append((path, facts))
+    for path, fields in images:
+        folders.setdefault(folder_of(path), []).append((path, fields))
     parts = list(folders.values())
     if policy.identity == "uid" or len(parts) < 2 or not all(_is_whole(part, policy) for part in parts):
         return None
@@ -266,7 +266,7 @@ def _number_again(parts: Sequence[Images]) -> str | None:
     """That each folder counts its slices from the same number on, so that numbers come twice at different places."""
     numbers = []
     for part in parts:
-        stated = [facts.frames[0].marks.get(INSTANCE_NUMBER) for _, facts in part]
+        stated = [fields.frames[0].attributes.get(INSTANCE_NUMBER) for _, fields in part]
         if None in stated or len(set(stated)) < len(stated):
             return None
         numbers.append(set(stated))
@@ -289,7 +289,7 @@ class Slice:
     """One image with a place in the patient: a frame of a file."""
 
     path: str
-    facts: HeaderFields
+    fields: HeaderFields
     index: int
     frame: Frame
 
@@ -317,8 +317,8 @@ def thickness_of(slices: Sequence[Slice]) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Volumes:
-    """The volumes of a stack, in the order of their marks, and the names of the marks that tell them apart."""
+class VolumeSplit:
+    """The volumes of a stack, in the order of their attributes, and the names of the attributes that tell them apart."""
 
     parts: tuple[tuple[Slice, ...], ...]
     by: tuple[str, ...] = ()
@@ -332,25 +332,25 @@ class _Image:
     copies: tuple[Slice, ...]
 
     def mark(self, name: str) -> VolumeAttribute | None:
-        return self.copies[0].frame.marks.get(name)
+        return self.copies[0].frame.attributes.get(name)
 
 
-def split_volumes(slices: Sequence[Slice]) -> Volumes:
+def split_volumes(slices: Sequence[Slice]) -> VolumeSplit:
     """The volumes among slices of one size and orientation.
 
     Splitting a part again gives that part alone, so that its files can be opened by themselves.
     """
     images = _images(slices)
     if images is None:
-        return Volumes(parts=(tuple(slices),))
+        return VolumeSplit(parts=(tuple(slices),))
     most = max(Counter(image.place for image in images).values())
     found = _separate(images, most) if most > 1 else _untangle(images)
     if found is None or len(found[0]) < 2:
-        return Volumes(parts=(tuple(slices),))
+        return VolumeSplit(parts=(tuple(slices),))
     groups, by = found
     again = [split_volumes([part for image in group for part in image.copies]) for group in groups]
     names = dict.fromkeys([*by, *(name for volumes in again for name in volumes.by)])
-    return Volumes(parts=tuple(part for volumes in again for part in volumes.parts), by=tuple(names))
+    return VolumeSplit(parts=tuple(part for volumes in again for part in volumes.parts), by=tuple(names))
 
 
 def _images(slices: Sequence[Slice]) -> list[_Image] | None:
@@ -363,17 +363,17 @@ def _images(slices: Sequence[Slice]) -> list[_Image] | None:
     for place, alike in enumerate(places):
         copies: dict[Hashable, list[Slice]] = {}
         for index in alike:
-            key = tuple(sorted(slices[index].frame.marks.items()))
+            key = tuple(sorted(slices[index].frame.attributes.items()))
             copies.setdefault(key, []).append(slices[index])
         found += [_Image(place=place, copies=tuple(same)) for same in copies.values()]
     return found
 
 
 def _names(images: Sequence[_Image]) -> list[str]:
-    """The marks whose values may be those of whole volumes."""
-    known = {name for image in images for name in image.copies[0].frame.marks}
+    """The attributes whose values may be those of whole volumes."""
+    known = {name for image in images for name in image.copies[0].frame.attributes}
     return [
-        *(name for name in KINDS if name in known),
+        *(name for name in VOLUME_ATTRIBUTES if name in known),
         *sorted(n for n in known if n.startswith("dimension")),
     ]
 
@@ -496,8 +496,8 @@ def _untangle(images: Sequence[_Image]) -> tuple[list[list[_Image]], tuple[str, 
 
 def passes_alternate(slices: Sequence[Slice]) -> bool:
     """Whether slices, in order along the normal, were taken in passes that alternate."""
-    names = {name for part in slices for name in part.frame.marks if _is_of_passes(name)}
-    return any(alternates([part.frame.marks.get(name) for part in slices]) for name in names)
+    names = {name for part in slices for name in part.frame.attributes if _is_of_passes(name)}
+    return any(alternates([part.frame.attributes.get(name) for part in slices]) for name in names)
 
 
 def _is_of_passes(name: str) -> bool:

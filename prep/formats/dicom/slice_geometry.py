@@ -53,7 +53,7 @@ class SlicePlan:
         return any(self.weight)
 
 
-def refused(reason: str, detail: str = "") -> SourceError:
+def series_error(reason: str, detail: str = "") -> SourceError:
     """The error of a series that is no volume."""
     return SourceError("read", reason, detail)
 
@@ -68,7 +68,7 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     lengths = float(np.linalg.norm(along_row)), float(np.linalg.norm(along_column))
     if max(abs(length - 1) for length in lengths) > 0.01 or abs(float(along_row @ along_column)) > 0.01:
         detail = f"of lengths {lengths[0]:g}, {lengths[1]:g}"
-        raise refused("orientation is not two perpendicular unit vectors", detail)
+        raise series_error("orientation is not two perpendicular unit vectors", detail)
     along_row, along_column = along_row / lengths[0], along_column / lengths[1]
     normal = np.cross(along_row, along_column)
     return along_row, along_column, normal / np.linalg.norm(normal)
@@ -120,18 +120,18 @@ def _runs(gaps: Floats) -> list[tuple[int, int]]:
     return runs
 
 
-def holes(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
+def find_missing_slices(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
     """Which gaps lack slices, and how many each.
 
     Args:
         gaps: between neighboring slices.
         thickness_mm: of the slices, if known.
 
-    >>> holes(np.array([3.0, 3.0, 3.0, 6.0, 3.0]))
+    >>> find_missing_slices(np.array([3.0, 3.0, 3.0, 6.0, 3.0]))
     {3: 1}
-    >>> holes(np.array([4.0, 4.0, 4.0, 8.0, 8.0, 8.0]))
+    >>> find_missing_slices(np.array([4.0, 4.0, 4.0, 8.0, 8.0, 8.0]))
     {}
-    >>> holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0])), holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0]), 3.0)
+    >>> find_missing_slices(np.array([6.0, 3.0, 9.0, 3.0, 6.0])), find_missing_slices(np.array([6.0, 3.0, 9.0, 3.0, 6.0]), 3.0)
     ({}, {0: 1, 2: 2, 4: 1})
     """
     runs = _runs(gaps)
@@ -151,15 +151,15 @@ def holes(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def lacking(positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None) -> int:
+def count_missing_slices(positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None) -> int:
     """How many slices are missing between the first and the last; copies of a slice count once.
 
-    >>> lacking(np.array([[0, 0, height] for height in (0.0, 3, 6, 6, 12, 15)]), (1, 0, 0, 0, 1, 0), None)
+    >>> count_missing_slices(np.array([[0, 0, height] for height in (0.0, 3, 6, 6, 12, 15)]), (1, 0, 0, 0, 1, 0), None)
     1
     """
     along = positions_mm @ axes_of(orientation)[2]
     gaps = np.diff([along[same[0]] for same in duplicate_sets(positions_mm, orientation)])
-    return sum(holes(gaps, thickness_mm).values()) if len(gaps) > 1 else 0
+    return sum(find_missing_slices(gaps, thickness_mm).values()) if len(gaps) > 1 else 0
 
 
 def regular_gap(gaps: Floats) -> float:
@@ -206,21 +206,21 @@ def _judge_gaps(
     gaps: Floats, thickness_mm: float | None, policy: SeriesPolicy, paths: Sequence[str]
 ) -> tuple[float, list[Finding]]:
     """The gap of the grid that takes the place of uneven ones, and what was found; `paths` in order, or none."""
-    missing = holes(gaps, thickness_mm)
+    missing = find_missing_slices(gaps, thickness_mm)
     planned = np.delete(gaps, list(missing))
     typical = float(np.median(planned if planned.size else gaps))
     listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
     widest = float(gaps.max())
     if widest > WIDE_GAP_MM or (planned.size and float(planned.max()) > WIDE_GAPS * typical):
         cure = _cure_of_gap(int(gaps.argmax()), paths) if paths else ""
-        raise refused("slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical{cure}")
+        raise series_error("slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical{cure}")
     if missing and policy.missing_slice == "refuse":
         detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
-        raise refused("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
+        raise series_error("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
     grid_gap = regular_gap(planned) if planned.size > 1 else typical
     slices = round(float(gaps.sum()) / grid_gap)
     if missing and slices > MAX_FILLED * len(gaps):
-        raise refused("slices are missing", f"{slices - len(gaps)} of {slices + 1}")
+        raise series_error("slices are missing", f"{slices - len(gaps)} of {slices + 1}")
     every = float(gaps.sum()) / slices
     findings = []
     if missing:
@@ -229,7 +229,7 @@ def _judge_gaps(
     if planned.size and float(planned.max() - planned.min()) > 2 * tolerance_mm(typical):
         span = f"{planned.min():.1f} to {planned.max():.1f} mm"
         if policy.unequal_gaps == "refuse":
-            raise refused("gaps between slices are unequal", span)
+            raise series_error("gaps between slices are unequal", span)
         detail = f"{span}; resampled every {every:.2f} mm"
         findings.append(Finding.corrected("unequal gaps", detail))
         wide = [f"{gap:.1f}" for gap in planned if gap > 3 * typical]
@@ -239,7 +239,7 @@ def _judge_gaps(
     elif not missing:
         detail = f"by up to {np.abs(gaps - typical).max():.2f} mm; resampled every {every:.2f} mm"
         if policy.unequal_gaps == "refuse":
-            raise refused("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
+            raise series_error("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
         findings.append(Finding.corrected("unequal gaps", detail))
     return every, findings
 
@@ -273,7 +273,7 @@ def plan_slices(
     count = len(order)
     if count == 1:
         if not thickness_mm:
-            raise refused("slice spacing is unknown", "one slice, which does not say how thick it is")
+            raise series_error("slice spacing is unknown", "one slice, which does not say how thick it is")
         return SlicePlan(
             order=(0,),
             lower=(0,),
@@ -291,7 +291,7 @@ def plan_slices(
         detail = f"by up to {strays.max():.1f} mm across their normal"
         alone = _stray(positions, normal, limit) if paths else None
         cure = "" if alone is None else f"; {paths[order[alone]]} alone: take it out of the folder"
-        raise refused("slices are shifted against each other", f"{detail}{cure or _APART}")
+        raise series_error("slices are shifted against each other", f"{detail}{cure or _APART}")
     findings: list[Finding] = []
     even = along[0] + np.arange(count) * length / (count - 1)
     slices = count
@@ -312,13 +312,13 @@ def plan_slices(
     tilt = float(np.degrees(np.arctan2(np.linalg.norm(drift), length)))
     if tilt > TILT_DEGREES:
         if policy.tilt == "refuse":
-            raise refused("gantry is tilted", f"{tilt:.1f} degrees")
+            raise series_error("gantry is tilted", f"{tilt:.1f} degrees")
         detail = f"{tilt:.1f} degrees; sheared back by resampling"
         findings.append(Finding.corrected("gantry tilt", detail))
     if thickness_mm and thickness_mm > 1.05 * float(gaps.min()):
         detail = f"slices {thickness_mm:g} mm thick lie {gaps.min():.2f} mm apart"
         if policy.overlapping == "refuse":
-            raise refused("slices overlap", detail)
+            raise series_error("slices overlap", detail)
         findings.append(Finding.noted("overlapping slices", detail))
     return SlicePlan(
         order=tuple(order.tolist()),

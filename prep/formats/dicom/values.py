@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat, Rescale
-from halofeed.prep.formats.dicom.pixels import values_of
+from halofeed.prep.formats.dicom.pixels import extract_values
 from halofeed.prep.formats.dicom.series_splitting import Slice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
@@ -93,15 +93,15 @@ def _left(detail: str) -> _Padding:
 
 def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _Padding:
     """What becomes of the padding values that the headers declare."""
-    declared = [part for part in slices if part.facts.stored.padding]
+    declared = [part for part in slices if part.fields.stored.padding]
     if not declared:
         return None, None, []
     ends: set[float] = set()
     for part in declared:
         slope, intercept = _scale_of(part.frame.rescale)
-        ends.update(value * slope + intercept for value in padding_range(part.facts.stored))
+        ends.update(value * slope + intercept for value in padding_range(part.fields.stored))
     span = f"{min(ends):g}" + (f" to {max(ends):g}" if len(ends) > 1 else "") + (" HU" if unit else "")
-    if slices[0].facts.modality == "CT" and not unit:
+    if slices[0].fields.modality == "CT" and not unit:
         return _left(f"{span}; left as they are, as the values are not in Hounsfield units")
     if unit and any(TISSUE_HU[0] < end < TISSUE_HU[1] for end in ends):
         return _left(f"{span} declared, which real voxels have too; left as they are")
@@ -110,11 +110,11 @@ def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _
         return None, None, []
     if policy.padding == "refuse":
         raise SourceError("read", "series has padding values", f"{span} declared")
-    spread = [part for part in declared if part.facts.lossy]
+    spread = [part for part in declared if part.fields.lossy]
     real = _real_range(ends) if unit and spread else None
     if real is not None:
         return air, real, [_spread(f"{span} declared", real)]
-    if any(part.facts.syntax != NEAR_LOSSLESS for part in spread):
+    if any(part.fields.syntax != NEAR_LOSSLESS for part in spread):
         why = "lossy compression has changed them, and no real value is far enough from them"
         return _left(f"{span} declared; left as they are: {why}")
     detail = f"voxels of {span} are set to {air:g}" + (" HU" if unit else "")
@@ -167,7 +167,7 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
         SourceError: some slices have a rescale and others not, a slope is 0, or the policy refuses padding.
     """
     findings: list[Finding] = []
-    files = [part.facts for part in slices]
+    files = [part.fields for part in slices]
     known = {_scale_of(part.frame.rescale) for part in slices}
     without = sum(part.frame.rescale is None for part in slices)
     if 0 < without < len(slices):
@@ -179,7 +179,7 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
         slopes = sorted({slope for slope, _ in known})
         detail = f"slopes {slopes[0]:g} to {slopes[-1]:g}; each slice by its own"
         findings.append(Finding.noted("slices differ in rescale", detail))
-    if any(facts.stored.photometric == "MONOCHROME1" for facts in files):
+    if any(fields.stored.photometric == "MONOCHROME1" for fields in files):
         # PS3.3 C.7.6.3.1.2: it says how values are shown, not what they are.
         detail = "low values are meant to be shown white; the values are kept"
         findings.append(Finding.noted("MONOCHROME1", detail))
@@ -188,7 +188,7 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
     if real is None and unit and len(known) == 1 and corners:
         ((slope, intercept),) = known
         at_corners = [corner * slope + intercept for corner in corners]
-        is_lossy = any(facts.lossy for facts in files)
+        is_lossy = any(fields.lossy for fields in files)
         alike = is_lossy or len(set(corners)) == 1
         if alike and max(at_corners) < LOWEST_HU and not _is_declared(corners, files):
             said = f"{at_corners[0]:g} HU" if len(set(corners)) == 1 else f"{min(at_corners):g} HU and more"
@@ -214,13 +214,13 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
 
 def _is_declared(corners: Sequence[int], files: Sequence[HeaderFields]) -> bool:
     """Whether the stored values at the corners are padding by the header's word."""
-    ranges = [padding_range(facts.stored) for facts in files if facts.stored.padding]
+    ranges = [padding_range(fields.stored) for fields in files if fields.stored.padding]
     return any(low <= min(corners) and max(corners) <= high for low, high in ranges)
 
 
 def _exact_dtype(slices: Sequence[Slice], air: float | None) -> str:
     low = high = air or 0.0
-    for stored, rescale in {(part.facts.stored, part.frame.rescale) for part in slices}:
+    for stored, rescale in {(part.fields.stored, part.frame.rescale) for part in slices}:
         slope, intercept = _scale_of(rescale)
         if not (slope.is_integer() and intercept.is_integer()):
             return "float32"
@@ -241,8 +241,8 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
         plan: of all slices.
         near: by how much a stored value may be off, where compression with loss says so.
     """
-    stored = part.facts.stored
-    values = values_of(words, stored)
+    stored = part.fields.stored
+    values = extract_values(words, stored)
     slope, intercept = _scale_of(part.frame.rescale)
     if plan.dtype == "float32":
         with np.errstate(over="ignore"):  # what is too large for float32 is refused with the whole volume
@@ -259,7 +259,7 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
     if plan.real is not None:
         padding = np.asarray((scaled < plan.real[0]) | (scaled > plan.real[1]))
     else:
-        padding = _padding(words, values, stored, near if part.facts.lossy else 0)
+        padding = _padding(words, values, stored, near if part.fields.lossy else 0)
         if plan.undeclared is not None:
             padding |= values == plan.undeclared
     if padding.any():

@@ -14,30 +14,30 @@ from typing import Any
 import numpy as np
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.stored import (
+from halofeed.prep.formats.volume.streams import MAGIC, GzipStream, PlainStream, ZlibStream, text_stream
+from halofeed.prep.formats.volume.text_header import (
+    MOST_AXES,
+    Fields,
+    check_sides,
+    find_voxel_file,
+    lines_of,
+    parse_integer,
+    parse_integers,
+    parse_numbers,
+    quote,
+    unit_scale,
+)
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
     Affine,
     Content,
     StoredVoxels,
     check_voxel_count,
-    damaged,
+    damaged_header,
     grid_of,
-    lies_as_itk_takes_it,
-)
-from halofeed.prep.formats.volume.streams import MAGIC, GzipStream, PlainStream, ZlibStream, text_stream
-from halofeed.prep.formats.volume.text_header import (
-    MOST_AXES,
-    Fields,
-    file_with_voxels,
-    lines_of,
-    numbers,
-    shown,
-    sides_of,
-    unit_scale,
-    whole_number,
-    whole_numbers,
+    orient_as_itk,
 )
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.file_names import NAMES
@@ -64,7 +64,7 @@ LEAST_COSINE = 0.05
 """Between an axis and the direction that is named as the nearest one."""
 
 
-def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
     """.mha, or .mhd with the file of voxels that it names.
 
     The first axis becomes width, the second height, the third depth; a fourth axis, or the channels of each voxel,
@@ -79,7 +79,7 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Opene
     grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
     _check_values(fields)
     written, names = fields["ElementDataFile"], NAMES["metaimage"]
-    used, data, start = file_with_voxels(files, path, data, end, written, names)
+    used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
         shape=grid.shape,
@@ -89,7 +89,7 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Opene
         offset=offset,
     )
     findings = (*findings, *sheared, *order)
-    return Opened(stored=stored, grid=grid, findings=findings, content=content, files=used)
+    return VolumeFile(stored=stored, grid=grid, findings=findings, content=content, files=used)
 
 
 def _fields(data: bytes) -> tuple[Fields, int]:
@@ -106,7 +106,7 @@ def _fields(data: bytes) -> tuple[Fields, int]:
             return fields, end
     if not {"ObjectType", "NDims"} & fields.keys():
         raise SourceError("decode", "not a MetaImage file", f"begins with {data[:8].hex(' ') or 'nothing'}")
-    raise damaged(f"no ElementDataFile within {min(len(data), LONGEST_HEADER)} bytes")
+    raise damaged_header(f"no ElementDataFile within {min(len(data), LONGEST_HEADER)} bytes")
 
 
 def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | None:
@@ -114,17 +114,17 @@ def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | N
     if written is None:
         return default
     if written.lower() not in ("true", "false", "1", "0"):
-        raise damaged(f"{names[0]}: expected True or False, got {shown(written)}")
+        raise damaged_header(f"{names[0]}: expected True or False, got {quote(written)}")
     return written.lower() in ("true", "1")
 
 
 def _lengths(fields: Fields) -> tuple[list[int], int]:
     """The lengths of the axes, the fastest first, and the channels that lie side by side."""
     if fields.get("ObjectType", "Image").lower() != "image":
-        raise SourceError("decode", "not a MetaImage file", f"ObjectType {shown(fields['ObjectType'])}")
-    count = whole_number("NDims", fields.needed("NDims"), 1, MOST_AXES)
-    lengths = whole_numbers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
-    parts = whole_number("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
+        raise SourceError("decode", "not a MetaImage file", f"ObjectType {quote(fields['ObjectType'])}")
+    count = parse_integer("NDims", fields.needed("NDims"), 1, MOST_AXES)
+    lengths = parse_integers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
+    parts = parse_integer("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
     written = " x ".join(map(str, lengths))
     if count < 3:
         raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
@@ -137,7 +137,7 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
 def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     written = fields.needed("ElementType")
     if written not in TYPES:
-        detail = f"ElementType {shown(written)}; read are {', '.join(TYPES)}"
+        detail = f"ElementType {quote(written)}; read are {', '.join(TYPES)}"
         raise SourceError("decode", "voxels of this type are not supported", detail)
     dtype = np.dtype(f"<{TYPES[written]}")
     big = _flag(fields, "ElementByteOrderMSB", "BinaryDataByteOrderMSB", default=None)
@@ -155,18 +155,18 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
     written = fields.first(*MATRIX)
     rows = np.eye(count)
     if written is not None:
-        rows = np.reshape(numbers(MATRIX[0], written, count * count), (count, count))
+        rows = np.reshape(parse_numbers(MATRIX[0], written, count * count), (count, count))
         if rows[:3, 3:].any() or rows[3:, :3].any():
-            raise damaged(f"{MATRIX[0]}: an axis of space and another")
+            raise damaged_header(f"{MATRIX[0]}: an axis of space and another")
     sizes = fields.get("ElementSpacing", fields.get("ElementSize"))
     if sizes is None:
         detail = "neither ElementSpacing nor ElementSize: 1 mm, as the format has it"
         findings += (Finding.noted("voxel size is not given", detail),)
-    sides = numbers("ElementSpacing", sizes or "1 " * count, count)
-    origin = numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
-    center = numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
+    sides = parse_numbers("ElementSpacing", sizes or "1 " * count, count)
+    origin = parse_numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
+    center = parse_numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
     affine = np.eye(4)
-    affine[:3, :3] = rows[:3, :3].T * sides_of("ElementSpacing", sides[:3])
+    affine[:3, :3] = rows[:3, :3].T * check_sides("ElementSpacing", sides[:3])
     affine[:3, 3] = origin[:3]
     affine = LPS_TO_RAS @ affine
     affine[:3] *= scale
@@ -175,7 +175,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
         findings += (Finding.noted("center of rotation is ignored", detail),)
     named = _named_orientation(fields, count)
     if written is None and named is None:
-        affine, noted = lies_as_itk_takes_it(affine, f"no {MATRIX[0]}", options)
+        affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
         return affine, (*noted, *findings)
     if named is None or _runs_to(affine, named):
         return affine, findings
@@ -193,7 +193,7 @@ def _named_orientation(fields: Fields, count: int) -> str | None:
         return None
     axes = {frozenset((one, TOWARDS.get(one))) for one in letters[:3]}
     if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= TOWARDS.keys():
-        raise damaged(f"AnatomicalOrientation: expected three letters such as RAI, got {shown(letters)}")
+        raise damaged_header(f"AnatomicalOrientation: expected three letters such as RAI, got {quote(letters)}")
     return "".join(TOWARDS[one] for one in letters[:3])
 
 
@@ -206,8 +206,8 @@ def _runs_to(affine: Affine, letters: str) -> bool:
 
 def _check_values(fields: Fields) -> None:
     """Refuse values that are to be rescaled, which no reader of the format does."""
-    slope = numbers("slope", fields.get("ElementToIntensityFunctionSlope", "1"), 1)
-    inter = numbers("offset", fields.get("ElementToIntensityFunctionOffset", "0"), 1)
+    slope = parse_numbers("slope", fields.get("ElementToIntensityFunctionSlope", "1"), 1)
+    inter = parse_numbers("offset", fields.get("ElementToIntensityFunctionOffset", "0"), 1)
     if (slope, inter) != ([1.0], [0.0]):
         detail = f"by {slope[0]:g} and {inter[0]:g}; ITK ignores this: save the values that are meant"
         raise SourceError("decode", "values are to be rescaled", detail)
@@ -217,7 +217,7 @@ def _content(
     fields: Fields, data: bytes, start: int, dtype: np.dtype[Any], values: int
 ) -> tuple[Content, int]:
     """The bytes with the voxels, and where the first value stands in what they unpack to."""
-    skip = whole_number("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
+    skip = parse_integer("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
     packed = _flag(fields, "CompressedData")
     after = min(start + max(skip, 0), len(data))
     if not _flag(fields, "BinaryData", default=True):
@@ -225,7 +225,7 @@ def _content(
             raise SourceError("decode", "encoding is not read", "text that is compressed")
         return Content(data=data, start=after, unpack=partial(text_stream, dtype=dtype)), 0
     if packed:
-        size = whole_number("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
+        size = parse_integer("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
         if size > len(data) - after:
             detail = f"CompressedDataSize is {size}, the file holds {len(data) - after}"
             raise SourceError("decode", "voxels are missing", detail)

@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.stored import (
+from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
     Affine,
     Content,
     StoredVoxels,
     check_voxel_count,
-    damaged,
+    damaged_header,
     grid_of,
-    unoriented_noted,
-    unoriented_refused,
+    orientation_error,
+    orientation_finding,
 )
-from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.memory import with_margin
@@ -41,7 +41,7 @@ def begins_as_mgh(start: bytes) -> bool:
     return start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"
 
 
-def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
     """A file by its header; axis i becomes width, j height, k depth, and frames become channels.
 
     Raises:
@@ -57,7 +57,7 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         raise SourceError("decode", "file is truncated", f"{len(start)} bytes of a header of {HEADER_BYTES}")
     _, i, j, k, frames, code, _, is_oriented, *numbers = _FIELDS.unpack_from(start)
     if min(i, j, k, frames) < 1:
-        raise damaged(f"axes of {i} x {j} x {k} x {frames} voxels; expected at least 1 along each")
+        raise damaged_header(f"axes of {i} x {j} x {k} x {frames} voxels; expected at least 1 along each")
     if code not in _TYPES:
         raise SourceError("decode", "voxels of this type are not supported", f"code {code}")
     check_voxel_count((i, j, k), frames, options.max_voxels)
@@ -72,7 +72,7 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     grid, sheared = grid_of(stored.shape, affine)
     # What follows the voxels, such as names of structures, may be as long as it likes.
     content = Content(data=read_start(data, needed))
-    return Opened(stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,))
+    return VolumeFile(stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,))
 
 
 def _affine(
@@ -82,13 +82,13 @@ def _affine(
     findings: tuple[Finding, ...] = ()
     if not is_oriented:
         if options.unoriented == "refuse":
-            raise unoriented_refused("the header's orientation is marked as not good")
+            raise orientation_error("the header's orientation is marked as not good")
         sign = -1.0 if options.unoriented == "radiological" else 1.0
         numbers = np.array([1, 1, 1, sign, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0, 0])
         side = "left" if sign < 0 else "right"
         taken = f"taken to be {options.unoriented} with voxels of 1 mm"
         detail = f"{taken}: the axes run to the {side}, to inferior and to anterior"
-        findings = (unoriented_noted(detail),)
+        findings = (orientation_finding(detail),)
     affine = np.eye(4)
     affine[:3, :3] = numbers[3:12].reshape(3, 3).T * numbers[:3]
     affine[:3, 3] = numbers[12:15] - affine[:3, :3] @ (np.array(lengths) / 2)

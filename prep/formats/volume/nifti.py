@@ -16,22 +16,22 @@ from nibabel.spm99analyze import Spm99AnalyzeHeader
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import MOST_EXTENSION_BYTES, nifti_segments
-from halofeed.prep.formats.volume.stored import (
+from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
     Affine,
     StoredVoxels,
     check_affine,
     check_voxel_count,
     content_of,
-    damaged,
+    converted_unit_finding,
+    damaged_header,
     grid_of,
-    other_unit,
-    unoriented_noted,
-    unoriented_refused,
+    orientation_error,
+    orientation_finding,
 )
-from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.geometry.scan import Finding, Grid
 from halofeed.prep.sources.files import SourceFiles
 
@@ -153,10 +153,10 @@ def _lengths(header: Fields) -> list[int]:
     """The lengths of the axes i, j, k, time, vector ..., as many as the header has."""
     count = int(header["dim"][0])
     if not 1 <= count <= 7:
-        raise damaged(f"{count} axes; expected 1 to 7")
+        raise damaged_header(f"{count} axes; expected 1 to 7")
     lengths = [int(length) for length in header["dim"][1 : count + 1]]
     if min(lengths) < 1:
-        raise damaged(f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each")
+        raise damaged_header(f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each")
     if count < 2:
         raise SourceError("decode", "fewer than two axes", f"{lengths[0]} values in a row are no image")
     return lengths
@@ -176,7 +176,7 @@ def _offset(header: Fields, kind: Kind) -> int:
     value = float(header["vox_offset"])
     least = header.sizeof_hdr + 4 if kind == "single" else 0
     if not value >= least or not value.is_integer():
-        raise damaged(f"the voxels begin at byte {value:g}; expected a whole number of at least {least}")
+        raise damaged_header(f"the voxels begin at byte {value:g}; expected a whole number of at least {least}")
     return int(value)
 
 
@@ -192,7 +192,7 @@ def _rescale(header: Fields, kind: Kind, parts: int) -> tuple[float, float, tupl
     if kind == "analyze" and math.isnan(inter):
         inter = 0.0
     if not (math.isfinite(slope) and math.isfinite(inter)):
-        raise damaged(f"rescale slope {slope:g} and intercept {inter:g}; expected numbers")
+        raise damaged_header(f"rescale slope {slope:g} and intercept {inter:g}; expected numbers")
     return slope, inter, ()
 
 
@@ -269,7 +269,7 @@ def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
     code &= 7
     if code in UNITS_MM:
         name, scale = UNITS_MM[code]
-        return (other_unit(name),), scale
+        return (converted_unit_finding(name),), scale
     if code not in (UNIT_UNKNOWN, UNIT_MM):
         detail = f"code {code} is none that the standard knows; taken to be millimeters"
         return (Finding.noted("unit of length is unknown", detail),), 1.0
@@ -343,17 +343,17 @@ def _unoriented(
 ) -> tuple[Affine, tuple[Finding, ...]]:
     """The volume's middle (or SPM's origin) at 0, the first axis running to the left, or to the right by choice."""
     if options.unoriented == "refuse":
-        raise unoriented_refused("sform and qform code are 0")
+        raise orientation_error("sform and qform code are 0")
     to_left = options.unoriented == "radiological"
     sizes = fields["pixdim"][1:4].astype(np.float64) * (-1 if to_left else 1, 1, 1)
     origin = spm_origin(fields) or (lengths - 1) / 2
     affine = np.diag([*sizes, 1.0])
     affine[:3, 3] = -np.asarray(origin) * sizes
     axes = f"the axes run to the {'left' if to_left else 'right'}, to anterior and to superior"
-    return affine, (unoriented_noted(f"taken to be {options.unoriented}: {axes}"),)
+    return affine, (orientation_finding(f"taken to be {options.unoriented}: {axes}"),)
 
 
-def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
     """A file by its header; whether it is compressed, and of which kind it is, its content says, not its name.
 
     Axis i becomes width, j height, k depth; time, vector components and colors become channels.
@@ -378,7 +378,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     # A header that has extensions says so in the byte behind it.
     has_names = header.kind == "single" and header.offset > header.fields.sizeof_hdr + 4
     start = read_start(data, header.offset) if has_names and header.offset <= MOST_EXTENSION_BYTES else b""
-    return Opened(
+    return VolumeFile(
         stored=header,
         grid=grid,
         findings=findings + header.findings,

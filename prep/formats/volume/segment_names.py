@@ -80,7 +80,7 @@ def nrrd_segments(data: bytes) -> tuple[Segment, ...]:
                 "decode", "segment's value is no number", f"{name!r}: {value!r}, layer {layer!r}"
             )
         segments.append(Segment(name=name or value, value=int(value), layer=int(layer)))
-    return _telling(segments)
+    return _meaningful(segments)
 
 
 def _labels(text: str) -> Iterator[tuple[str, str]]:
@@ -113,7 +113,7 @@ def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[Segmen
             for pair in re.findall(r'"([0-9]{1,9})"\s+"([^"]*)"', html.unescape(table))
         ]
     named = ((int(key), html.unescape(name).strip()) for key, name in pairs)
-    return _telling([Segment(name=name or str(value), value=value) for value, name in named if value])
+    return _meaningful([Segment(name=name or str(value), value=value) for value, name in named if value])
 
 
 def segments_of(files: SourceFiles, path: str) -> tuple[Segment, ...]:
@@ -150,7 +150,7 @@ def _unpacked(data: bytes, count: int) -> bytes:
         raise SourceError("decode", "file is damaged", str(error)) from error
 
 
-def _telling(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def _meaningful(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """The segments; none where all that their names say is the value, as in files of which nobody named a segment."""
     return () if all(one.is_generated for one in segments) else tuple(segments)
 

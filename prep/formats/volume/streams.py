@@ -14,7 +14,7 @@ from halofeed.errors import SourceError
 MAGIC = b"\x1f\x8b"
 ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # its type stub calls it an instance
 DEFLATE, HAS_HEADER_CHECKSUM, HAS_EXTRA, HAS_NAME, HAS_COMMENT = 8, 2, 4, 8, 16
-MOST_PER_BYTE = 1032
+MAX_DEFLATE_RATIO = 1032
 """What one byte of deflate can expand to: 258 bytes for a length and a distance of one bit each (RFC 1951)."""
 INPUT_BYTES = 1 << 16
 OUTPUT_BYTES = 1 << 18
@@ -25,7 +25,7 @@ class ByteStream(Protocol):
     """The content of one file, read once from its beginning to its end."""
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """No more than this can be read in all, whatever any header says."""
 
     def read_into(self, target: memoryview) -> int:
@@ -41,7 +41,7 @@ class PlainStream:
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self._data, self._at = memoryview(data), start
-        self.most_bytes = len(data) - start
+        self.max_bytes = len(data) - start
 
     def read_into(self, target: memoryview) -> int:
         piece = self._data[self._at : self._at + len(target)]
@@ -58,7 +58,7 @@ class GzipStream:
     def __init__(self, data: bytes, start: int = 0) -> None:
         self._data, self._view, self._at = data, memoryview(data), start
         self._member: Any = None
-        self.most_bytes = MOST_PER_BYTE * (len(data) - start)
+        self.max_bytes = MAX_DEFLATE_RATIO * (len(data) - start)
 
     def read_into(self, target: memoryview) -> int:
         filled = 0
@@ -157,7 +157,7 @@ def skip(stream: ByteStream, byte_count: int) -> int:
 
 
 BZIP2_MAGIC = b"BZh"
-BZIP2_MOST_PER_BYTE = 2_000_000
+MAX_BZIP2_RATIO = 2_000_000
 """A block of 900,000 bytes holds runs of 259 bytes in five, and takes no less than 30 bytes."""
 LONGEST_NUMBER = 4096
 _TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
@@ -166,10 +166,10 @@ _TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
 class PieceStream:
     """The content of a file that is decoded in pieces of any size."""
 
-    def __init__(self, pieces: Iterator[bytes], most_bytes: int) -> None:
+    def __init__(self, pieces: Iterator[bytes], max_bytes: int) -> None:
         self._pieces = filter(None, pieces)
         self._left = memoryview(b"")
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
 
     def read_into(self, target: memoryview) -> int:
         filled = 0
@@ -187,7 +187,7 @@ class PieceStream:
 
 def bzip2_stream(data: bytes, start: int = 0) -> PieceStream:
     """The content of bzip2 data of one or several streams; zeros may follow the last."""
-    return PieceStream(_bzip2_pieces(data, start), BZIP2_MOST_PER_BYTE * (len(data) - start))
+    return PieceStream(_bzip2_pieces(data, start), MAX_BZIP2_RATIO * (len(data) - start))
 
 
 def _bzip2_pieces(data: bytes, at: int) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.stored import damaged, other_unit
+from halofeed.prep.formats.volume.volume_header import converted_unit_finding, damaged_header
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.file_names import Names
 from halofeed.prep.sources.files import SourceFiles
@@ -40,46 +40,46 @@ class Fields(dict[str, str]):
     def add(self, name: str, written: str) -> None:
         """Take a field; SourceError where it stands there twice."""
         if name in self:
-            raise damaged(f"{shown(name)} stands there twice")
+            raise damaged_header(f"{quote(name)} stands there twice")
         self[name] = written
 
     def first(self, *names: str) -> str | None:
         """The first of several names of one field that is there; SourceError where two of them differ."""
         values = {self[name] for name in names if name in self}
         if len(values) > 1:
-            raise damaged(f"{' and '.join(name for name in names if name in self)} say different things")
+            raise damaged_header(f"{' and '.join(name for name in names if name in self)} say different things")
         return next(iter(values), None)
 
     def needed(self, name: str) -> str:
         """What a field says that must be there."""
         if name not in self:
-            raise damaged(f"{name} is missing")
+            raise damaged_header(f"{name} is missing")
         return self[name]
 
 
-def shown(written: str) -> str:
+def quote(written: str) -> str:
     """What stands in a header, for a message."""
     return repr(written if len(written) <= 60 else written[:57] + "...")
 
 
-def whole_number(name: str, written: str, least: int, most: int) -> int:
+def parse_integer(name: str, written: str, least: int, most: int) -> int:
     """A whole number within bounds; SourceError for anything else."""
-    (value,) = whole_numbers(name, written, 1, least, most)
+    (value,) = parse_integers(name, written, 1, least, most)
     return value
 
 
-def whole_numbers(name: str, written: str, count: int, least: int, most: int) -> list[int]:
+def parse_integers(name: str, written: str, count: int, least: int, most: int) -> list[int]:
     """So many whole numbers within bounds; SourceError for anything else."""
     words = written.split()
     if len(words) != count or not all(re.fullmatch(r"[-+]?[0-9]{1,19}", word) for word in words):
-        raise damaged(f"{name}: expected {count} whole number{'s' * (count > 1)}, got {shown(written)}")
+        raise damaged_header(f"{name}: expected {count} whole number{'s' * (count > 1)}, got {quote(written)}")
     values = [int(word) for word in words]
     if min(values) < least or max(values) > most:
-        raise damaged(f"{name}: expected numbers from {least}, got {shown(written)}")
+        raise damaged_header(f"{name}: expected numbers from {least}, got {quote(written)}")
     return values
 
 
-def numbers(name: str, written: str, count: int, *, finite: bool = True) -> list[float]:
+def parse_numbers(name: str, written: str, count: int, *, finite: bool = True) -> list[float]:
     """So many numbers; SourceError for anything else."""
     words = written.split()
     try:
@@ -87,11 +87,11 @@ def numbers(name: str, written: str, count: int, *, finite: bool = True) -> list
     except ValueError:
         values = []
     if len(values) != count or (finite and not all(map(math.isfinite, values))):
-        raise damaged(f"{name}: expected {count} numbers, got {shown(written)}")
+        raise damaged_header(f"{name}: expected {count} numbers, got {quote(written)}")
     return values
 
 
-def sides_of(name: str, sides: list[float]) -> list[float]:
+def check_sides(name: str, sides: list[float]) -> list[float]:
     """Distances between voxels; SourceError where one is negative: a slip, or an axis that runs the other way?"""
     if min(sides) < 0:
         detail = f"{name} {' '.join(f'{side:g}' for side in sides)}; a direction says where an axis runs to"
@@ -110,15 +110,15 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
         return 1.0, ()
     scales = {UNITS_MM.get(unit.lower()) for unit in named}
     if len(scales) > 1:
-        raise SourceError("decode", "axes have several units", f"{' and '.join(map(shown, named))}")
+        raise SourceError("decode", "axes have several units", f"{' and '.join(map(quote, named))}")
     scale = scales.pop()
     if scale is None:
-        detail = f"{shown(named[0])} is none that is known; taken to be millimeters"
+        detail = f"{quote(named[0])} is none that is known; taken to be millimeters"
         return 1.0, (Finding.noted("unit of length is unknown", detail),)
-    return scale, (other_unit(named[0]),) * (scale != 1.0)
+    return scale, (converted_unit_finding(named[0]),) * (scale != 1.0)
 
 
-def file_with_voxels(
+def find_voxel_file(
     files: SourceFiles, path: str, header: bytes, end: int, written: str | None, names: Names
 ) -> tuple[tuple[str, ...], bytes, int]:
     """The files of a volume, and of the one with the voxels the bytes, and where those after the header begin.

@@ -16,7 +16,13 @@ from pydicom.uid import RLELossless
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers as dicom_headers
-from halofeed.prep.formats.dicom.headers import WANTED, Element, HeaderContinuesError, is_dicom, read_header
+from halofeed.prep.formats.dicom.headers import (
+    HEADER_VRS,
+    Element,
+    HeaderContinuesError,
+    is_dicom,
+    read_header,
+)
 from halofeed.prep.formats.dicom.series import group_series, open_series
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.files import LocalFiles
@@ -130,7 +136,7 @@ def assert_as_pydicom(data: bytes) -> None:
 
 
 def assert_same_elements(elements: dicom_headers.Elements, listed: list[DataElement]) -> None:
-    wanted = {int(element.tag): element for element in listed if int(element.tag) in WANTED}
+    wanted = {int(element.tag): element for element in listed if int(element.tag) in HEADER_VRS}
     offset_tables = {dicom_headers.OFFSET_TABLE, dicom_headers.OFFSET_TABLE_LENGTHS}
     assert set(elements) - offset_tables == set(wanted) - offset_tables, [
         keyword_for_tag(tag) for tag in wanted

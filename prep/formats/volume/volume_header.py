@@ -93,7 +93,7 @@ def content_of(data: bytes) -> Content:
     return Content(data=data, unpack=GzipStream if data.startswith(MAGIC) else PlainStream)
 
 
-def damaged(detail: str) -> SourceError:
+def damaged_header(detail: str) -> SourceError:
     """The error of a header that contradicts itself or the standard."""
     return SourceError("decode", "header is damaged", detail)
 
@@ -133,23 +133,23 @@ def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
     return grid, (sheared,) * (shear > SHEAR_DEGREES)
 
 
-def other_unit(name: str) -> Finding:
+def converted_unit_finding(name: str) -> Finding:
     """Lengths are turned into millimeters."""
     return Finding.corrected("unit of length is not mm", f"lengths in {name} are turned into millimeters")
 
 
-def unoriented_refused(cause: str) -> SourceError:
+def orientation_error(cause: str) -> SourceError:
     """The error of a file that does not say how it lies in the patient, where that is to be refused."""
     cure = "--unoriented radiological or neurological says whether its first axis runs to the left or right"
     return SourceError("decode", "file does not say how it lies in the patient", f"{cause}; {cure}")
 
 
-def unoriented_noted(detail: str) -> Finding:
+def orientation_finding(detail: str) -> Finding:
     """A file does not say how it lies in the patient."""
     return Finding.noted("no orientation given", detail)
 
 
-def lies_as_itk_takes_it(
+def orient_as_itk(
     affine: Affine, cause: str, options: ScanOptions
 ) -> tuple[Affine, tuple[Finding, ...]]:
     """The affine of a file whose numbers say how it lies in a space that nothing ties to the patient.
@@ -164,12 +164,12 @@ def lies_as_itk_takes_it(
         SourceError: this is to be refused.
     """
     if options.unoriented == "refuse":
-        raise unoriented_refused(cause)
+        raise orientation_error(cause)
     if options.unoriented == "neurological":
         affine = np.diag([-1.0, 1.0, 1.0, 1.0]) @ affine
     side = "left" if options.unoriented == "radiological" else "right"
     taken = f"taken to be {options.unoriented}: space runs to the {side}, to posterior and to superior"
-    return affine, (unoriented_noted(f"{cause}; {taken}"),)
+    return affine, (orientation_finding(f"{cause}; {taken}"),)
 
 
 def check_affine(affine: Affine) -> None:
@@ -190,7 +190,7 @@ def check_affine(affine: Affine) -> None:
     if abs(np.linalg.det(affine[:3, :3] / sides)) < FLATTEST:
         raise SourceError("decode", "affine is singular", _figures(affine))
     if np.abs(affine[:3, 3]).max() > LARGEST_MM:
-        raise damaged(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
+        raise damaged_header(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
 
 
 def _figures(affine: Affine) -> str:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import Segment, classes_of_layers
-from halofeed.prep.formats.volume.stored import Content, StoredVoxels
-from halofeed.prep.formats.volume.stored_voxels import (
+from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
+from halofeed.prep.formats.volume.voxel_values import (
     check_byte_count,
     label_bytes,
     plan_conversion,
@@ -28,7 +28,7 @@ from halofeed.system.memory import with_margin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class VolumeFile:
     """A header that is sound, and the bytes that hold its voxels, which are as many as it says.
 
     No file of these formats says that its values are Hounsfield units. A mask may hold integers, or floats that are
@@ -159,7 +159,7 @@ class Opened:
         return kept
 
 
-OpenFile = Callable[[SourceFiles, str, ScanOptions], Opened]
+VolumeReader = Callable[[SourceFiles, str, ScanOptions], VolumeFile]
 """Reads the header of a format's file: of a path below where the files are, and of what is allowed.
 
 It raises a SourceError of stage `read`: a file is missing; of stage `decode`: it is no such file, damaged, cut off, too

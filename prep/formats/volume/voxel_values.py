@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.stored import Content, StoredVoxels
 from halofeed.prep.formats.volume.streams import skip
+from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
 
 BLOCK_VALUES = 1 << 18
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32")
@@ -75,7 +75,7 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
     Raises:
         SourceError: voxels are missing or left over; of compressed data, only what is certain already.
     """
-    needed, most = header.offset + header.voxel_bytes, data.open().most_bytes
+    needed, most = header.offset + header.voxel_bytes, data.open().max_bytes
     if needed > most:
         detail = f"the header says {needed} bytes, {data.packed_bytes} bytes of file hold at most {most}"
         raise SourceError("decode", "voxels are missing", detail)
