@@ -307,7 +307,9 @@ def check_references(dataset: Dataset, scan: Origin) -> None:
     images = set(map(uid_digest, _image_uids(dataset, series))) - {b""}
     if images and scan.images:
         if not images & scan.images:
-            detail = f"none of the {len(images)} images that it names (ReferencedSOPInstanceUID) is the scan's"
+            detail = (
+                f"none of the {len(images)} images that it names (ReferencedSOPInstanceUID) is the scan's"
+            )
             raise _wrong_scan(detail)
         return
     named_series = {uid_digest(raw_value(item, headers.SERIES_UID)) for item in series} - {b""}

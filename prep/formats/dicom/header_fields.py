@@ -378,7 +378,9 @@ def _format(elements: Elements) -> PixelFormat:
     high = integer(elements, headers.HIGH_BIT, stored - 1)
     if not 1 <= stored <= high + 1 <= allocated <= 64:
         raise damaged_file(f"{stored} bits stored up to bit {high} of {allocated} allocated")
-    padding, limit = (headers.unsigned_bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT))
+    padding, limit = (
+        headers.unsigned_bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT)
+    )
     rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
     if rows < 1 or columns < 1:
         raise damaged_file(f"an image of {rows} x {columns} pixels")

@@ -166,7 +166,9 @@ def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
             values = []
             for _ in range(items):
                 length = struct.unpack_from("<4i", data, offset)[1]
-                number = CSA_NUMBER.fullmatch(data[offset + CSA_ITEM_BYTES : offset + CSA_ITEM_BYTES + length])
+                number = CSA_NUMBER.fullmatch(
+                    data[offset + CSA_ITEM_BYTES : offset + CSA_ITEM_BYTES + length]
+                )
                 if number:
                     values.append(float(number[1]))
                 offset += CSA_ITEM_BYTES + (max(length, 0) + 3) // 4 * 4
@@ -259,7 +261,9 @@ def _jpeg_header(frame: bytes) -> Codestream:
             scan = frame[offset + 2 + length :].rstrip(b"\0\xff")[:-2]
             markers = set(re.findall(rb"\xff+([^\x00\xff])", scan))
             if header.process == JPEG_LS:
-                markers = {code for code in markers if code[0] >= 0x80}  # JPEG-LS stuffs a zero bit after 0xFF.
+                markers = {
+                    code for code in markers if code[0] >= 0x80
+                }  # JPEG-LS stuffs a zero bit after 0xFF.
             if markers - RESTARTS:
                 raise damaged_pixels("a JPEG frame of several scans or images")
             if header.process == JPEG_LS:
@@ -373,7 +377,11 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     starts = np.frombuffer(body, "<u4", table_length // 4, table_at).tolist()
     first = pieces[0][0] - 8
     index_at = {piece[0] - 8 - first: index for index, piece in enumerate(pieces)}
-    if len(starts) != count or any(start not in index_at for start in starts) or starts != sorted(set(starts)):
+    if (
+        len(starts) != count
+        or any(start not in index_at for start in starts)
+        or starts != sorted(set(starts))
+    ):
         raise damaged_pixels(f"{len(pieces)} fragments for {count} frames, and no table of them")
     cuts = [*(index_at[start] for start in starts), len(pieces)]
     return [pieces[start:stop] for start, stop in pairwise(cuts)]

@@ -1,8 +1,11 @@
-"""Reader of DICOM structure sets: contours as a label volume on the grid of their scan."""
+"""Reader of DICOM structure sets: draws contours into a label volume on the grid of their scan.
+
+`read_structures` is the entry point. `_contours` reads the contours, `_assign_slices` finds the slice of each, and
+`enclosed` draws the contours of one structure in one slice.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +19,10 @@ from pydicom.dataset import Dataset
 
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.dicom.elements import (
+    CONTOURS,
     READ_ITEM_BYTES,
+    STRUCTURE_CONTOURS,
+    STRUCTURES,
     ParsedFile,
     decimal_integer,
     decimals,
@@ -34,35 +40,67 @@ from halofeed.prep.voxels.masks import fill_polygons
 
 Points = NDArray[np.float64]
 CROSSING_VOXELS, CROSSING_SHARE = 2, 0.01
-"""Up to how many voxels, or which share of a contour's, two contours may cross: noise of coordinates that touch."""
+"""Voxels, or share of a contour's voxels, by which two contours may cross: rounding of coordinates that touch."""
 TRACED_VOXELS = 0.02
-"""A contour all of whose points lie this near to voxel centers runs through them; its file has rounded them."""
+"""A contour runs through voxel centers if all its points are this near to one; the file rounded the coordinates."""
 ON_CONTOUR_VOXELS = 1e-6
-"""How far a center may lie from another contour that meets it: what is left of a coordinate in 16 characters."""
-EDGE_ROWS_AT_ONCE = 2**22
+"""Largest distance between a voxel center and a contour that meets it: the precision of 16 characters."""
+EDGE_ROWS_PER_BLOCK = 2**22
+
+STRUCTURE_NUMBER, STRUCTURE_NAME, CONTOURS_OF = 0x30060022, 0x30060026, 0x30060084
+CONTOUR_KIND, POINT_COUNT, CONTOUR_DATA = 0x30060042, 0x30060046, 0x30060050
+CLOSED, CLOSED_BY_PARITY = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
+OTHER_KINDS = frozenset(("POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"))
+ON_SLICE, NEAR_SLICE = 0.01, 0.25
+"""Largest distance, in slices, between a contour and a slice to be on it, and to be moved to it."""
+FLAT, SAME_PLANE = 0.25, 0.1
+"""Largest distance, in slices, between the points of a contour, and between the contours of a structure in a slice."""
+FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
+CONTOUR_BYTES, POINT_BYTES = 500, 200
+"""Memory of a contour without its points, and of each point of the contour that is drawn."""
+
+OTHER, THIN = "contours that enclose no area", "contours of fewer than three points"
+DUPLICATE, MOVED = "repeated contours", "contours off their slice"
+BEYOND, CUT = "contours beyond the slices", "contours cut at the image's edge"
+SKIPPED, EMPTY = "structures that skip slices", "structures without contours"
+UNNAMED, RENUMBERED = "structures without a name", "structures renumbered"
+TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
+    OTHER: ("noted", "points and open contours left out: {}"),
+    THIN: ("noted", "left out: {}"),
+    DUPLICATE: ("corrected", "drawn once: {} left out"),
+    MOVED: ("corrected", "moved to the nearest slice: {}"),
+    BEYOND: ("noted", "within one slice of the first or the last, left out: {}"),
+    CUT: ("noted", "{}"),
+    SKIPPED: ("noted", "slices without a contour between two that lie over each other: {}"),
+    EMPTY: ("noted", "{}"),
+    UNNAMED: ("noted", "called by number: {}"),
+    RENUMBERED: ("corrected", "numbers below 1 replaced by unused ones: {}"),
+}
+"""Treatment and detail of each finding; the detail contains the count."""
 
 
 def enclosed(
     contours: Sequence[Points], size: tuple[int, int], what: str, *, may_cross: bool
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The voxels of a slice of (rows, columns) inside an odd number of contours, and those on a contour.
+    """Return the voxels of a slice inside an odd number of contours, and the voxels on a contour.
 
-    Voxels on a contour may be in the first, too: each that lies on a border between two regions is in one of them.
+    Both results are [row, column]. A voxel on the border between two regions is inside exactly one of them.
 
     Args:
         contours: float64 [point, 2], row and column in voxels; fewer than three points enclose nothing.
+        size: (rows, columns) of the slice.
         what: the structure, for messages.
-        may_cross: where the file says that its contours cross on purpose.
+        may_cross: whether the file declares that its contours may cross.
 
     Raises:
-        SourceError: of stage `annotation`, where contours cross.
+        SourceError: contours cross (stage `annotation`).
     """
     depth, on_contour = np.zeros(size, np.int32), np.zeros(size, np.bool_)
     for points in sorted(map(_snapped, contours), key=_area, reverse=True):
         on_contour[_centers_on(points, size)] = True
         for window, covered in _covered(points, size):
             part = depth[window]
-            # From the largest on, contours that nest or lie apart meet every voxel of the next one equally often.
+            # In descending order of size, contours that do not cross cover all voxels of the next one equally often.
             _, voxels = np.unique(part[covered], return_counts=True)
             crossing = int(voxels.sum() - voxels.max(initial=0))
             if not may_cross and crossing > max(CROSSING_VOXELS, CROSSING_SHARE * voxels.sum()):
@@ -73,7 +111,7 @@ def enclosed(
 
 
 def is_traced(points: Points) -> bool:
-    """Whether a contour runs through voxel centers."""
+    """Return whether a contour runs through voxel centers."""
     return bool((np.abs(points - np.rint(points)) <= TRACED_VOXELS).all())
 
 
@@ -88,7 +126,7 @@ def _area(points: Points) -> float:
 
 
 def _centers_on(points: Points, size: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows and columns of the voxels whose centers an edge meets."""
+    """Return the rows and the columns of the voxels whose centers lie on an edge."""
     found = [np.empty((0, 2), np.int64)]
     ends = np.roll(points, -1, axis=0)
     steps = ends - points
@@ -101,9 +139,9 @@ def _centers_on(points: Points, size: tuple[int, int]) -> tuple[NDArray[np.int64
         first = np.clip(np.ceil(low - ON_CONTOUR_VOXELS), 0, size[along]).astype(np.int64)
         last = np.clip(np.floor(high + ON_CONTOUR_VOXELS), -1, size[along] - 1).astype(np.int64)
         counts = np.maximum(last - first + 1, 0)
-        parts = (np.cumsum(counts) / EDGE_ROWS_AT_ONCE).astype(np.int64)
-        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(counts)]
-        for start, stop in itertools.pairwise(cuts):
+        blocks = (np.cumsum(counts) / EDGE_ROWS_PER_BLOCK).astype(np.int64)
+        cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(counts)]
+        for start, stop in pairwise(cuts):
             number = counts[start:stop]
             edge = np.repeat(np.arange(start, stop), number)
             place = np.arange(len(edge)) - np.repeat(np.cumsum(number) - number, number) + first[edge]
@@ -123,10 +161,9 @@ def _centers_on(points: Points, size: tuple[int, int]) -> tuple[NDArray[np.int64
 def _covered(
     points: Points, size: tuple[int, int]
 ) -> Iterator[tuple[tuple[slice, slice], NDArray[np.bool_]]]:
-    """The window of a slice around a contour, and which of its voxels' centers lie inside; none if it misses it.
+    """Yield the window of a slice around a contour, and the mask of the voxel centers inside, if there are any.
 
-    Of the centers on the contour, those at the top and on the left are inside: regions that share a border share no
-    voxel.
+    Voxel centers on the top and left border are inside, so that regions with a common border share no voxel.
     """
     if len(points) < 3:
         return
@@ -135,42 +172,9 @@ def _covered(
     if (low >= high).any():
         return
     rows, columns = (high - low).tolist()
-    y, x = (points - low + 0.5).T  # `fill_polygons` has a pixel's center at its half
+    y, x = (points - low + 0.5).T  # in `fill_polygons`, the center of a pixel is at 0.5
     inside = fill_polygons([np.stack([x, y], axis=1).ravel()], (rows, columns))
     yield (slice(low[0], high[0]), slice(low[1], high[1])), inside.astype(np.bool_)
-
-
-STRUCTURES, STRUCTURE_NUMBER, STRUCTURE_NAME = 0x30060020, 0x30060022, 0x30060026
-STRUCTURE_CONTOURS, CONTOURS, CONTOURS_OF = 0x30060039, 0x30060040, 0x30060084
-CONTOUR_KIND, POINT_COUNT, CONTOUR_DATA = 0x30060042, 0x30060046, 0x30060050
-CLOSED, CLOSED_BY_PARITY = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
-OTHER_KINDS = frozenset(("POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"))
-ON_SLICE, NEAR_SLICE = 0.01, 0.25
-"""How far, in slices, a contour's plane may lie from a slice to be on it, and to be taken for it."""
-FLAT, SAME_PLANE = 0.25, 0.1
-"""How far, in slices, the points of a contour, and the contours of a structure in a slice, may lie apart."""
-FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
-CONTOUR_BYTES, POINT_BYTES = 500, 200
-"""Of a contour, beside its points; and of each point of the one that is drawn."""
-
-OTHER, THIN = "contours that enclose no area", "contours of fewer than three points"
-DUPLICATE, MOVED = "repeated contours", "contours off their slice"
-BEYOND, CUT = "contours beyond the slices", "contours cut at the image's edge"
-SKIPPED, EMPTY = "structures that skip slices", "structures without contours"
-UNNAMED, RENUMBERED = "structures without a name", "structures renumbered"
-TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
-    OTHER: ("noted", "points and open contours left out: {}"),
-    THIN: ("noted", "left out: {}"),
-    DUPLICATE: ("corrected", "drawn once: {} left out"),
-    MOVED: ("corrected", "moved to the nearest slice: {}"),
-    BEYOND: ("noted", "within one slice of the first or the last, left out: {}"),
-    CUT: ("noted", "{}"),
-    SKIPPED: ("noted", "slices without a contour between two that lie over each other: {}"),
-    EMPTY: ("noted", "{}"),
-    UNNAMED: ("noted", "called by number: {}"),
-    RENUMBERED: ("corrected", "numbers below 1 replaced by unused ones: {}"),
-}
-"""What is done about a finding, and its detail by the count."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,8 +182,8 @@ class _Contour:
     """A contour that encloses an area, in voxels of the scan's grid.
 
     Args:
-        number: of its structure, from 1.
-        by_parity: whether the file says that contours of this structure are meant to cross.
+        number: number of its structure, from 1.
+        by_parity: whether the file declares that contours of this structure may cross.
         points: float64 [point, 3].
     """
 
@@ -189,12 +193,12 @@ class _Contour:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Drawing:
-    """Contours by where they are drawn.
+class _ContourSlices:
+    """Contours by slice and structure.
 
     Args:
-        axis: of the grid, across the slices.
-        slices: by slice and structure, the contours on it, every one flat.
+        axis: axis of the grid across the slices.
+        slices: for each slice and structure the contours in it.
     """
 
     axis: int
@@ -202,7 +206,7 @@ class _Drawing:
 
 
 def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Callable[[str], bool]) -> Mask:
-    """An RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     if grid is None:
         message = "structures are contours without a grid; give image_grid, that of their scan"
         raise UsageError(f"{path}: {message}")
@@ -211,8 +215,8 @@ def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Cal
     kept = {number: name for number, name in names.items() if keeps(name)}
     chosen = left_out_findings(names, kept)
     contours = _contours(parsed.dataset, numbers, kept, grid, counts)
-    drawing = _drawing(contours, grid, kept, counts)
-    counts[SKIPPED] = _skipped(drawing)
+    drawing = _assign_slices(contours, grid, kept, counts)
+    counts[SKIPPED] = _count_skipped_slices(drawing)
 
     def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
         return _labels(drawing, grid, ids, overlap)
@@ -236,17 +240,20 @@ def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Cal
 
 
 def structure_bytes(parsed: ParsedFile) -> int:
-    """What the contours of a file take while they are read from its text."""
+    """Return the memory that the contours of a file take while their coordinates are parsed."""
     return 5 * parsed.file_bytes + READ_ITEM_BYTES * parsed.items
 
 
 def structure_names(dataset: Dataset) -> Mapping[int, str]:
-    """The names of all structures by their class values."""
+    """Return the names of all structures by number."""
     return _structures(dataset, Counter())[1]
 
 
 def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:
-    """The class values of the stored structure numbers, and the names of the class values."""
+    """Return the structure numbers by stored number, and the names by structure number.
+
+    Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
+    """
     stored: dict[int, str] = {}
     character_set = declared_character_sets(dataset)
     for item in items(dataset, STRUCTURES):
@@ -271,7 +278,10 @@ def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int],
 def _contours(
     dataset: Dataset, numbers: Mapping[int, int], names: dict[int, str], grid: Grid, counts: Counter[str]
 ) -> list[_Contour]:
-    """All contours that enclose an area; structures that have only others are no classes and leave `names`."""
+    """Return all contours that enclose an area, in voxels of the grid.
+
+    Structures with only points and open contours are not classes and are removed from `names`.
+    """
     to_voxels = np.linalg.inv(grid.affine[:3, :3])
     contours: list[_Contour] = []
     drawn: set[int] = set()
@@ -300,7 +310,7 @@ def _contours(
                 raise damaged_file(f"a contour has {flat.size} coordinates for {point_count} points")
             points = flat.reshape(-1, 3)
             if len(points) > 1 and (points[0] == points[-1]).all():
-                points = points[:-1]  # closed already
+                points = points[:-1]  # the file repeats the first point
             if not len(points):
                 counts[THIN] += 1
                 continue
@@ -316,7 +326,7 @@ def _contours(
             if far:
                 raise SourceError("annotation", "contours lie outside of the image", "a million voxels away")
             contours.append(_Contour(number=number, by_parity=kind == CLOSED_BY_PARITY, points=voxels))
-    # Where a structure is traced through voxel centers, one point is a voxel, and two are a line of them.
+    # In a structure traced through voxel centers, one point is a voxel, and two points are a line of voxels.
     not_traced = {contour.number for contour in contours if not is_traced(contour.points)}
     counts[THIN] += sum(contour.number in not_traced for contour in thin)
     contours += [contour for contour in thin if contour.number not in not_traced]
@@ -326,12 +336,16 @@ def _contours(
     return contours
 
 
-def _drawing(
+def _assign_slices(
     contours: Sequence[_Contour], grid: Grid, names: Mapping[int, str], counts: Counter[str]
-) -> _Drawing:
-    """Finds the slice of every contour; SourceError where one lies in no slice of the grid."""
+) -> _ContourSlices:
+    """Find the slice of every contour.
+
+    Raises:
+        SourceError: a contour does not lie in a slice of the grid.
+    """
     if not contours:
-        return _Drawing(axis=0, slices={})
+        return _ContourSlices(axis=0, slices={})
     lowest = np.array([contour.points.min(axis=0) for contour in contours])
     highest = np.array([contour.points.max(axis=0) for contour in contours])
     axis = int((highest - lowest).max(axis=0).argmin())
@@ -369,10 +383,10 @@ def _drawing(
         raise SourceError("annotation", "contours lie closer than the image's slices", detail)
     for structures in slices.values():
         for number, group in structures.items():
-            once = {_shape(contour.points, axis): contour for contour in group}
-            counts[DUPLICATE] += len(group) - len(once)
-            structures[number] = list(once.values())
-    return _Drawing(axis=axis, slices=slices)
+            unique = {_shape_key(contour.points, axis): contour for contour in group}
+            counts[DUPLICATE] += len(group) - len(unique)
+            structures[number] = list(unique.values())
+    return _ContourSlices(axis=axis, slices=slices)
 
 
 def _refuse_planes(
@@ -382,7 +396,7 @@ def _refuse_planes(
     limit: float,
     names: Mapping[int, str],
 ) -> NoReturn:
-    """Refuses contours that lie more than so many slices from where they should, by the names of their structures."""
+    """Raise the error for contours whose distance in slices exceeds a limit; it names their structures."""
     off = np.flatnonzero(slices > limit)
     owners = list(dict.fromkeys(names[contours[index].number] for index in off.tolist()))
     listed = ", ".join(map(repr, owners[:8])) + (" ..." if len(owners) > 8 else "")
@@ -391,8 +405,8 @@ def _refuse_planes(
     raise SourceError("annotation", reason, f"{count}, of {listed}; {cure}")
 
 
-def _skipped(drawing: _Drawing) -> int:
-    """How many slices lie between two contours of a structure that lie over each other, and have none of it."""
+def _count_skipped_slices(drawing: _ContourSlices) -> int:
+    """Return the number of slices without a contour between two contours of a structure that overlap in the plane."""
     places: dict[int, list[int]] = defaultdict(list)
     for index in sorted(drawing.slices):
         for number in drawing.slices[index]:
@@ -400,15 +414,14 @@ def _skipped(drawing: _Drawing) -> int:
     count = 0
     for number, indices in places.items():
         for low, high in pairwise(indices):
-            if high - low > 1 and _overlie(
-                drawing.slices[low][number], drawing.slices[high][number], drawing.axis
-            ):
+            first, second = drawing.slices[low][number], drawing.slices[high][number]
+            if high - low > 1 and _overlap_in_plane(first, second, drawing.axis):
                 count += high - low - 1
     return count
 
 
-def _overlie(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
-    """Whether the bounding box of a contour holds the middle of that of another."""
+def _overlap_in_plane(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
+    """Return whether the bounding box of one contour contains the center of that of another."""
 
     def box(contour: _Contour) -> Points:
         flat = np.delete(contour.points, axis, axis=1)
@@ -422,10 +435,11 @@ def _overlie(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -
     return any(holds(one, other) or holds(other, one) for one, other in pairs)
 
 
-def _shape(points: Points, axis: int) -> bytes:
-    """The same for a contour that begins elsewhere or runs the other way round.
+def _shape_key(points: Points, axis: int) -> bytes:
+    """Return a key that is the same for contours which differ only in their first point or direction.
 
-    Through voxel centers the other way round is another contour: the inner one of a ring that is one voxel thick.
+    Contours through voxel centers differ by direction, because a ring of one voxel has an inner and an outer contour
+    with the same points.
     """
     flat = np.delete(points, axis, axis=1)
     if len(flat) < 3:
@@ -440,9 +454,9 @@ def _shape(points: Points, axis: int) -> bytes:
 
 
 def _labels(
-    drawing: _Drawing, grid: Grid, ids: Mapping[int, int], overlap: Overlap
+    drawing: _ContourSlices, grid: Grid, ids: Mapping[int, int], overlap: Overlap
 ) -> tuple[NDArray[Any], int]:
-    """The ids of the structures, and how many voxels are in structures of several ids."""
+    """Return the label volume, and the number of voxels in structures with different ids."""
     largest = max(ids.values(), default=0)
     labels = np.zeros(grid.shape, np.uint8 if largest < 256 else np.uint16 if largest < 65536 else np.int32)
     overlapping: set[int] = set()
@@ -462,19 +476,19 @@ def _labels(
             if overlap == "channels":
                 plane[closed] |= labels.dtype.type(ids[number])
                 continue
-            taken = closed & (plane != 0) & (plane != ids[number])
-            touching = taken & border & on_contour & ~(inside & interior)
-            if (closed & ~taken).any() or (touching & inside).any():
-                both = taken & ~touching
+            occupied = closed & (plane != 0) & (plane != ids[number])
+            touching = occupied & border & on_contour & ~(inside & interior)
+            if (closed & ~occupied).any() or (touching & inside).any():
+                both = occupied & ~touching
             else:
-                both, touching = taken, np.zeros_like(taken)  # nothing of its own would be left
+                both, touching = occupied, np.zeros_like(occupied)  # the structure would have no voxel left
             if both.any():
                 overlapping |= {number, *np.unique(owners[both]).tolist()}
                 shared |= both
             if overlap == "refuse":
                 closed &= ~touching | inside
             elif overlap == "first":
-                closed &= ~taken
+                closed &= ~occupied
             plane[closed], owners[closed] = ids[number], number
             interior |= inside
             border |= on_contour

@@ -193,7 +193,9 @@ def _named_orientation(fields: Fields, count: int) -> str | None:
         return None
     axes = {frozenset((one, TOWARDS.get(one))) for one in letters[:3]}
     if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= TOWARDS.keys():
-        raise damaged_header(f"AnatomicalOrientation: expected three letters such as RAI, got {quote(letters)}")
+        raise damaged_header(
+            f"AnatomicalOrientation: expected three letters such as RAI, got {quote(letters)}"
+        )
     return "".join(TOWARDS[one] for one in letters[:3])
 
 

@@ -72,7 +72,9 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
     grid, sheared = grid_of(stored.shape, affine)
     # What follows the voxels, such as names of structures, may be as long as it likes.
     content = Content(data=read_start(data, needed))
-    return VolumeFile(stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,))
+    return VolumeFile(
+        stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,)
+    )
 
 
 def _affine(

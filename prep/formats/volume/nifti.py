@@ -156,7 +156,9 @@ def _lengths(header: Fields) -> list[int]:
         raise damaged_header(f"{count} axes; expected 1 to 7")
     lengths = [int(length) for length in header["dim"][1 : count + 1]]
     if min(lengths) < 1:
-        raise damaged_header(f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each")
+        raise damaged_header(
+            f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each"
+        )
     if count < 2:
         raise SourceError("decode", "fewer than two axes", f"{lengths[0]} values in a row are no image")
     return lengths
@@ -176,7 +178,9 @@ def _offset(header: Fields, kind: Kind) -> int:
     value = float(header["vox_offset"])
     least = header.sizeof_hdr + 4 if kind == "single" else 0
     if not value >= least or not value.is_integer():
-        raise damaged_header(f"the voxels begin at byte {value:g}; expected a whole number of at least {least}")
+        raise damaged_header(
+            f"the voxels begin at byte {value:g}; expected a whole number of at least {least}"
+        )
     return int(value)
 
 

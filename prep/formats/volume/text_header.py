@@ -47,7 +47,9 @@ class Fields(dict[str, str]):
         """The first of several names of one field that is there; SourceError where two of them differ."""
         values = {self[name] for name in names if name in self}
         if len(values) > 1:
-            raise damaged_header(f"{' and '.join(name for name in names if name in self)} say different things")
+            raise damaged_header(
+                f"{' and '.join(name for name in names if name in self)} say different things"
+            )
         return next(iter(values), None)
 
     def needed(self, name: str) -> str:
@@ -72,7 +74,9 @@ def parse_integers(name: str, written: str, count: int, least: int, most: int) -
     """So many whole numbers within bounds; SourceError for anything else."""
     words = written.split()
     if len(words) != count or not all(re.fullmatch(r"[-+]?[0-9]{1,19}", word) for word in words):
-        raise damaged_header(f"{name}: expected {count} whole number{'s' * (count > 1)}, got {quote(written)}")
+        raise damaged_header(
+            f"{name}: expected {count} whole number{'s' * (count > 1)}, got {quote(written)}"
+        )
     values = [int(word) for word in words]
     if min(values) < least or max(values) > most:
         raise damaged_header(f"{name}: expected numbers from {least}, got {quote(written)}")

@@ -149,9 +149,7 @@ def orientation_finding(detail: str) -> Finding:
     return Finding.noted("no orientation given", detail)
 
 
-def orient_as_itk(
-    affine: Affine, cause: str, options: ScanOptions
-) -> tuple[Affine, tuple[Finding, ...]]:
+def orient_as_itk(affine: Affine, cause: str, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
     """The affine of a file whose numbers say how it lies in a space that nothing ties to the patient.
 
     ITK, and with it SimpleITK and 3D Slicer, takes that space's axes to run to the left, to posterior and to superior.
