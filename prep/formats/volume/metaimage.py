@@ -1,7 +1,7 @@
-"""How a MetaImage file becomes a scan or a mask.
+"""Reader of MetaImage files (.mha, .mhd).
 
-Source: the documentation of MetaIO, https://itk.org/Wiki/ITK/MetaIO/Documentation; where it leaves something open, what
-ITK's reader does.
+Source: the documentation of MetaIO, https://itk.org/Wiki/ITK/MetaIO/Documentation. Where it is ambiguous, this reader
+does what ITK does.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ TYPES = {
 }
 MATRIX = ("TransformMatrix", "Rotation", "Orientation")
 ORIGIN = ("Offset", "Position", "Origin")
-TOWARDS = {"R": "L", "L": "R", "A": "P", "P": "A", "I": "S", "S": "I"}
-"""MetaIO's letters say where an axis comes from; what it runs to is on the other side."""
-LEAST_COSINE = 0.05
-"""Between an axis and the direction that is named as the nearest one."""
+OPPOSITE = {"R": "L", "L": "R", "A": "P", "P": "A", "I": "S", "S": "I"}
+"""The direction to which an axis runs, by MetaIO's letter for the direction from which it comes."""
+MIN_COSINE = 0.05
+"""Smallest cosine between an axis and its named direction."""
 
 
 def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
-    """.mha, or .mhd with the file of voxels that it names.
+    """Open an .mha file, or an .mhd file with the file of voxels that it names.
 
-    The first axis becomes width, the second height, the third depth; a fourth axis, or the channels of each voxel,
-    become channels.
+    The first axis becomes width, the second height, the third depth. A fourth axis, or the values of each voxel, become
+    channels.
     """
     data = files.read(path)
-    fields, end = _fields(data)
+    fields, end = _parse_fields(data)
     lengths, parts = _lengths(fields)
     check_voxel_count(lengths, parts, options.max_voxels)
     dtype, order = _dtype(fields)
     affine, findings = _affine(fields, len(lengths), options)
     grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
-    _check_values(fields)
+    _check_no_rescale(fields)
     written, names = fields["ElementDataFile"], NAMES["metaimage"]
     used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
@@ -92,14 +92,14 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Volum
     return VolumeFile(stored=stored, grid=grid, findings=findings, content=content, files=used)
 
 
-def _fields(data: bytes) -> tuple[Fields, int]:
-    """The fields of a header, and where the bytes after it begin."""
+def _parse_fields(data: bytes) -> tuple[Fields, int]:
+    """Return the fields of a header, and the offset of the first byte after it."""
     fields = Fields()
     for line, end in lines_of(data):
         name, equals, written = (part.strip() for part in line.partition("="))
         if line and not fields and not equals:
             break
-        # ITK writes what other formats say of an image beside its own fields, in lines of any kind.
+        # ITK also writes the metadata of other formats, in lines of any form.
         if equals and re.fullmatch(r"[A-Za-z]\w*", name) is not None:
             fields.add(name, written)
         if name == "ElementDataFile" and {"ObjectType", "NDims"} & fields.keys():
@@ -119,7 +119,7 @@ def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | N
 
 
 def _lengths(fields: Fields) -> tuple[list[int], int]:
-    """The lengths of the axes, the fastest first, and the channels that lie side by side."""
+    """Return the lengths of the axes, the fastest first, and the number of values per voxel."""
     if fields.get("ObjectType", "Image").lower() != "image":
         raise SourceError("decode", "not a MetaImage file", f"ObjectType {quote(fields['ObjectType'])}")
     count = parse_integer("NDims", fields.needed("NDims"), 1, MOST_AXES)
@@ -150,7 +150,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
 
 @np.errstate(all="ignore")
 def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
-    """Voxel (i, j, k) to millimeters (right, anterior, superior), and what is odd about how it is given."""
+    """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     scale, findings = unit_scale([fields.get("DistanceUnits", "")])
     written = fields.first(*MATRIX)
     rows = np.eye(count)
@@ -160,7 +160,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
             raise damaged_header(f"{MATRIX[0]}: an axis of space and another")
     sizes = fields.get("ElementSpacing", fields.get("ElementSize"))
     if sizes is None:
-        detail = "neither ElementSpacing nor ElementSize: 1 mm, as the format has it"
+        detail = "neither ElementSpacing nor ElementSize: 1 mm, the default of the format"
         findings += (Finding.noted("voxel size is not given", detail),)
     sides = parse_numbers("ElementSpacing", sizes or "1 " * count, count)
     origin = parse_numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
@@ -187,27 +187,27 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
 
 
 def _named_orientation(fields: Fields, count: int) -> str | None:
-    """Where AnatomicalOrientation says that the axes run to; None where it says nothing."""
+    """Return the directions of the axes in AnatomicalOrientation, such as "LPS"; None if it is absent."""
     letters = fields.get("AnatomicalOrientation", "").upper()
     if not letters.strip("?"):
         return None
-    axes = {frozenset((one, TOWARDS.get(one))) for one in letters[:3]}
-    if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= TOWARDS.keys():
+    axes = {frozenset((one, OPPOSITE.get(one))) for one in letters[:3]}
+    if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= OPPOSITE.keys():
         raise damaged_header(
             f"AnatomicalOrientation: expected three letters such as RAI, got {quote(letters)}"
         )
-    return "".join(TOWARDS[one] for one in letters[:3])
+    return "".join(OPPOSITE[one] for one in letters[:3])
 
 
 def _runs_to(affine: Affine, letters: str) -> bool:
-    """Whether the axes run to where three letters say, more or less: they may be oblique."""
-    wanted = np.array([[(one == up) - (one == down) for one in letters] for up, down in ("RL", "AP", "SI")])
-    cosines = (wanted * affine[:3, :3]).sum(axis=0) / np.linalg.norm(affine[:3, :3], axis=0)
-    return bool((cosines > LEAST_COSINE).all())
+    """Return whether the axes, which may be oblique, run roughly in the directions of three letters."""
+    expected = np.array([[(one == up) - (one == down) for one in letters] for up, down in ("RL", "AP", "SI")])
+    cosines = (expected * affine[:3, :3]).sum(axis=0) / np.linalg.norm(affine[:3, :3], axis=0)
+    return bool((cosines > MIN_COSINE).all())
 
 
-def _check_values(fields: Fields) -> None:
-    """Refuse values that are to be rescaled, which no reader of the format does."""
+def _check_no_rescale(fields: Fields) -> None:
+    """Refuse a header that asks for rescaling, which no reader of the format supports."""
     slope = parse_numbers("slope", fields.get("ElementToIntensityFunctionSlope", "1"), 1)
     inter = parse_numbers("offset", fields.get("ElementToIntensityFunctionOffset", "0"), 1)
     if (slope, inter) != ([1.0], [0.0]):
@@ -218,7 +218,7 @@ def _check_values(fields: Fields) -> None:
 def _content(
     fields: Fields, data: bytes, start: int, dtype: np.dtype[Any], values: int
 ) -> tuple[Content, int]:
-    """The bytes with the voxels, and where the first value stands in what they unpack to."""
+    """Return the bytes with the voxels, and the offset of the first value in the unpacked bytes."""
     skip = parse_integer("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
     packed = _flag(fields, "CompressedData")
     after = min(start + max(skip, 0), len(data))

@@ -1,6 +1,6 @@
-"""How a FreeSurfer volume (.mgh, .mgz) becomes a scan or a mask.
+"""Reader of FreeSurfer volumes (.mgh, .mgz).
 
-    header 284 bytes, big-endian | voxels, i fastest, frames one after the other | parameters of the scanner, not read
+    header, 284 bytes, big-endian | voxels, i fastest, then j, k and frames | scanner parameters, not read
 
 Source: https://surfer.nmr.mgh.harvard.edu/fswiki/FsTutorial/MghFormat
 """
@@ -36,23 +36,17 @@ _FIELDS: Final = struct.Struct(">7ih15f")
 _TYPES: Final = {0: ">u1", 1: ">i4", 3: ">f4", 4: ">i2", 10: ">u2"}
 
 
-def begins_as_mgh(start: bytes) -> bool:
-    """Whether the first bytes of a file, decompressed, are those of the format."""
-    return start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"
-
-
 def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
-    """A file by its header; axis i becomes width, j height, k depth, and frames become channels.
+    """Open a file by its header. Axis i becomes width, j height, k depth, and frames become channels.
 
     Raises:
-        SourceError: it is none, damaged, too large, or has voxels of a type that is not read.
+        SourceError: the file has another format or an unsupported type, or is damaged or too large.
     """
     data = files.read(path)
     start = read_start(data, HEADER_BYTES)
-    if not begins_as_mgh(start):
-        raise SourceError(
-            "decode", "not a FreeSurfer volume", f"begins with {start[:8].hex(' ') or 'nothing'}"
-        )
+    if not (start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"):
+        detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
+        raise SourceError("decode", "not a FreeSurfer volume", detail)
     if len(start) < HEADER_BYTES:
         raise SourceError("decode", "file is truncated", f"{len(start)} bytes of a header of {HEADER_BYTES}")
     _, i, j, k, frames, code, _, is_oriented, *numbers = _FIELDS.unpack_from(start)
@@ -70,7 +64,7 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
         np.array(numbers, np.float64), (i, j, k), options, is_oriented=bool(is_oriented)
     )
     grid, sheared = grid_of(stored.shape, affine)
-    # What follows the voxels, such as names of structures, may be as long as it likes.
+    # The data after the voxels, such as names of structures, may have any length.
     content = Content(data=read_start(data, needed))
     return VolumeFile(
         stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,)
@@ -80,7 +74,14 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
 def _affine(
     numbers: NDArray[np.float64], lengths: tuple[int, int, int], options: ScanOptions, *, is_oriented: bool
 ) -> tuple[Affine, tuple[Finding, ...]]:
-    """From voxel (i, j, k) to millimeters: the header gives voxel sizes, axes and the middle, lengths / 2."""
+    """Return the affine from voxel (i, j, k) to millimeters, and a finding if the file has no orientation.
+
+    Args:
+        numbers: header values: three voxel sizes, three axes, and the center, which is the voxel `lengths / 2`.
+        lengths: lengths of the axes i, j, k.
+        options: options with the choice `unoriented`.
+        is_oriented: whether the header marks its orientation as valid.
+    """
     findings: tuple[Finding, ...] = ()
     if not is_oriented:
         if options.unoriented == "refuse":

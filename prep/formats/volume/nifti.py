@@ -1,4 +1,7 @@
-"""Reader of NIfTI-1, NIfTI-2 and Analyze files."""
+"""Reader of NIfTI-1, NIfTI-2 and Analyze files.
+
+`open_nifti` is the entry point, `parse_header` checks the header, and `read_grid` chooses between sform and qform.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,19 @@ from halofeed.prep.formats.volume.volume_header import (
 from halofeed.prep.geometry.scan import Finding, Grid
 from halofeed.prep.sources.files import SourceFiles
 
-LONGEST_HEADER = 540
+MAX_HEADER_BYTES = 540
 Fields = Any
-"""One of nibabel's headers, which are not typed."""
+"""A header class of nibabel, which has no types."""
 Kind = Literal["single", "pair", "analyze"]
 SIZES = (348, 540)
-# (where it stands, what stands there): which header it is, and whether the voxels follow in the same file.
+# (offset, magic bytes): class of the header, and whether the voxels follow in the same file.
 MAGICS: dict[tuple[int, bytes], tuple[Fields, Kind]] = {
     (344, b"n+1\0"): (Nifti1Header, "single"),
     (344, b"ni1\0"): (Nifti1Header, "pair"),
     (4, b"n+2\0\r\n\x1a\n"): (Nifti2Header, "single"),
     (4, b"ni2\0\r\n\x1a\n"): (Nifti2Header, "pair"),
 }
-# NIfTI's code: the type of a stored voxel's parts, and how many they are. Codes that are missing are refused.
+# NIfTI's code: type of the parts of a stored voxel, and their number. Other codes are refused.
 DATA_TYPES = {
     2: ("u1", 1),
     4: ("i2", 1),
@@ -73,12 +76,12 @@ REFUSED_TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class NiftiHeader(StoredVoxels):
-    """What a header says, once it is known that it can be true.
+    """Checked header of a NIfTI or Analyze file.
 
     Args:
-        fields: nibabel's view of the header, in its own byte order.
-        kind: "single": the voxels follow in the same file; "pair", "analyze": they are in an .img file.
-        findings: what is odd about the values.
+        fields: nibabel's header, in the file's byte order.
+        kind: "single" if the voxels follow in the same file; "pair" or "analyze" if they are in an .img file.
+        findings: flaws and other observations about the values.
     """
 
     fields: Fields
@@ -87,17 +90,17 @@ class NiftiHeader(StoredVoxels):
 
 
 def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> NiftiHeader:
-    """Read the header from the first bytes of a file, decompressed.
+    """Parse and check a header.
 
     Args:
-        start: the first `LONGEST_HEADER` bytes, or the whole file where it is shorter.
-        max_voxels: the most values that are allowed.
-        may_be_analyze: an Analyze header is known by its size alone, so that the name must allow it.
+        start: the first `MAX_HEADER_BYTES` decompressed bytes, or the complete file if it is shorter.
+        max_voxels: limit on the number of values.
+        may_be_analyze: whether the file's name allows Analyze, whose header has no magic bytes.
 
     Raises:
-        SourceError: not such a header, cut off, self-contradicting, too large, or of a kind that is not read.
+        SourceError: this is no such header; or it is truncated, contradictory, too large or of an unsupported type.
     """
-    header, kind = _fields(start, may_be_analyze)
+    header, kind = _detect_header(start, may_be_analyze)
     dtype, parts = _data_type(header)
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
@@ -124,8 +127,8 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     )
 
 
-def _fields(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
-    """The header's fields and kind, by its size in either byte order and its magic."""
+def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
+    """Return the header's fields and kind, detected by its size in either byte order and its magic bytes."""
     for order in ("<", ">"):
         size = int.from_bytes(start[:4], "little" if order == "<" else "big")
         if size not in SIZES:
@@ -138,19 +141,16 @@ def _fields(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
         if size == 348 and may_be_analyze and start[344:347] not in (b"n+1", b"ni1"):
             analyze: Any = Spm2AnalyzeHeader
             return analyze(start[:348], endianness=order, check=False), "analyze"
-        raise SourceError("decode", "header has a wrong magic", _magics_of(start, size))
+        place, length = (344, 4) if size == 348 else (4, 8)
+        expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
+        detail = f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
+        raise SourceError("decode", "header has a wrong magic", detail)
     detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
     raise SourceError("decode", "not a NIfTI or Analyze file", detail)
 
 
-def _magics_of(start: bytes, size: int) -> str:
-    place, length = (344, 4) if size == 348 else (4, 8)
-    expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
-    return f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
-
-
 def _lengths(header: Fields) -> list[int]:
-    """The lengths of the axes i, j, k, time, vector ..., as many as the header has."""
+    """Return the lengths of the header's axes: i, j, k, time, vector ..."""
     count = int(header["dim"][0])
     if not 1 <= count <= 7:
         raise damaged_header(f"{count} axes; expected 1 to 7")
@@ -185,11 +185,11 @@ def _offset(header: Fields, kind: Kind) -> int:
 
 
 def _rescale(header: Fields, kind: Kind, parts: int) -> tuple[float, float, tuple[Finding, ...]]:
-    """The slope and intercept that count, and what is odd about them."""
+    """Return the slope, the intercept, and a finding if the header's intercept has no effect."""
     slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
     if parts > 1:
-        return 1.0, 0.0, ()  # the standard leaves colors alone
-    if slope == 0 or math.isnan(slope):  # both mean that there is none
+        return 1.0, 0.0, ()  # the standard does not rescale colors
+    if slope == 0 or math.isnan(slope):  # both mean that there is no rescaling
         ignored = math.isfinite(inter) and inter != 0
         detail = f"slope {slope:g} means no rescaling, so the intercept {inter:g} is not applied"
         return 1.0, 0.0, (Finding.noted("rescale ignored", detail),) * ignored
@@ -201,7 +201,7 @@ def _rescale(header: Fields, kind: Kind, parts: int) -> tuple[float, float, tupl
 
 
 def spm_origin(header: Fields) -> tuple[float, float, float] | None:
-    """The voxel (i, j, k) that SPM's field of an Analyze header puts at the origin; None where it is not set."""
+    """Return the voxel (i, j, k) at the origin from SPM's field of an Analyze header; None if it is not set."""
     if not isinstance(header, Spm99AnalyzeHeader):
         return None
     origin, lengths = header["origin"][:3].astype(float), header["dim"][1:4].astype(float)
@@ -214,14 +214,14 @@ def spm_origin(header: Fields) -> tuple[float, float, float] | None:
 UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
 UNIT_UNKNOWN, UNIT_MM = 0, 2
 DISAGREEMENT = 0.1
-"""The sform and the qform may lie so many times the smallest voxel side apart, at any corner."""
+"""Largest distance between sform and qform at any corner, as a multiple of the smallest voxel side."""
 
 
 def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Finding, ...]]:
-    """The grid [depth, height, width] of a file, and what is odd about how it is given.
+    """Return the grid [depth, height, width] of a file, and the findings about it.
 
     Raises:
-        SourceError: no affine that can be true; or one that the options refuse.
+        SourceError: no affine of the file is possible, or the options refuse it.
     """
     lengths = np.asarray(header.shape[::-1])
     affine, findings = _stated_affine(header.fields, lengths, options)
@@ -232,12 +232,13 @@ def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Fi
 def _stated_affine(
     fields: Fields, lengths: NDArray[Any], options: ScanOptions
 ) -> tuple[Affine, tuple[Finding, ...]]:
+    """Return the affine in millimeters that the options select, and the findings about it."""
     fields, negative = _with_positive_sizes(fields)
     is_nifti = isinstance(fields, Nifti1Header)
     unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
     has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
     if has_sform and has_qform:
-        affine, findings = _of_two(fields, lengths, options, scale)
+        affine, findings = _choose_affine(fields, lengths, options, scale)
         findings = (*negative * (options.sform_qform == "qform"), *findings)
     elif has_sform:
         affine, findings = _sform(fields), ()
@@ -256,7 +257,7 @@ def _in_mm(affine: Affine, scale: float) -> Affine:
 
 
 def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
-    """A copy whose voxel sizes are positive, as the standard has them, and whose qfac is not 0."""
+    """Return a copy with positive voxel sizes, as the standard requires, and with a qfac that is not 0."""
     fields = fields.copy()
     sizes = fields["pixdim"][1:4]
     negative = bool((sizes < 0).any())
@@ -264,12 +265,12 @@ def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
     dropped = Finding.corrected("negative voxel size", detail)
     fields["pixdim"][1:4] = np.abs(sizes)
     if fields["pixdim"][0] == 0:
-        fields["pixdim"][0] = 1  # as the standard reads it
+        fields["pixdim"][0] = 1  # the standard interprets 0 as 1
     return fields, (dropped,) * negative
 
 
 def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
-    """What the unit of length changes, and its millimeters."""
+    """Return the finding about the unit of length, if any, and its size in millimeters."""
     code &= 7
     if code in UNITS_MM:
         name, scale = UNITS_MM[code]
@@ -294,20 +295,20 @@ def _qform(fields: Fields) -> Affine:
         raise SourceError("decode", "qform is no rotation", detail) from error
 
 
-def _of_two(
+def _choose_affine(
     fields: Fields, lengths: NDArray[Any], options: ScanOptions, scale: float
 ) -> tuple[Affine, tuple[Finding, ...]]:
-    """The affine that counts of the two, and whether the other agrees.
+    """Choose between the sform and the qform; return a finding if they disagree.
 
     Raises:
-        SourceError: neither can be true; or they disagree, and that is to be refused.
+        SourceError: neither is possible; or they disagree, and the options refuse that.
     """
     used, other_name = ("qform", "sform") if options.sform_qform == "qform" else ("sform", "qform")
     affine, fault = _checked(used, fields, scale)
     other, other_fault = _checked(other_name, fields, scale)
     if affine is None:
         if other is None:
-            raise fault or AssertionError("an affine is there or has a fault")
+            raise fault or AssertionError("an affine exists or has a fault")
         affine, other, fault, other_fault = other, affine, other_fault, fault
         used, other_name = other_name, used
     if other is None:
@@ -315,7 +316,7 @@ def _of_two(
         cure = f"--sform-qform {used} takes the {used}"
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            distance = _farthest(affine, other, lengths)
+            distance = _max_corner_distance(affine, other, lengths)
             allowed = DISAGREEMENT * float(np.linalg.norm(affine[:3, :3], axis=0).min())
         if distance <= allowed:
             return affine, ()
@@ -327,7 +328,7 @@ def _of_two(
 
 
 def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, SourceError | None]:
-    """An affine of a header, or why it can be that of no volume; `scale`: millimeters of its unit."""
+    """Return an affine of a header, or the error that makes it impossible; `scale` is its unit in millimeters."""
     try:
         affine = _sform(fields) if name == "sform" else _qform(fields)
         check_affine(_in_mm(affine, scale))
@@ -336,8 +337,8 @@ def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, So
     return affine, None
 
 
-def _farthest(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
-    """The largest distance between where two affines put a corner of the volume."""
+def _max_corner_distance(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
+    """Return the largest distance between the positions of a corner of the volume under two affines."""
     corners = np.array([(*corner, 1) for corner in itertools.product(*((0, side - 1) for side in lengths))])
     return float(np.linalg.norm((corners @ (one - other).T)[:, :3], axis=1).max())
 
@@ -345,7 +346,7 @@ def _farthest(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
 def _unoriented(
     fields: Fields, lengths: NDArray[Any], options: ScanOptions
 ) -> tuple[Affine, tuple[Finding, ...]]:
-    """The volume's middle (or SPM's origin) at 0, the first axis running to the left, or to the right by choice."""
+    """Return the affine of a file without orientation: the center of the volume, or SPM's origin, is at 0."""
     if options.unoriented == "refuse":
         raise orientation_error("sform and qform code are 0")
     to_left = options.unoriented == "radiological"
@@ -358,17 +359,17 @@ def _unoriented(
 
 
 def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
-    """A file by its header; whether it is compressed, and of which kind it is, its content says, not its name.
+    """Open a NIfTI or Analyze file by its header. The content, not the name, shows its kind and its compression.
 
     Axis i becomes width, j height, k depth; time, vector components and colors become channels.
     """
     stem, extension, suffix = split_name(path)
     if extension.lower() == ".img":
-        header_path, header_data = _partner(files, path, stem, ".hdr", extension, suffix)
+        header_path, header_data = _partner(files, stem, ".hdr", extension, suffix)
     else:
         header_path, header_data = path, files.read(path)
     header = parse_header(
-        read_start(header_data, LONGEST_HEADER),
+        read_start(header_data, MAX_HEADER_BYTES),
         options.max_voxels,
         may_be_analyze=extension.lower() in (".hdr", ".img"),
     )
@@ -378,8 +379,8 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         if extension.lower() == ".img":
             image_path, data = path, files.read(path)
         else:
-            image_path, data = _partner(files, path, stem, ".img", extension, suffix)
-    # A header that has extensions says so in the byte behind it.
+            image_path, data = _partner(files, stem, ".img", extension, suffix)
+    # Names are in extensions between the header and the voxels.
     has_names = header.kind == "single" and header.offset > header.fields.sizeof_hdr + 4
     start = read_start(data, header.offset) if has_names and header.offset <= MOST_EXTENSION_BYTES else b""
     return VolumeFile(
@@ -393,7 +394,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
 
 
 def split_name(path: str) -> tuple[str, str, str]:
-    """A path without its extension, the extension, and ".gz" or nothing.
+    """Split a path into the path without extension, the extension, and ".gz" or "".
 
     >>> split_name("a/b.v2.nii.gz")
     ('a/b.v2', '.nii', '.gz')
@@ -405,10 +406,22 @@ def split_name(path: str) -> tuple[str, str, str]:
     return (folder + slash + stem, dot + extension, suffix) if dot else (rest, "", suffix)
 
 
-def _partner(
-    files: SourceFiles, path: str, stem: str, wanted: str, extension: str, suffix: str
-) -> tuple[str, bytes]:
-    """The other file of a pair: its path and bytes; in capitals and compressed as the first, or not compressed so."""
+def _partner(files: SourceFiles, stem: str, wanted: str, extension: str, suffix: str) -> tuple[str, bytes]:
+    """Read the other file of a pair; return its path and bytes.
+
+    Its extension is upper case if that of the first file is. A compressed first file gives preference to a compressed
+    partner, but the partner may also be the opposite.
+
+    Args:
+        files: the source that holds the files.
+        stem: path of the first file without extension.
+        wanted: extension of the other file in lower case.
+        extension: extension of the first file.
+        suffix: ".gz" if the first file is compressed, else "".
+
+    Raises:
+        SourceError: there is no such file.
+    """
     wanted = wanted.upper() if extension.isupper() else wanted
     candidates = [stem + wanted + end for end in (suffix, "" if suffix else ".gz")]
     failure: SourceError | None = None

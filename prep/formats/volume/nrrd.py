@@ -1,7 +1,7 @@
-"""How an NRRD file becomes a scan or a mask.
+"""Reader of NRRD files (.nrrd, .nhdr).
 
-Source: the definition of the format, https://teem.sourceforge.net/nrrd/format.html; where it leaves something open,
-what ITK's reader does.
+Source: the definition of the format, https://teem.sourceforge.net/nrrd/format.html. Where it is ambiguous, this reader
+does what ITK does.
 """
 
 from __future__ import annotations
@@ -86,7 +86,13 @@ COLORS = {"rgb-color": "red, green and blue", "rgba-color": "red, green, blue an
 
 @dataclass(frozen=True, kw_only=True)
 class _Axes:
-    """Which of the axes, the fastest first, are those of space, and which one is that of channels, if any is."""
+    """Roles of the axes.
+
+    Args:
+        sizes: lengths of all axes, the fastest first.
+        space: indices of the three axes of space.
+        channel: index of the axis of channels, or None.
+    """
 
     sizes: list[int]
     space: list[int]
@@ -98,20 +104,22 @@ class _Axes:
 
 
 def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
-    """.nrrd, or .nhdr with the file of voxels that it names.
+    """Open a .nrrd file, or a .nhdr file with the file of voxels that it names.
 
-    The first axis of space becomes width, the second height, the third depth; an axis of time, vectors or colors
+    The first axis of space becomes width, the second height, the third depth. An axis of time, vectors or colors
     becomes channels.
     """
     data = header = files.read(path)
-    fields, end = _fields(data)
-    axes, colors = _axes(fields)
+    fields, end = _parse_fields(data)
+    axes, colors = _parse_axes(fields)
     check_voxel_count(axes.sizes, 1, options.max_voxels)
     dtype, encoding = _dtype(fields), fields.get("encoding", "").lower()
     affine, findings = _affine(fields, axes, options)
     grid, sheared = grid_of((axes.lengths[2], axes.lengths[1], axes.lengths[0]), affine)
     used, data, start = find_voxel_file(files, path, data, end, fields.first("datafile"), NAMES["nrrd"])
-    start, offset = _skipped(fields, data, start, encoding, math.prod(axes.sizes) * dtype.itemsize)
+    start, offset = _skip_lines_and_bytes(
+        fields, data, start, encoding, math.prod(axes.sizes) * dtype.itemsize
+    )
     unpack = UNPACKERS[encoding]
     stored = StoredVoxels(
         shape=grid.shape,
@@ -123,7 +131,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
     return VolumeFile(
         stored=stored,
         grid=grid,
-        findings=(*findings, *sheared, *colors, *_unused(fields)),
+        findings=(*findings, *sheared, *colors, *_unused_range(fields)),
         content=Content(
             data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is text_stream else unpack
         ),
@@ -132,8 +140,8 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
     )
 
 
-def _fields(data: bytes) -> tuple[Fields, int]:
-    """The fields of a header, and where the bytes after it begin."""
+def _parse_fields(data: bytes) -> tuple[Fields, int]:
+    """Return the fields of a header, and the offset of the first byte after it."""
     lines = lines_of(data)
     magic, _ = next(lines, ("", 0))
     if not magic.startswith("NRRD"):
@@ -149,7 +157,7 @@ def _fields(data: bytes) -> tuple[Fields, int]:
             continue
         name, colon, written = line.partition(":")
         if not colon:
-            raise damaged_header(f"line {number} has no colon")  # what it says may name a patient
+            raise damaged_header(f"line {number} has no colon")  # without the text, which may name a patient
         fields.add(re.sub(r"\s", "", name).lower(), written.strip())
         if fields.get("datafile", "").startswith("LIST"):
             return fields, end
@@ -158,7 +166,12 @@ def _fields(data: bytes) -> tuple[Fields, int]:
     return fields, len(data)
 
 
-def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
+def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
+    """Return the roles of the axes, and a finding if colors become channels.
+
+    Raises:
+        SourceError: there are not three axes of space, or there is more than one other axis or one between them.
+    """
     count = parse_integer("dimension", fields.needed("dimension"), 1, MOST_AXES)
     sizes = parse_integers("sizes", fields.needed("sizes"), count, 1, 2**62)
     kinds = fields.get("kinds", "").lower().split() or ["???"] * count
@@ -187,7 +200,7 @@ def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
 
 
 def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]:
-    """The axes of space: those with a direction in it, else those that kinds and spacings call so."""
+    """Return the axes of space: those with a direction, else those that `kinds` and `spacings` mark."""
     if "spacedirections" in fields:
         directions = _directions(fields, len(sizes))
         return [axis for axis, vector in enumerate(directions) if vector is not None and any(vector[:3])]
@@ -206,7 +219,7 @@ def _spacings(fields: Fields, count: int) -> list[float]:
 
 
 def _space(fields: Fields) -> tuple[str, int]:
-    """The space's name, without "-time", and how many numbers a vector in it has."""
+    """Return the name of the space without "-time", and the number of components of a vector in it."""
     name = fields.get("space", "").lower()
     if not name:
         return "", parse_integer("space dimension", fields.get("spacedimension", "3"), 1, MOST_AXES)
@@ -224,7 +237,7 @@ def _vector(name: str, written: str, count: int) -> list[float]:
 
 
 def _directions(fields: Fields, count: int) -> list[list[float] | None]:
-    """The direction of each axis; None of those that are none of space."""
+    """Return the direction of each axis; None for the axes without one."""
     written, (_, dimension) = fields["spacedirections"], _space(fields)
     if dimension not in (3, 4):
         raise SourceError("decode", "not three axes of space", f"space dimension {dimension}")
@@ -240,11 +253,11 @@ def _directions(fields: Fields, count: int) -> list[list[float] | None]:
 
 @np.errstate(all="ignore")
 def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
-    """Voxel (i, j, k) to millimeters (right, anterior, superior), and what is odd about how it is given."""
+    """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     count = len(axes.sizes)
     if "spacedirections" not in fields:
         scale, unit = unit_scale(_quoted(fields, "units", count, axes.space))
-        affine = LPS_TO_RAS @ _of_spacings(fields, axes)
+        affine = LPS_TO_RAS @ _affine_from_spacings(fields, axes)
         affine, findings = orient_as_itk(affine, "no space directions", options)
         affine[:3] *= scale
         return affine, (*findings, *unit)
@@ -268,8 +281,8 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, 
     return affine, (*noted, *findings)
 
 
-def _of_spacings(fields: Fields, axes: _Axes) -> Affine:
-    """The affine of axes that have no directions, with the first voxel where axis mins put it."""
+def _affine_from_spacings(fields: Fields, axes: _Axes) -> Affine:
+    """Return the affine of axes without directions; `axis mins` states the position of the first voxel."""
     count = len(axes.sizes)
     spacings = _spacings(fields, count)
     sides = [spacings[axis] if spacings else math.nan for axis in axes.space]
@@ -290,7 +303,7 @@ def _of_spacings(fields: Fields, axes: _Axes) -> Affine:
 
 
 def _quoted(fields: Fields, name: str, count: int, chosen: list[int]) -> list[str]:
-    """The chosen ones of a list of quoted texts; none where there is no such list."""
+    """Return the chosen items of a list of quoted texts; [] if the field is absent."""
     written = fields.get(name.replace(" ", ""))
     if written is None:
         return []
@@ -317,8 +330,10 @@ def _dtype(fields: Fields) -> np.dtype[Any]:
     return np.dtype(f"{'<' if endian == 'little' else '>'}{name}")
 
 
-def _skipped(fields: Fields, data: bytes, start: int, encoding: str, voxel_bytes: int) -> tuple[int, int]:
-    """Where the packed voxels begin in their file, and where the first value stands in what they unpack to."""
+def _skip_lines_and_bytes(
+    fields: Fields, data: bytes, start: int, encoding: str, voxel_bytes: int
+) -> tuple[int, int]:
+    """Return the offset of the packed voxels in their file, and of the first value in the unpacked bytes."""
     line_skip = parse_integer("line skip", fields.get("lineskip", "0"), 0, 2**62)
     for _ in range(min(line_skip, len(data) + 1)):
         start = data.find(b"\n", start) + 1
@@ -335,7 +350,7 @@ def _skipped(fields: Fields, data: bytes, start: int, encoding: str, voxel_bytes
     return start, skip
 
 
-def _unused(fields: Fields) -> tuple[Finding, ...]:
+def _unused_range(fields: Fields) -> tuple[Finding, ...]:
     if not {"oldmin", "oldmax"} & fields.keys():
         return ()
     detail = "the range of values before they were quantized; voxels are taken as stored"

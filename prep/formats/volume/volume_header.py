@@ -1,9 +1,7 @@
-"""What a header says of the voxels of a file, and the bytes that hold them.
+"""Checked values of a volume's header: storage of the voxels, their bytes, and the affine.
 
-Which affines can be those of a volume, and what is said of files that give none?
-
-Everything here is in the file's order, voxel (i, j, k) to millimeters to right, anterior and superior, until a grid
-is made.
+Affines here map a voxel (i, j, k) in the file's order to millimeters to the right, anterior and superior. `grid_of`
+turns them into a grid [depth, height, width].
 """
 
 from __future__ import annotations
@@ -21,18 +19,26 @@ from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import MAGIC, ByteStream, GzipStream, PlainStream
 from halofeed.prep.geometry.scan import Finding, Grid, Shape
 
+Affine = NDArray[np.float64]
+SHEAR_DEGREES = 0.1
+MIN_SIDE_MM, MAX_SIDE_MM = 1e-6, 1e6
+"""Limits on the side of a voxel. `MAX_SIDE_MM` also limits the distance of the volume from the origin."""
+MIN_VOLUME_RATIO = 1e-4
+"""Smallest ratio between the volume of a voxel and that of a box with the same sides; below it, axes are coplanar."""
+LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredVoxels:
-    """How the voxels of a file are stored.
+    """Storage format of the voxels of a file.
 
     Args:
-        shape: (depth, height, width): the lengths of the axes k, j, i.
-        channels: the length of the axis of time, of vectors or of colors.
-        interleaved: the channels of a voxel lie side by side; otherwise one volume after the other.
-        dtype: of one stored value, in the file's byte order.
-        offset: where the first value stands in the content, in bytes.
-        slope, inter: a value is `stored * slope + inter`.
+        shape: (depth, height, width), the lengths of the axes k, j, i.
+        channels: length of the axis of time, of vectors or of colors.
+        interleaved: whether the channels of a voxel are adjacent; otherwise the file stores one volume per channel.
+        dtype: dtype of a stored value, in the file's byte order.
+        offset: offset of the first value in the content, in bytes.
+        slope, inter: rescaling: value = `stored * slope + inter`.
     """
 
     shape: Shape
@@ -45,64 +51,69 @@ class StoredVoxels:
 
     @property
     def rescales(self) -> bool:
-        """Whether any value is another than the stored one."""
+        """Whether values differ from the stored ones."""
         return (self.slope, self.inter) != (1.0, 0.0)
 
     @property
     def value_count(self) -> int:
-        """Voxels times channels."""
+        """Number of voxels times channels."""
         return math.prod(self.shape) * self.channels
 
     @property
     def voxel_bytes(self) -> int:
-        """The bytes of all values."""
+        """Size of all values in bytes."""
         return self.value_count * self.dtype.itemsize
 
     @property
     def slice_bytes(self) -> int:
-        """The bytes of one slice of one channel: the least that is a sign of a wrong header if it is left over."""
+        """Size of one slice; so many bytes left over show that the header is wrong."""
         parts = self.channels if self.interleaved else 1
         return self.shape[1] * self.shape[2] * parts * self.dtype.itemsize
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """The bytes of a file, of which those from `start` on are voxels once they are unpacked."""
+    """Bytes of a file; those from `start` on unpack to voxels."""
 
     data: bytes
     start: int = 0
     unpack: Callable[[bytes, int], ByteStream] = PlainStream
 
     def open(self) -> ByteStream:
-        """The unpacked bytes from the first on."""
+        """Return a stream of the unpacked bytes."""
         return self.unpack(self.data, self.start)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the bytes are stored as they are."""
+        """Whether the bytes are not compressed."""
         return self.unpack is PlainStream
 
     @property
     def packed_bytes(self) -> int:
-        """How many bytes hold the voxels."""
+        """Number of bytes that hold the voxels."""
         return len(self.data) - self.start
 
 
 def content_of(data: bytes) -> Content:
-    """The content of a file, compressed if it begins as gzip does."""
+    """Return the content of a file, which is gzip if it begins with the magic bytes of gzip."""
     return Content(data=data, unpack=GzipStream if data.startswith(MAGIC) else PlainStream)
 
 
 def damaged_header(detail: str) -> SourceError:
-    """The error of a header that contradicts itself or the standard."""
+    """Return the error for a header that contradicts itself or the standard."""
     return SourceError("decode", "header is damaged", detail)
 
 
 def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> None:
     """Refuse a header that claims too many values.
 
+    Args:
+        lengths: lengths of the axes.
+        parts: values per voxel.
+        max_voxels: limit on the number of values.
+
     Raises:
-        SourceError: voxels of so many parts are more values than are allowed.
+        SourceError: there are more values than the limit.
     """
     count = math.prod(lengths) * parts
     if count > max_voxels:
@@ -111,20 +122,11 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
         raise SourceError("decode", "more voxels than allowed", detail)
 
 
-Affine = NDArray[np.float64]
-SHEAR_DEGREES = 0.1
-SMALLEST_MM, LARGEST_MM = 1e-6, 1e6
-"""Of a voxel's side; the farthest that a volume may lie from the origin is `LARGEST_MM` too."""
-FLATTEST = 1e-4
-"""The volume of a voxel, divided by that of a brick with the same sides; less is a plane."""
-LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
-
-
 def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
-    """The grid [depth, height, width] of a volume, and what is odd about it.
+    """Return the grid [depth, height, width] of a volume, and a finding if its axes are sheared.
 
     Raises:
-        SourceError: no volume can have this affine.
+        SourceError: the affine is impossible.
     """
     check_affine(affine)
     shear = _shear_degrees(affine)
@@ -134,32 +136,36 @@ def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
 
 
 def converted_unit_finding(name: str) -> Finding:
-    """Lengths are turned into millimeters."""
+    """Return the finding that lengths were converted into millimeters."""
     return Finding.corrected("unit of length is not mm", f"lengths in {name} are turned into millimeters")
 
 
 def orientation_error(cause: str) -> SourceError:
-    """The error of a file that does not say how it lies in the patient, where that is to be refused."""
+    """Return the error for a file without orientation in the patient, if the options refuse it."""
     cure = "--unoriented radiological or neurological says whether its first axis runs to the left or right"
     return SourceError("decode", "file does not say how it lies in the patient", f"{cause}; {cure}")
 
 
 def orientation_finding(detail: str) -> Finding:
-    """A file does not say how it lies in the patient."""
+    """Return the finding that a file has no orientation in the patient."""
     return Finding.noted("no orientation given", detail)
 
 
 def orient_as_itk(affine: Affine, cause: str, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
-    """The affine of a file whose numbers say how it lies in a space that nothing ties to the patient.
+    """Orient a file whose space has no stated relation to the patient, as ITK does or as the options require.
 
-    ITK, and with it SimpleITK and 3D Slicer, takes that space's axes to run to the left, to posterior and to superior.
+    ITK, SimpleITK and 3D Slicer assume that the axes of such a space run to the left, posterior and superior.
 
     Args:
-        affine: to right, anterior, superior, if ITK is right.
-        cause: what the file lacks.
+        affine: affine to millimeters to the right, anterior and superior, under the assumption of ITK.
+        cause: what the file lacks, for messages.
+        options: options with the choice `unoriented`.
+
+    Returns:
+        The affine and the finding.
 
     Raises:
-        SourceError: this is to be refused.
+        SourceError: the options refuse such files.
     """
     if options.unoriented == "refuse":
         raise orientation_error(cause)
@@ -171,32 +177,32 @@ def orient_as_itk(affine: Affine, cause: str, options: ScanOptions) -> tuple[Aff
 
 
 def check_affine(affine: Affine) -> None:
-    """Refuse an affine, in millimeters, that no volume can have.
+    """Refuse an impossible affine.
 
     Raises:
-        SourceError: it is not finite, singular, or of impossible sizes.
+        SourceError: the affine, in millimeters, is not finite, is singular, or has impossible voxel sizes.
     """
     if not np.isfinite(affine).all():
-        raise SourceError("decode", "affine is not finite", _figures(affine))
-    with np.errstate(over="ignore"):  # a side beyond all bounds is refused below
+        raise SourceError("decode", "affine is not finite", _format_affine(affine))
+    with np.errstate(over="ignore"):  # an infinite side is refused below
         sides = np.linalg.norm(affine[:3, :3], axis=0)
     if not sides.all():
-        raise SourceError("decode", "voxel size is zero", _figures(affine))
-    if sides.min() < SMALLEST_MM or sides.max() > LARGEST_MM:
+        raise SourceError("decode", "voxel size is zero", _format_affine(affine))
+    if sides.min() < MIN_SIDE_MM or sides.max() > MAX_SIDE_MM:
         detail = f"sides of {' x '.join(f'{side:.3g}' for side in sides)} mm"
         raise SourceError("decode", "voxel size is impossible", detail)
-    if abs(np.linalg.det(affine[:3, :3] / sides)) < FLATTEST:
-        raise SourceError("decode", "affine is singular", _figures(affine))
-    if np.abs(affine[:3, 3]).max() > LARGEST_MM:
+    if abs(np.linalg.det(affine[:3, :3] / sides)) < MIN_VOLUME_RATIO:
+        raise SourceError("decode", "affine is singular", _format_affine(affine))
+    if np.abs(affine[:3, 3]).max() > MAX_SIDE_MM:
         raise damaged_header(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
 
 
-def _figures(affine: Affine) -> str:
+def _format_affine(affine: Affine) -> str:
     return "; ".join(" ".join(f"{value:.6g}" for value in row) for row in affine[:3])
 
 
 def _shear_degrees(affine: Affine) -> float:
-    """How far two of the axes are from a right angle, at most."""
+    """Return the largest deviation of two axes from a right angle."""
     axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
     cosines = np.abs(axes.T @ axes)[np.triu_indices(3, 1)]
     return float(np.degrees(np.arcsin(np.clip(cosines.max(), 0, 1))))
