@@ -1,7 +1,8 @@
 """Table of the volume formats, and the functions that open a path as a scan or as a mask.
 
-A new format needs a file in volume/, a line in `FORMATS` and a line in `halofeed.prep.sources.file_names`. The readers,
-and with them nibabel and pydicom, are imported when the first file of their format is opened.
+A new format needs a file in volume/, and a line in each of `FORMATS`, `_open_file` and
+`halofeed.prep.sources.file_names`. The readers, and with them nibabel and pydicom, are imported when the first file of
+their format is opened.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from halofeed.prep.sources.files import SourceFiles
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import ListingRecords
-    from halofeed.prep.formats.volume.volume_file import VolumeReader
+    from halofeed.prep.formats.volume.volume_file import VolumeFile
 
 __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
@@ -45,40 +46,29 @@ class VolumeFormat:
     open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
 
 
-def _file_format(
-    name: str, load: Callable[[], VolumeReader], begins: Callable[[bytes], bool]
-) -> VolumeFormat:
-    """Return a format with one volume per file. `load` imports its reader."""
+def _file_format(name: str, begins: Callable[[bytes], bool]) -> VolumeFormat:
+    """Return the entry of a format with one volume per file."""
     return VolumeFormat(
         extensions=NAMES[name].extensions,
         begins=begins,
-        open_scan=lambda files, path, members, options, volume: load()(files, path, options).scan(options),
-        open_mask=lambda files, path, image_grid, options: load()(files, path, options).mask(options),
+        open_scan=lambda files, path, members, options, volume: _open_file(name, files, path, options).scan(
+            options
+        ),
+        open_mask=lambda files, path, grid, options: _open_file(name, files, path, options).mask(options),
     )
 
 
-def _nifti() -> VolumeReader:
-    from halofeed.prep.formats.volume.nifti import open_nifti
-
-    return open_nifti
-
-
-def _nrrd() -> VolumeReader:
-    from halofeed.prep.formats.volume.nrrd import open_nrrd
-
-    return open_nrrd
-
-
-def _metaimage() -> VolumeReader:
-    from halofeed.prep.formats.volume.metaimage import open_metaimage
-
-    return open_metaimage
-
-
-def _mgh() -> VolumeReader:
-    from halofeed.prep.formats.volume.mgh import open_mgh
-
-    return open_mgh
+def _open_file(name: str, files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
+    """Import the reader of a format and open a file with it."""
+    if name == "nifti":
+        from halofeed.prep.formats.volume.nifti import open_nifti as open_file
+    elif name == "nrrd":
+        from halofeed.prep.formats.volume.nrrd import open_nrrd as open_file
+    elif name == "metaimage":
+        from halofeed.prep.formats.volume.metaimage import open_metaimage as open_file
+    else:
+        from halofeed.prep.formats.volume.mgh import open_mgh as open_file
+    return open_file(files, path, options)
 
 
 def _dicom_scan(
@@ -104,16 +94,12 @@ def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOp
 
 
 FORMATS: dict[str, VolumeFormat] = {
-    "nifti": _file_format(
-        "nifti", _nifti, lambda start: start[344:348] == b"n+1\0" or start[4:8] == b"n+2\0"
-    ),
-    "nrrd": _file_format("nrrd", _nrrd, lambda start: start.startswith(b"NRRD000")),
+    "nifti": _file_format("nifti", lambda start: start[344:348] == b"n+1\0" or start[4:8] == b"n+2\0"),
+    "nrrd": _file_format("nrrd", lambda start: start.startswith(b"NRRD000")),
     "metaimage": _file_format(
-        "metaimage", _metaimage, lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
+        "metaimage", lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
     ),
-    "mgh": _file_format(
-        "mgh", _mgh, lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"
-    ),
+    "mgh": _file_format("mgh", lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"),
     "dicom": VolumeFormat(
         extensions=DICOM_EXTENSIONS,
         begins=lambda start: start[128:132] == b"DICM",

@@ -151,12 +151,12 @@ class Apart:
 
     @property
     def is_mask(self) -> bool:
-        """Whether the file holds labels."""
+        """True if the file holds labels."""
         return self.kind in MASK_KINDS
 
     @property
     def may_be_slice(self) -> bool:
-        """Whether the file may be an unreadable slice of a scan in the same folder."""
+        """True if the file may be an unreadable slice of a scan in the same folder."""
         has_dicom_name = self.path.lower().endswith(DICOM_EXTENSIONS)
         return self.kind == "damaged" or (self.kind == "not DICOM" and has_dicom_name)
 

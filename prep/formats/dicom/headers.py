@@ -146,7 +146,7 @@ OFFSET_TABLE, OFFSET_TABLE_LENGTHS = _tags("OV", 0x7FE00001, 0x7FE00002)
 
 
 class HeaderContinuesError(Exception):
-    """The header is longer than the given bytes."""
+    """Exception for a header that is longer than the given bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class PixelLocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The elements of `HEADER_VRS` that a file has.
+    """Header of a file: its elements that `HEADER_VRS` lists.
 
     Args:
         elements: the elements of the file meta information and of the data set.

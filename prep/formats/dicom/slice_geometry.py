@@ -58,7 +58,7 @@ class SlicePlan:
 
     @property
     def interpolates(self) -> bool:
-        """Whether any slice of the volume is interpolated."""
+        """True if any slice of the volume is interpolated."""
         return any(self.weight)
 
 

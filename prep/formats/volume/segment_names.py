@@ -48,7 +48,7 @@ class Segment:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the name only repeats the value, such as `Segment_1` for the value 1.
+        """True if the name only repeats the value, such as `Segment_1` for the value 1.
 
         >>> Segment(name="Segment_1", value=1).is_generated, Segment(name="Segment_1", value=2).is_generated
         (True, False)

@@ -1,11 +1,13 @@
 """Volume file with a checked header, and its conversion into a scan or a mask.
 
-The readers of NIfTI, NRRD, MetaImage and MGH return a `VolumeFile`.
+The readers of NIfTI, NRRD, MetaImage and MGH return a `VolumeFile`. They raise SourceError of stage `read` if a file is
+missing. They raise SourceError of stage `decode` if the file has another format or an unsupported type, or is damaged,
+truncated or too large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,6 @@ from halofeed.prep.formats.volume.voxel_values import (
     value_bytes,
 )
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap, Scan
-from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.memory import with_margin
 
 
@@ -166,14 +167,6 @@ class VolumeFile:
             detail = f"{twice!r} is values {listed}; rename one of them in the file"
             raise SourceError("annotation", "label gives one name to several values", detail)
         return kept
-
-
-VolumeReader = Callable[[SourceFiles, str, ScanOptions], VolumeFile]
-"""Function that opens a file of one format from the source, its path and the options.
-
-It raises SourceError of stage `read` if a file is missing. It raises SourceError of stage `decode` if the file has
-another format or an unsupported type, or is damaged, truncated or too large.
-"""
 
 
 def _arrange(stored: StoredVoxels, values: NDArray[Any]) -> NDArray[Any]:

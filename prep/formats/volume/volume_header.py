@@ -51,7 +51,7 @@ class StoredVoxels:
 
     @property
     def rescales(self) -> bool:
-        """Whether values differ from the stored ones."""
+        """True if values differ from the stored ones."""
         return (self.slope, self.inter) != (1.0, 0.0)
 
     @property
@@ -85,7 +85,7 @@ class Content:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the bytes are not compressed."""
+        """True if the bytes are not compressed."""
         return self.unpack is PlainStream
 
     @property
