@@ -216,11 +216,11 @@ def _format_of(files: SourceFiles, path: str) -> str:
         return name
     for extension, kind in RECOGNIZED.items():
         if path.lower().endswith(extension):
-            detail = f"{kind}; read are {', '.join(VOLUME_EXTENSIONS)}; {_ADVICE[extension]}"
+            detail = f"{kind}; supported: {', '.join(VOLUME_EXTENSIONS)}; {_ADVICE[extension]}"
             raise SourceError("read", "not a volume format that is read", detail)
     start = files.head(path, HEAD_BYTES)
     name = _format_by_content(start)
     if name is None:
-        detail = f"begins with {start[:8].hex(' ') or 'nothing'}; read are {', '.join(VOLUME_EXTENSIONS)}"
+        detail = f"begins with {start[:8].hex(' ') or 'nothing'}; supported: {', '.join(VOLUME_EXTENSIONS)}"
         raise SourceError("read", "not a volume format that is read", detail)
     return name

@@ -149,9 +149,9 @@ def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> Parse
         with silence_pydicom():
             dataset = pydicom.dcmread(stream)
     except InvalidDicomError as error:
-        raise SourceError("read", "file is not DICOM", "it does not start as DICOM files do") from error
+        raise SourceError("read", "file is not DICOM", "its first bytes are not those of DICOM") from error
     except (*PARSE_FAILURES, Warning):
-        raise damaged_file("its elements cannot be distinguished") from None
+        raise damaged_file("its elements cannot be parsed") from None
     if stream.missing:
         raise SourceError("read", "file is truncated", f"{stream.missing} bytes are missing")
     return ParsedFile(dataset=dataset, file_bytes=len(data), items=count, parsed_bytes=parsed_bytes)
@@ -169,7 +169,7 @@ def raw_value(dataset: Dataset, tag: int) -> bytes:
     if value is None or value == "":
         return b""
     if not isinstance(value, bytes):
-        raise damaged_file(f"element {format_tag(tag)} is of another kind than expected")
+        raise damaged_file(f"element {format_tag(tag)} has an unexpected type")
     return value
 
 
@@ -244,7 +244,7 @@ def decimal_integer(dataset: Dataset, tag: int, default: int | None = None) -> i
     try:
         number = int(value)
     except ValueError:
-        raise damaged_file(f"element {format_tag(tag)} holds no whole number") from None
+        raise damaged_file(f"element {format_tag(tag)} is not an integer") from None
     if abs(number) >= 2**31:
         raise damaged_file(f"element {format_tag(tag)} is out of range")
     return number

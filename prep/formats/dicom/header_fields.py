@@ -67,83 +67,6 @@ PASSES = frozenset((IMAGE_TYPE, ACQUISITION_NUMBER, TRIGGER_TIME, ACQUISITION_TI
 
 TIME_OF_DAY = re.compile(r"(\d{2})(\d{2})?(\d{2})?(\.\d{1,6})?")
 
-
-def volume_attributes(groups: Sequence[Elements]) -> VolumeAttributes:
-    """Return the attributes of a frame. `groups` describe it together; the first group with a value counts."""
-
-    def find(tags: Sequence[int]) -> tuple[Elements, int] | None:
-        return next(((group, tag) for tag in tags for group in groups if _has_value(group, tag)), None)
-
-    attributes: dict[str, VolumeAttribute] = {}
-    for name, tags in NUMBERS.items():
-        if element := find(tags):
-            values = _numbers(*element)
-            if values is not None:
-                attributes[name] = values if len(values) > 1 else values[0]
-    for name, tags in TEXTS.items():
-        if element := find(tags):
-            attributes[name] = _sort_key(headers.text(*element))
-    if element := find((headers.DIMENSION_INDEX,)):
-        for number, value in enumerate(_numbers(*element) or (), start=1):
-            attributes[f"dimension {number}"] = value
-    moments = {
-        ACQUISITION_TIME: (headers.ACQUISITION_DATE, headers.ACQUISITION_TIME),
-        CONTENT_TIME: (headers.CONTENT_DATE, headers.CONTENT_TIME),
-    }
-    for name, (day, time) in moments.items():
-        if element := find((time,)):
-            date_element = find((day,))
-            seconds = _seconds(headers.text(*element), headers.text(*date_element) if date_element else "")
-            if seconds is not None:
-                attributes[name] = seconds
-    if element := find((headers.FRAME_MOMENT, headers.FRAME_REFERENCE_MOMENT, headers.ACQUISITION_MOMENT)):
-        text = headers.text(*element)
-        seconds = _seconds(re.split(r"[+-]", text[8:])[0], text[:8])
-        if seconds is not None:
-            attributes[ACQUISITION_TIME] = seconds
-    return attributes
-
-
-def _sort_key(text: str) -> str:
-    """Return a text that sorts by its words and by the values of its numbers.
-
-    >>> sorted(["Stack 10", "stack 2"], key=_sort_key)
-    ['stack 2', 'Stack 10']
-    """
-    return re.sub(r"\d+", lambda number: number[0].zfill(16), text.upper())
-
-
-def _has_value(elements: Elements, tag: int) -> bool:
-    element = elements.get(tag)
-    return isinstance(element, Element) and bool(element.data.strip(b" \0") or element.vr in headers.NUMBERS)
-
-
-def _numbers(elements: Elements, tag: int) -> tuple[float, ...] | None:
-    """Return numbers that only distinguish images; None if the values are not numbers."""
-    try:
-        return headers.numbers(elements, tag, None)
-    except SourceError:
-        return None
-
-
-def _seconds(time: str, day: str) -> float | None:
-    """Return a DICOM time and date in seconds; None if `time` is not a time of day.
-
-    >>> _seconds("101530.5", ""), _seconds("1015", "00010102"), _seconds("noon", "")
-    (36930.5, 123300.0, None)
-    """
-    parts = TIME_OF_DAY.fullmatch(time.strip())
-    if parts is None:
-        return None
-    hours, minutes, seconds, fraction = parts.groups()
-    total = 3600 * int(hours) + 60 * int(minutes or 0) + int(seconds or 0) + float(fraction or 0)
-    try:
-        days = date(int(day[:4]), int(day[4:6]), int(day[6:8])).toordinal() - 1
-    except ValueError:
-        days = 0
-    return total + 86400 * days
-
-
 MODALITIES = frozenset(
     (
         *("BI", "CR", "CT", "DX", "ES", "IVUS", "MG", "MR", "NM", "OCT", "OP", "OT", "PT", "PX", "RF"),
@@ -191,6 +114,8 @@ IDENTITY = (
 _IDENTITY_BYTES, _UID_BYTES = 4, 8
 _SEPARATORS = re.compile(rb"[\s\0^=]+")
 """Whitespace and the separators of name components, of which `_identity` ignores repetitions."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,6 +245,63 @@ class HeaderFields:
         return self.format
 
 
+def header_fields(header: Header, policy: SeriesPolicy) -> HeaderFields:
+    """De-identify a header.
+
+    Raises:
+        SourceError: the header contradicts itself, or lacks an element that an image needs.
+    """
+    elements = header.elements
+
+    def hashed(tag: int) -> str | None:
+        return policy.key(headers.raw_value(elements, tag))
+
+    def digest(tag: int) -> bytes:
+        return uid_digest(headers.raw_value(elements, tag))
+
+    modality = headers.text(elements, headers.MODALITY)
+    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
+    kind = object_kind(classes, modality, header.pixels is not None)
+    image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
+    references = referenced_series(elements, items)
+    keys = (policy.key(headers.raw_value(item, headers.SERIES_UID)) for item in references)
+    images = map(policy.key, _referenced_images(references)) if kind in MASK_KINDS else ()
+    if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
+        kind = IMAGE
+    is_image = kind == IMAGE
+    # Descriptions are compared here and not kept: people write names into them.
+    description = headers.text(elements, headers.SERIES_DESCRIPTION)
+    series = (
+        b"" if policy.identity == "folder" else headers.raw_value(elements, headers.SERIES_UID).strip(b" \0")
+    )
+    asked_for = policy.asks_for(description)
+    return HeaderFields(
+        kind=kind,
+        modality=modality if modality in MODALITIES else "",
+        series=hashed(headers.SERIES_UID),
+        group=hashed(headers.PATIENT_ID),
+        frame_of_reference=hashed(headers.FRAME_OF_REFERENCE),
+        instance=hashed(headers.SOP_INSTANCE),
+        refers_to=tuple(dict.fromkeys(key for key in keys if key)),
+        images=frozenset(key for key in images if key),
+        study=hashed(headers.STUDY_UID),
+        chosen=(not policy.modalities or modality in policy.modalities)
+        and (policy.description is None or asked_for),
+        is_survey=not asked_for and SURVEY.search(description) is not None,
+        image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
+        lookup_table=bool(items(elements, headers.MODALITY_LUT)),
+        format=_format(elements) if is_image else None,
+        pixels=header.pixels if is_image else None,
+        syntax=header.syntax,
+        lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
+        frames=_frames(elements) if is_image else (),
+        identity=_identity(series, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY)),
+        series_digest=digest(headers.SERIES_UID),
+        frame_digest=digest(headers.FRAME_OF_REFERENCE),
+        instance_digest=digest(headers.SOP_INSTANCE),
+    )
+
+
 def _rescale(elements: Elements) -> Rescale | None:
     slope, intercept = number(elements, headers.SLOPE), number(elements, headers.INTERCEPT)
     if slope is None or intercept is None:
@@ -397,9 +379,6 @@ def _format(elements: Elements) -> PixelFormat:
     )
 
 
-T = TypeVar("T")
-
-
 def referenced_series(elements: T, items: Callable[[T, int], Sequence[T]]) -> list[T]:
     """Return the descriptions of the series that a segmentation or a structure set refers to.
 
@@ -454,58 +433,77 @@ def uid_digest(uid: bytes) -> bytes:
     return hashlib.sha256(stripped).digest()[:_UID_BYTES] if stripped else b""
 
 
-def header_fields(header: Header, policy: SeriesPolicy) -> HeaderFields:
-    """De-identify a header.
+def volume_attributes(groups: Sequence[Elements]) -> VolumeAttributes:
+    """Return the attributes of a frame. `groups` describe it together; the first group with a value counts."""
 
-    Raises:
-        SourceError: the header contradicts itself, or lacks an element that an image needs.
+    def find(tags: Sequence[int]) -> tuple[Elements, int] | None:
+        return next(((group, tag) for tag in tags for group in groups if _has_value(group, tag)), None)
+
+    attributes: dict[str, VolumeAttribute] = {}
+    for name, tags in NUMBERS.items():
+        if element := find(tags):
+            values = _numbers(*element)
+            if values is not None:
+                attributes[name] = values if len(values) > 1 else values[0]
+    for name, tags in TEXTS.items():
+        if element := find(tags):
+            attributes[name] = _sort_key(headers.text(*element))
+    if element := find((headers.DIMENSION_INDEX,)):
+        for number, value in enumerate(_numbers(*element) or (), start=1):
+            attributes[f"dimension {number}"] = value
+    moments = {
+        ACQUISITION_TIME: (headers.ACQUISITION_DATE, headers.ACQUISITION_TIME),
+        CONTENT_TIME: (headers.CONTENT_DATE, headers.CONTENT_TIME),
+    }
+    for name, (day, time) in moments.items():
+        if element := find((time,)):
+            date_element = find((day,))
+            seconds = _seconds(headers.text(*element), headers.text(*date_element) if date_element else "")
+            if seconds is not None:
+                attributes[name] = seconds
+    if element := find((headers.FRAME_MOMENT, headers.FRAME_REFERENCE_MOMENT, headers.ACQUISITION_MOMENT)):
+        text = headers.text(*element)
+        seconds = _seconds(re.split(r"[+-]", text[8:])[0], text[:8])
+        if seconds is not None:
+            attributes[ACQUISITION_TIME] = seconds
+    return attributes
+
+
+def _sort_key(text: str) -> str:
+    """Return a text that sorts by its words and by the values of its numbers.
+
+    >>> sorted(["Stack 10", "stack 2"], key=_sort_key)
+    ['stack 2', 'Stack 10']
     """
-    elements = header.elements
+    return re.sub(r"\d+", lambda number: number[0].zfill(16), text.upper())
 
-    def hashed(tag: int) -> str | None:
-        return policy.key(headers.raw_value(elements, tag))
 
-    def digest(tag: int) -> bytes:
-        return uid_digest(headers.raw_value(elements, tag))
+def _has_value(elements: Elements, tag: int) -> bool:
+    element = elements.get(tag)
+    return isinstance(element, Element) and bool(element.data.strip(b" \0") or element.vr in headers.NUMBERS)
 
-    modality = headers.text(elements, headers.MODALITY)
-    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
-    kind = object_kind(classes, modality, header.pixels is not None)
-    image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
-    references = referenced_series(elements, items)
-    keys = (policy.key(headers.raw_value(item, headers.SERIES_UID)) for item in references)
-    images = map(policy.key, _referenced_images(references)) if kind in MASK_KINDS else ()
-    if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
-        kind = IMAGE
-    is_image = kind == IMAGE
-    # Descriptions are compared here and not kept: people write names into them.
-    description = headers.text(elements, headers.SERIES_DESCRIPTION)
-    series = (
-        b"" if policy.identity == "folder" else headers.raw_value(elements, headers.SERIES_UID).strip(b" \0")
-    )
-    asked_for = policy.asks_for(description)
-    return HeaderFields(
-        kind=kind,
-        modality=modality if modality in MODALITIES else "",
-        series=hashed(headers.SERIES_UID),
-        group=hashed(headers.PATIENT_ID),
-        frame_of_reference=hashed(headers.FRAME_OF_REFERENCE),
-        instance=hashed(headers.SOP_INSTANCE),
-        refers_to=tuple(dict.fromkeys(key for key in keys if key)),
-        images=frozenset(key for key in images if key),
-        study=hashed(headers.STUDY_UID),
-        chosen=(not policy.modalities or modality in policy.modalities)
-        and (policy.description is None or asked_for),
-        is_survey=not asked_for and SURVEY.search(description) is not None,
-        image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
-        lookup_table=bool(items(elements, headers.MODALITY_LUT)),
-        format=_format(elements) if is_image else None,
-        pixels=header.pixels if is_image else None,
-        syntax=header.syntax,
-        lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
-        frames=_frames(elements) if is_image else (),
-        identity=_identity(series, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY)),
-        series_digest=digest(headers.SERIES_UID),
-        frame_digest=digest(headers.FRAME_OF_REFERENCE),
-        instance_digest=digest(headers.SOP_INSTANCE),
-    )
+
+def _numbers(elements: Elements, tag: int) -> tuple[float, ...] | None:
+    """Return numbers that only distinguish images; None if the values are not numbers."""
+    try:
+        return headers.numbers(elements, tag, None)
+    except SourceError:
+        return None
+
+
+def _seconds(time: str, day: str) -> float | None:
+    """Return a DICOM time and date in seconds; None if `time` is not a time of day.
+
+    >>> _seconds("101530.5", ""), _seconds("1015", "00010102"), _seconds("noon", "")
+    (36930.5, 123300.0, None)
+    """
+    parts = TIME_OF_DAY.fullmatch(time.strip())
+    if parts is None:
+        return None
+    hours, minutes, seconds, fraction = parts.groups()
+    total = 3600 * int(hours) + 60 * int(minutes or 0) + int(seconds or 0) + float(fraction or 0)
+    try:
+        days = date(int(day[:4]), int(day[4:6]), int(day[6:8])).toordinal() - 1
+    except ValueError:
+        days = 0
+    return total + 86400 * days

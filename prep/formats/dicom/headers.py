@@ -23,51 +23,6 @@ from halofeed.prep.sources.files import SourceFiles
 MAX_UNPACKED_BYTES = 1 << 31
 GZIP_WINDOW_BITS = 31
 """The `wbits` argument with which zlib expects a gzip header."""
-
-
-def max_unpacked_bytes(byte_count: int) -> int:
-    """Return the most bytes that a gzip file of `byte_count` bytes can unpack to."""
-    return min(MAX_DEFLATE_RATIO * byte_count, MAX_UNPACKED_BYTES)
-
-
-def read_file(files: SourceFiles, path: str) -> bytes:
-    """Read a DICOM file completely, and unpack it if it is a gzip file.
-
-    Raises:
-        SourceError: the file cannot be read, is damaged gzip, or unpacks to more than `MAX_UNPACKED_BYTES`.
-    """
-    data = files.read(path)
-    if not data.startswith(MAGIC):
-        return data
-    stream, unpacked = open_stream(data), io.BytesIO()  # `getvalue` makes no copy
-    block = memoryview(bytearray(OUTPUT_BYTES))
-    while filled := stream.read_into(block):
-        unpacked.write(block[:filled])
-        if unpacked.tell() > MAX_UNPACKED_BYTES:
-            raise SourceError("read", "DICOM file is too large", f"over {MAX_UNPACKED_BYTES} bytes unpacked")
-    return unpacked.getvalue()
-
-
-def read_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, bool]:
-    """Read the first bytes of a DICOM file.
-
-    Returns:
-        At most `size` bytes, unpacked; whether they are the complete file; and whether the file is gzip.
-
-    Raises:
-        SourceError: the file cannot be read, or is damaged gzip.
-    """
-    head = files.head(path, size)
-    if not head.startswith(MAGIC):
-        return head, len(head) < size, False
-    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
-    try:
-        start = stream.decompress(head, size)
-    except zlib.error as error:
-        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
-    return start, stream.eof and len(start) < size, True
-
-
 Elements = Mapping[int, Union["Element", "tuple[Elements, ...]"]]
 """Elements by tag; a sequence is the tuple of its items."""
 
@@ -190,6 +145,49 @@ class Header:
     pixels: PixelLocation | None
 
 
+def max_unpacked_bytes(byte_count: int) -> int:
+    """Return the most bytes that a gzip file of `byte_count` bytes can unpack to."""
+    return min(MAX_DEFLATE_RATIO * byte_count, MAX_UNPACKED_BYTES)
+
+
+def read_file(files: SourceFiles, path: str) -> bytes:
+    """Read a DICOM file completely, and unpack it if it is a gzip file.
+
+    Raises:
+        SourceError: the file cannot be read, is damaged gzip, or unpacks to more than `MAX_UNPACKED_BYTES`.
+    """
+    data = files.read(path)
+    if not data.startswith(MAGIC):
+        return data
+    stream, unpacked = open_stream(data), io.BytesIO()  # `getvalue` makes no copy
+    block = memoryview(bytearray(OUTPUT_BYTES))
+    while filled := stream.read_into(block):
+        unpacked.write(block[:filled])
+        if unpacked.tell() > MAX_UNPACKED_BYTES:
+            raise SourceError("read", "DICOM file is too large", f"over {MAX_UNPACKED_BYTES} bytes unpacked")
+    return unpacked.getvalue()
+
+
+def read_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, bool]:
+    """Read the first bytes of a DICOM file.
+
+    Returns:
+        At most `size` bytes, unpacked; whether they are the complete file; and whether the file is gzip.
+
+    Raises:
+        SourceError: the file cannot be read, or is damaged gzip.
+    """
+    head = files.head(path, size)
+    if not head.startswith(MAGIC):
+        return head, len(head) < size, False
+    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
+    try:
+        start = stream.decompress(head, size)
+    except zlib.error as error:
+        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
+    return start, stream.eof and len(start) < size, True
+
+
 def damaged_file(detail: str) -> SourceError:
     """Return the error for a file whose bytes violate the DICOM standard."""
     return SourceError("read", "DICOM file is damaged", detail)
@@ -304,7 +302,7 @@ class _ElementParser:
             if tag == SEQUENCE_END and end is None:
                 return tuple(items), value
             if tag != ITEM:
-                raise damaged_file("a sequence holds something else than items")
+                raise damaged_file("a sequence contains elements other than items")
             self.count_kept()
             item, offset = parser.data_set(value, None if length == UNDEFINED else value + length, depth + 1)
             items.append(item)
@@ -317,7 +315,7 @@ class _ElementParser:
             if tag == SEQUENCE_END:
                 return value
             if tag != ITEM or length == UNDEFINED:
-                raise damaged_file("pixels in fragments hold something else than fragments")
+                raise damaged_file("pixels in fragments contain elements other than fragments")
             offset = value + length
 
 
@@ -485,7 +483,7 @@ def integer(elements: Elements, tag: int, default: int | None = None) -> int:
             raise damaged_file(f"element {format_tag(tag)} is missing")
         return default
     if not value.is_integer():
-        raise damaged_file(f"element {format_tag(tag)} is not a whole number")
+        raise damaged_file(f"element {format_tag(tag)} is not an integer")
     return int(value)
 
 

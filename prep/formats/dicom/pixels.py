@@ -29,7 +29,46 @@ from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import Elements, PixelLocation
 from halofeed.prep.formats.dicom.slice_geometry import axes_of
 
+RUN_LENGTHS = "1.2.840.10008.1.2.5"
+PLUGINS: Mapping[str, tuple[str, str]] = {
+    RUN_LENGTHS: ("RLE", "pylibjpeg"),
+    **{
+        f"1.2.840.10008.1.2.4.{number}": decoder
+        for decoder, numbers in {
+            ("JPEG baseline", "pillow"): (50,),
+            ("JPEG extended", "pillow"): (51,),
+            ("JPEG lossless", "gdcm"): (57, 70),
+            ("JPEG-LS", "pyjpegls"): (80, 81),
+            ("JPEG 2000", "pylibjpeg"): (90, 91, 201, 202, 203),
+        }.items()
+        for number in numbers
+    },
+}
+"""For each transfer syntax the codec of its frames, and the pydicom plug-in that decodes them."""
+
+UNCOMPRESSED = (headers.IMPLICIT_LITTLE, headers.EXPLICIT_LITTLE, headers.EXPLICIT_BIG, headers.DEFLATED)
+
+FREE_PIXELS, PIXELS_PER_BYTE = 1 << 20, 4096
+"""Limit on the pixels of a compressed frame: a million, and 4096 more for each of its bytes. For comparison, a
+constant 512 x 512 frame of JPEG 2000 has 2,600 pixels per byte."""
+
+START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
+JPEG_LS, START_OF_SCAN = 0xF7, 0xDA
+# Huffman, arithmetic and quantization tables, restart interval, JPEG-LS parameters, applications, comment.
+TABLES = frozenset((0xC4, 0xCC, 0xDB, 0xDD, 0xF8, *range(0xE0, 0xF0), 0xFE))
+RESTARTS = frozenset(bytes([code]) for code in range(0xD0, 0xD8))
+PROCESSES: Mapping[str, tuple[int, ...]] = {
+    "JPEG baseline": (0xC0,),
+    "JPEG extended": (0xC0, 0xC1),
+    "JPEG lossless": (0xC3,),
+    "JPEG-LS": (0xF7,),
+}
+"""The frame headers that each codec may have."""
 RLE_HEADER_BYTES = 64
+
+CSA_MAGIC, MAX_CSA_TAGS, CSA_TAG_BYTES, CSA_ITEM_BYTES = b"SV10", 1000, 84, 16
+CSA_NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
+NORMAL_TOLERANCE = 1e-3
 
 
 def damaged_pixels(detail: str) -> SourceError:
@@ -70,150 +109,11 @@ def decode_run_lengths(frame: bytes, planes: int, size: tuple[int, int]) -> NDAr
         try:
             decoded = bytes(decode_segment(frame[offsets[plane] : offsets[plane + 1]]))
         except ValueError as error:
-            raise damaged_pixels("the last run ends after the end") from error
+            raise damaged_pixels("the last run is truncated") from error
         if len(decoded) < count or any(decoded[count:]):
             raise damaged_pixels(f"run lengths of {len(decoded)} values, expected {count}")
         pixels[:, planes - 1 - plane] = np.frombuffer(decoded, np.uint8, count)
     return pixels.view(f"<u{planes}").reshape(size)
-
-
-CSA_MAGIC, MAX_CSA_TAGS, CSA_TAG_BYTES, CSA_ITEM_BYTES = b"SV10", 1000, 84, 16
-CSA_NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
-NORMAL_TOLERANCE = 1e-3
-
-
-def split_mosaic(elements: Elements, fields: HeaderFields) -> HeaderFields | None:
-    """Return the header fields of a mosaic with one frame per slice; None if the positions are not stated."""
-    if fields.format is None or len(fields.frames) != 1:
-        return None
-    csa = _csa_values(elements)
-    count = int(csa.get("NumberOfImagesInMosaic", (0.0,))[0])
-    frame, normal, spacing = fields.frames[0], csa.get("SliceNormalVector", ()), _spacing(elements)
-    side = math.isqrt(count - 1) + 1 if count > 0 else 0
-    rows, columns = fields.format.size
-    if (
-        not side
-        or rows % side
-        or columns % side
-        or len(normal) != 3
-        or spacing is None
-        or frame.position_mm is None
-        or frame.orientation is None
-        or frame.spacing_mm is None
-    ):
-        return None
-    try:
-        along_row, along_column, across = axes_of(frame.orientation)
-    except SourceError:
-        return None
-    step = np.array(normal)
-    if min(np.abs(step - across).max(), np.abs(step + across).max()) > NORMAL_TOLERANCE:
-        return None
-    size = rows // side, columns // side
-    origin = np.array(frame.position_mm)
-    origin = origin + along_row * frame.spacing_mm[1] * (columns - size[1]) / 2
-    origin = origin + along_column * frame.spacing_mm[0] * (rows - size[0]) / 2
-    frames = tuple(
-        replace(frame, position_mm=tuple((origin + index * spacing * step).tolist()))
-        for index in range(count)
-    )
-    return replace(fields, format=replace(fields.format, size=size), frames=frames, tiles=side)
-
-
-def as_stored_image(fields: HeaderFields) -> HeaderFields:
-    """Return the header fields of the stored image, in which a mosaic is one frame."""
-    if fields.tiles is None:
-        return fields
-    rows, columns = fields.stored.size
-    stored = replace(fields.stored, size=(rows * fields.tiles, columns * fields.tiles))
-    return replace(fields, format=stored, frames=fields.frames[:1], tiles=None)
-
-
-def tile_at(index: int, tiles: int, stored: PixelFormat) -> tuple[slice, slice]:
-    """Return the rows and columns of slice `index` in a mosaic of `tiles` x `tiles` slices.
-
-    >>> stored = PixelFormat(size=(4, 5), samples=1, photometric="", bits_allocated=16, bits_stored=16, high_bit=15,
-    ...     signed=False, padding=None)
-    >>> tile_at(5, 3, stored)
-    (slice(4, 8, None), slice(10, 15, None))
-    """
-    rows, columns = stored.size
-    top, left = index // tiles * rows, index % tiles * columns
-    return slice(top, top + rows), slice(left, left + columns)
-
-
-def _spacing(elements: Elements) -> float | None:
-    try:
-        spacing = headers.number(elements, headers.SPACING_BETWEEN_SLICES)
-    except SourceError:
-        return None
-    return spacing if spacing is not None and spacing > 0 else None
-
-
-def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
-    """Return the two values of Siemens' CSA header that place the slices; {} if the header has another form."""
-    data = headers.raw_value(elements, headers.CSA_IMAGE_HEADER)
-    if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER" or data[:4] != CSA_MAGIC:
-        return {}
-    values_by_name: dict[str, tuple[float, ...]] = {}
-    try:
-        (tags,) = struct.unpack_from("<I", data, 8)
-        offset = 16
-        for _ in range(min(tags, MAX_CSA_TAGS)):
-            name = data[offset : offset + 64].split(b"\0")[0].decode("latin-1")
-            items = struct.unpack_from("<i", data, offset + 76)[0]
-            offset += CSA_TAG_BYTES
-            values = []
-            for _ in range(items):
-                length = struct.unpack_from("<4i", data, offset)[1]
-                number = CSA_NUMBER.fullmatch(
-                    data[offset + CSA_ITEM_BYTES : offset + CSA_ITEM_BYTES + length]
-                )
-                if number:
-                    values.append(float(number[1]))
-                offset += CSA_ITEM_BYTES + (max(length, 0) + 3) // 4 * 4
-            if values and name in ("NumberOfImagesInMosaic", "SliceNormalVector"):
-                values_by_name[name] = tuple(values)
-    except struct.error:
-        return {}
-    return values_by_name
-
-
-RUN_LENGTHS = "1.2.840.10008.1.2.5"
-PLUGINS: Mapping[str, tuple[str, str]] = {
-    RUN_LENGTHS: ("RLE", "pylibjpeg"),
-    **{
-        f"1.2.840.10008.1.2.4.{number}": decoder
-        for decoder, numbers in {
-            ("JPEG baseline", "pillow"): (50,),
-            ("JPEG extended", "pillow"): (51,),
-            ("JPEG lossless", "gdcm"): (57, 70),
-            ("JPEG-LS", "pyjpegls"): (80, 81),
-            ("JPEG 2000", "pylibjpeg"): (90, 91, 201, 202, 203),
-        }.items()
-        for number in numbers
-    },
-}
-"""For each transfer syntax the codec of its frames, and the pydicom plug-in that decodes them."""
-
-UNCOMPRESSED = (headers.IMPLICIT_LITTLE, headers.EXPLICIT_LITTLE, headers.EXPLICIT_BIG, headers.DEFLATED)
-
-FREE_PIXELS, PIXELS_PER_BYTE = 1 << 20, 4096
-"""Limit on the pixels of a compressed frame: a million, and 4096 more for each of its bytes. For comparison, a
-constant 512 x 512 frame of JPEG 2000 has 2,600 pixels per byte."""
-
-START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
-JPEG_LS, START_OF_SCAN = 0xF7, 0xDA
-# Huffman, arithmetic and quantization tables, restart interval, JPEG-LS parameters, applications, comment.
-TABLES = frozenset((0xC4, 0xCC, 0xDB, 0xDD, 0xF8, *range(0xE0, 0xF0), 0xFE))
-RESTARTS = frozenset(bytes([code]) for code in range(0xD0, 0xD8))
-PROCESSES: Mapping[str, tuple[int, ...]] = {
-    "JPEG baseline": (0xC0,),
-    "JPEG extended": (0xC0, 0xC1),
-    "JPEG lossless": (0xC3,),
-    "JPEG-LS": (0xF7,),
-}
-"""The frame headers that each codec may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +148,7 @@ def _jpeg_header(frame: bytes) -> Codestream:
     Only tables, one frame header and one scan are allowed, because GDCM aborts the process on a second start of image.
     """
     if frame[:2] != b"\xff\xd8":
-        raise damaged_pixels("a JPEG frame without a beginning")
+        raise damaged_pixels("a JPEG frame without a start marker")
     header, offset = None, 2
     while offset + 4 <= len(frame) and frame[offset] == 0xFF:
         marker, length = frame[offset + 1], int.from_bytes(frame[offset + 2 : offset + 4], "big")
@@ -339,7 +239,7 @@ def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
     """Return the (offset, length) of each fragment of compressed pixel data; the first is the offset table.
 
     Raises:
-        SourceError: the data is truncated, or holds something else than fragments.
+        SourceError: the data is truncated, or contains elements other than fragments.
     """
     found = []
     while offset + 8 <= len(body):
@@ -349,7 +249,7 @@ def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
         if tag == headers.SEQUENCE_END:
             break
         if tag != headers.ITEM:
-            raise damaged_pixels("something else than fragments of frames")
+            raise damaged_pixels("elements other than fragments of frames")
         if offset + 8 + length > len(body):
             raise truncated_pixels(f"a fragment ends at byte {offset + 8 + length} of {len(body)}")
         found.append((offset + 8, length))
@@ -513,3 +413,103 @@ def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
     if location.length is None or min(location.length, held) < needed:
         raise truncated_pixels(f"{min(location.length or 0, held)} bytes of pixels, expected {needed}")
     return location
+
+
+# Siemens mosaics ----------------------------------------------------------------------------------------
+
+
+def split_mosaic(elements: Elements, fields: HeaderFields) -> HeaderFields | None:
+    """Return the header fields of a mosaic with one frame per slice; None if the positions are not stated."""
+    if fields.format is None or len(fields.frames) != 1:
+        return None
+    csa = _csa_values(elements)
+    count = int(csa.get("NumberOfImagesInMosaic", (0.0,))[0])
+    frame, normal, spacing = fields.frames[0], csa.get("SliceNormalVector", ()), _spacing(elements)
+    side = math.isqrt(count - 1) + 1 if count > 0 else 0
+    rows, columns = fields.format.size
+    if (
+        not side
+        or rows % side
+        or columns % side
+        or len(normal) != 3
+        or spacing is None
+        or frame.position_mm is None
+        or frame.orientation is None
+        or frame.spacing_mm is None
+    ):
+        return None
+    try:
+        along_row, along_column, across = axes_of(frame.orientation)
+    except SourceError:
+        return None
+    step = np.array(normal)
+    if min(np.abs(step - across).max(), np.abs(step + across).max()) > NORMAL_TOLERANCE:
+        return None
+    size = rows // side, columns // side
+    origin = np.array(frame.position_mm)
+    origin = origin + along_row * frame.spacing_mm[1] * (columns - size[1]) / 2
+    origin = origin + along_column * frame.spacing_mm[0] * (rows - size[0]) / 2
+    frames = tuple(
+        replace(frame, position_mm=tuple((origin + index * spacing * step).tolist()))
+        for index in range(count)
+    )
+    return replace(fields, format=replace(fields.format, size=size), frames=frames, tiles=side)
+
+
+def as_stored_image(fields: HeaderFields) -> HeaderFields:
+    """Return the header fields of the stored image, in which a mosaic is one frame."""
+    if fields.tiles is None:
+        return fields
+    rows, columns = fields.stored.size
+    stored = replace(fields.stored, size=(rows * fields.tiles, columns * fields.tiles))
+    return replace(fields, format=stored, frames=fields.frames[:1], tiles=None)
+
+
+def tile_at(index: int, tiles: int, stored: PixelFormat) -> tuple[slice, slice]:
+    """Return the rows and columns of slice `index` in a mosaic of `tiles` x `tiles` slices.
+
+    >>> stored = PixelFormat(size=(4, 5), samples=1, photometric="", bits_allocated=16, bits_stored=16, high_bit=15,
+    ...     signed=False, padding=None)
+    >>> tile_at(5, 3, stored)
+    (slice(4, 8, None), slice(10, 15, None))
+    """
+    rows, columns = stored.size
+    top, left = index // tiles * rows, index % tiles * columns
+    return slice(top, top + rows), slice(left, left + columns)
+
+
+def _spacing(elements: Elements) -> float | None:
+    try:
+        spacing = headers.number(elements, headers.SPACING_BETWEEN_SLICES)
+    except SourceError:
+        return None
+    return spacing if spacing is not None and spacing > 0 else None
+
+
+def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
+    """Return the two values of Siemens' CSA header that place the slices; {} if the header has another form."""
+    data = headers.raw_value(elements, headers.CSA_IMAGE_HEADER)
+    if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER" or data[:4] != CSA_MAGIC:
+        return {}
+    values_by_name: dict[str, tuple[float, ...]] = {}
+    try:
+        (tags,) = struct.unpack_from("<I", data, 8)
+        offset = 16
+        for _ in range(min(tags, MAX_CSA_TAGS)):
+            name = data[offset : offset + 64].split(b"\0")[0].decode("latin-1")
+            items = struct.unpack_from("<i", data, offset + 76)[0]
+            offset += CSA_TAG_BYTES
+            values = []
+            for _ in range(items):
+                length = struct.unpack_from("<4i", data, offset)[1]
+                number = CSA_NUMBER.fullmatch(
+                    data[offset + CSA_ITEM_BYTES : offset + CSA_ITEM_BYTES + length]
+                )
+                if number:
+                    values.append(float(number[1]))
+                offset += CSA_ITEM_BYTES + (max(length, 0) + 3) // 4 * 4
+            if values and name in ("NumberOfImagesInMosaic", "SliceNormalVector"):
+                values_by_name[name] = tuple(values)
+    except struct.error:
+        return {}
+    return values_by_name

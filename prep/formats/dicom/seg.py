@@ -153,7 +153,7 @@ def _parse_header(dataset: Dataset) -> _Segmentation:
         raise damaged_file("its segmentation type is none of " + ", ".join(BITS))
     bits = unsigned_short(dataset, headers.BITS_ALLOCATED)
     if bits not in BITS[kind] or unsigned_short(dataset, headers.SAMPLES, 1) != 1:
-        raise damaged_file(f"{kind} segmentation with {bits} bits a pixel")
+        raise damaged_file(f"{kind} segmentation with {bits} bits per pixel")
     if text(dataset, headers.PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
         raise damaged_file("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
     rows, columns = unsigned_short(dataset, headers.ROWS), unsigned_short(dataset, headers.COLUMNS)
@@ -170,7 +170,7 @@ def _parse_header(dataset: Dataset) -> _Segmentation:
         unsigned_short(item, SEGMENT_NUMBER): label(item, SEGMENT_LABEL, character_set) for item in described
     }
     if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
-        raise damaged_file("its segments are not described once each")
+        raise damaged_file("its segments do not have one description each")
     shared = items(dataset, headers.SHARED_GROUPS)
     frames, spacing = _frames((rows, columns), groups, shared[0] if shared else Dataset())
     segments: tuple[int, ...] = ()
@@ -233,7 +233,7 @@ def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames
     ):
         raise damaged_file("its pixel spacing or orientation is impossible")
     if np.abs(origins).max() > 1e6:
-        raise damaged_file("its frames lie more than a kilometer away")
+        raise damaged_file("its frames are more than a kilometer away")
     frames = Frames(
         size=size,
         row_step=down * LPS_TO_RAS * spacing[0, 0],

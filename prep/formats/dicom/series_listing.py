@@ -41,6 +41,11 @@ __all__ = [
     "listing_from_bytes",
     "listing_to_bytes",
 ]
+FILES_PER_BUNDLE = 256
+
+ROOT = "."
+Bundle = tuple[str, dict[str, int]]
+"""A folder, and some of the files below it with their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +94,6 @@ class ListingRecords:
 def listing_from_bytes(data: bytes) -> Any:
     """Return the value that `listing_to_bytes` wrote; raise UnpicklingError for other bytes."""
     return pickles.from_bytes(data, CLASSES)
-
-
-FILES_PER_BUNDLE = 256
-
-ROOT = "."
-Bundle = tuple[str, dict[str, int]]
-"""A folder, and some of the files below it with their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ def _is_hounsfield(modality: str, slices: Sequence[Slice], findings: list[Findin
     if modality != "CT":
         return False
     if slices[0].frame.rescale is None:
-        detail = "a CT without it; values as stored, not in Hounsfield units"
+        detail = "a CT without a slope; values as stored, not in Hounsfield units"
         findings.append(Finding.noted("no rescale slope", detail))
         return False
     # PS3.3 C.8.2.1: the type may be left out only where the values are Hounsfield units.
@@ -184,7 +184,7 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
         findings.append(Finding.noted("slices differ in rescale", detail))
     if any(fields.stored.photometric == "MONOCHROME1" for fields in files):
         # PS3.3 C.7.6.3.1.2: this is about the display of values and does not change them.
-        detail = "low values are meant to be shown white; the values are kept"
+        detail = "low values are for display in white; the values are kept"
         findings.append(Finding.noted("MONOCHROME1", detail))
     air, real, padding_findings = _plan_padding(slices, unit, policy)
     undeclared = None

@@ -129,7 +129,7 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
     if count < 3:
         raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
     if math.prod(lengths[4:]) > 1 or (math.prod(lengths[3:]) > 1 and parts > 1):
-        detail = f"axes of {written} voxels of {parts} values; store one volume a file"
+        detail = f"axes of {written} voxels of {parts} values; store one volume per file"
         raise SourceError("decode", "more axes than an image with channels has", detail)
     return lengths, parts
 
@@ -137,7 +137,7 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
 def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     written = fields.needed("ElementType")
     if written not in TYPES:
-        detail = f"ElementType {quote(written)}; read are {', '.join(TYPES)}"
+        detail = f"ElementType {quote(written)}; supported: {', '.join(TYPES)}"
         raise SourceError("decode", "voxels of this type are not supported", detail)
     dtype = np.dtype(f"<{TYPES[written]}")
     big = _flag(fields, "ElementByteOrderMSB", "BinaryDataByteOrderMSB", default=None)
@@ -182,7 +182,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
     if written is None:
         detail = f"AnatomicalOrientation means axes to {named}, the lack of a {MATRIX[0]} axes to LPS; write that too"
         raise SourceError("decode", "orientation contradicts itself", detail)
-    detail = f"AnatomicalOrientation says that the axes run to {named}; the matrix counts"
+    detail = f"AnatomicalOrientation states that the axes run to {named}; the matrix is used"
     return affine, (*findings, Finding.noted("orientations disagree", detail))
 
 
@@ -211,7 +211,7 @@ def _check_no_rescale(fields: Fields) -> None:
     slope = parse_numbers("slope", fields.get("ElementToIntensityFunctionSlope", "1"), 1)
     inter = parse_numbers("offset", fields.get("ElementToIntensityFunctionOffset", "0"), 1)
     if (slope, inter) != ([1.0], [0.0]):
-        detail = f"by {slope[0]:g} and {inter[0]:g}; ITK ignores this: save the values that are meant"
+        detail = f"by {slope[0]:g} and {inter[0]:g}; ITK ignores this: save the rescaled values"
         raise SourceError("decode", "values are to be rescaled", detail)
 
 

@@ -90,7 +90,7 @@ def _affine(
         numbers = np.array([1, 1, 1, sign, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0, 0])
         side = "left" if sign < 0 else "right"
         taken = f"taken to be {options.unoriented} with voxels of 1 mm"
-        detail = f"{taken}: the axes run to the {side}, to inferior and to anterior"
+        detail = f"{taken}: the axes run to the {side}, inferior and anterior"
         findings = (orientation_finding(detail),)
     affine = np.eye(4)
     affine[:3, :3] = numbers[3:12].reshape(3, 3).T * numbers[:3]

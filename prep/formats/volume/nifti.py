@@ -72,6 +72,10 @@ REFUSED_TYPES = {
     1792: "complex numbers of 128 bits",
     2048: "complex numbers of 256 bits",
 }
+UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
+UNIT_UNKNOWN, UNIT_MM = 0, 2
+DISAGREEMENT = 0.1
+"""Largest distance between sform and qform at any corner, as a multiple of the smallest voxel side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +109,9 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
-        detail = f"axes of {' x '.join(map(str, lengths))} voxels of {parts} values; store one volume a file"
+        detail = (
+            f"axes of {' x '.join(map(str, lengths))} voxels of {parts} values; store one volume per file"
+        )
         raise SourceError("decode", "more axes than an image with channels has", detail)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
@@ -160,7 +166,7 @@ def _lengths(header: Fields) -> list[int]:
             f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each"
         )
     if count < 2:
-        raise SourceError("decode", "fewer than two axes", f"{lengths[0]} values in a row are no image")
+        raise SourceError("decode", "fewer than two axes", f"{lengths[0]} values in a row are not an image")
     return lengths
 
 
@@ -209,12 +215,6 @@ def spm_origin(header: Fields) -> tuple[float, float, float] | None:
         return None
     i, j, k = (origin - 1).tolist()
     return i, j, k
-
-
-UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
-UNIT_UNKNOWN, UNIT_MM = 0, 2
-DISAGREEMENT = 0.1
-"""Largest distance between sform and qform at any corner, as a multiple of the smallest voxel side."""
 
 
 def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Finding, ...]]:
@@ -276,7 +276,7 @@ def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
         name, scale = UNITS_MM[code]
         return (converted_unit_finding(name),), scale
     if code not in (UNIT_UNKNOWN, UNIT_MM):
-        detail = f"code {code} is none that the standard knows; taken to be millimeters"
+        detail = f"code {code} is not in the standard; millimeters are assumed"
         return (Finding.noted("unit of length is unknown", detail),), 1.0
     return (), 1.0
 
@@ -312,7 +312,7 @@ def _choose_affine(
         affine, other, fault, other_fault = other, affine, other_fault, fault
         used, other_name = other_name, used
     if other is None:
-        detail = f"the {other_name} is none ({other_fault and other_fault.reason})"
+        detail = f"the {other_name} is invalid ({other_fault and other_fault.reason})"
         cure = f"--sform-qform {used} takes the {used}"
     else:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -320,11 +320,11 @@ def _choose_affine(
             allowed = DISAGREEMENT * float(np.linalg.norm(affine[:3, :3], axis=0).min())
         if distance <= allowed:
             return affine, ()
-        detail = f"they lie {distance:.3g} apart at a corner"
+        detail = f"they differ by {distance:.3g} at a corner"
         cure = "--sform-qform sform or qform says which counts"
     if options.sform_qform == "refuse":
         raise SourceError("decode", "sform and qform disagree", f"{detail}; {cure}")
-    return affine, (Finding.noted("sform and qform disagree", f"{detail}; the {used} counts"),)
+    return affine, (Finding.noted("sform and qform disagree", f"{detail}; the {used} is used"),)
 
 
 def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, SourceError | None]:

@@ -147,7 +147,7 @@ def _parse_fields(data: bytes) -> tuple[Fields, int]:
     if not magic.startswith("NRRD"):
         raise SourceError("decode", "not an NRRD file", f"begins with {data[:8].hex(' ') or 'nothing'}")
     if re.fullmatch("NRRD000[1-5]", magic) is None:
-        detail = f"{quote(magic)}; read are NRRD0001 to NRRD0005"
+        detail = f"{quote(magic)}; supported: NRRD0001 to NRRD0005"
         raise SourceError("decode", "version of NRRD is not read", detail)
     fields = Fields()
     for number, (line, end) in enumerate(lines, 2):
@@ -182,11 +182,11 @@ def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
         raise SourceError("decode", "voxels of this type are not supported", detail)
     space = _space_axes(fields, kinds, sizes)
     if len(space) != 3:
-        detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; space directions or kinds say it"
+        detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; write space directions or kinds"
         raise SourceError("decode", "not three axes of space", detail)
     others = [axis for axis in range(count) if axis not in space and sizes[axis] > 1]
     if len(others) > 1:
-        detail = f"axes of {' x '.join(map(str, sizes))} voxels; store one volume a file"
+        detail = f"axes of {' x '.join(map(str, sizes))} voxels; store one volume per file"
         raise SourceError("decode", "more axes than an image with channels has", detail)
     channel = others[0] if others else None
     if channel is not None and space[0] < channel < space[2]:
@@ -226,7 +226,7 @@ def _space(fields: Fields) -> tuple[str, int]:
     plain = name[:-1] if name in ("rast", "last", "lpst") else name.removesuffix("-time")
     if plain not in PATIENT_SPACES and plain not in OTHER_SPACES:
         known = ", ".join((*PATIENT_SPACES, *OTHER_SPACES))
-        raise SourceError("decode", "space is not known", f"{quote(name)}; known are {known}")
+        raise SourceError("decode", "space is not known", f"{quote(name)}; known: {known}")
     return plain, 3 + (plain != name)
 
 
@@ -321,7 +321,7 @@ def _dtype(fields: Fields) -> np.dtype[Any]:
     encoding = fields.needed("encoding").lower()
     if encoding not in UNPACKERS:
         known = ", ".join(UNPACKERS)
-        raise SourceError("decode", "encoding is not read", f"{quote(encoding)}; read are {known}")
+        raise SourceError("decode", "encoding is not read", f"{quote(encoding)}; supported: {known}")
     endian = fields.get("endian", "").lower()
     if name[1] == "1" or UNPACKERS[encoding] is text_stream:
         return np.dtype(f"<{name}")

@@ -19,6 +19,11 @@ MAX_DEFLATE_RATIO = 1032
 INPUT_BYTES = 1 << 16
 OUTPUT_BYTES = 1 << 18
 """Block sizes that stay in the CPU cache between decompression and copy."""
+BZIP2_MAGIC = b"BZh"
+MAX_BZIP2_RATIO = 2_000_000
+"""Upper limit: a block of 900,000 bytes encodes runs of 259 bytes in five, and takes at least 30 bytes."""
+MAX_NUMBER_BYTES = 4096
+_TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
 
 
 class ByteStream(Protocol):
@@ -154,13 +159,6 @@ def skip(stream: ByteStream, byte_count: int) -> int:
     while skipped < byte_count and (got := stream.read_into(scratch[: byte_count - skipped])):
         skipped += got
     return skipped
-
-
-BZIP2_MAGIC = b"BZh"
-MAX_BZIP2_RATIO = 2_000_000
-"""Upper limit: a block of 900,000 bytes encodes runs of 259 bytes in five, and takes at least 30 bytes."""
-MAX_NUMBER_BYTES = 4096
-_TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
 
 
 class PieceStream:

@@ -48,7 +48,7 @@ class Fields(dict[str, str]):
         values = {self[name] for name in names if name in self}
         if len(values) > 1:
             raise damaged_header(
-                f"{' and '.join(name for name in names if name in self)} say different things"
+                f"{' and '.join(name for name in names if name in self)} have different values"
             )
         return next(iter(values), None)
 
@@ -117,7 +117,7 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
         raise SourceError("decode", "axes have several units", f"{' and '.join(map(quote, named))}")
     scale = scales.pop()
     if scale is None:
-        detail = f"{quote(named[0])} is none that is known; taken to be millimeters"
+        detail = f"{quote(named[0])} is not a known unit; millimeters are assumed"
         return 1.0, (Finding.noted("unit of length is unknown", detail),)
     return scale, (converted_unit_finding(named[0]),) * (scale != 1.0)
 

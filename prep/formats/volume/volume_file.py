@@ -102,7 +102,7 @@ class VolumeFile:
         stored, content, findings = self.stored, self.content, self.findings
         has_layers = bool(self.segments) and all(one.layer < stored.channels for one in self.segments)
         if stored.channels > 1 and not has_layers:
-            detail = f"{stored.channels} channels; a mask has one value a voxel"
+            detail = f"{stored.channels} channels; a mask has one value per voxel"
             raise SourceError("decode", "mask has several channels", detail)
         held: NDArray[Any] | None = None
         read_bytes, item_bytes = label_bytes(stored)
@@ -110,7 +110,7 @@ class VolumeFile:
             options.need(with_margin(len(content.data) + read_bytes))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
-            detail = f"{replaced} voxels taken for the background"
+            detail = f"{replaced} voxels became background"
             findings += (Finding.corrected("mask voxels that are no number", detail),) * (replaced > 0)
 
         def read() -> NDArray[Any]:
@@ -164,7 +164,7 @@ class VolumeFile:
         names = [one.name for one in kept.values() if classes.target(one.name, one.value) == one.name]
         if twice := next((name for name in names if names.count(name) > 1), None):
             listed = ", ".join(str(one.value) for one in kept.values() if one.name == twice)
-            detail = f"{twice!r} is values {listed}; rename one of them in the file"
+            detail = f"{twice!r} has values {listed}; rename one of them in the file"
             raise SourceError("annotation", "label gives one name to several values", detail)
         return kept
 

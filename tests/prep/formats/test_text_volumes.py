@@ -338,7 +338,7 @@ FALSE_META = {
     ],
     "affine is singular": [{"TransformMatrix": "1 0 0 0 1 0 1 1 0"}],
     "voxel size is zero": [{"TransformMatrix": "0 0 0 0 0 0 0 0 0"}],
-    "Offset and Position say different things": [{"Position": "1 2 3"}],
+    "Offset and Position have different values": [{"Position": "1 2 3"}],
     "voxel size is negative": [{"ElementSpacing": "2 -3 1"}],
     "orientation contradicts itself": [{"TransformMatrix": None, "AnatomicalOrientation": "LPI"}],
     "AnatomicalOrientation: expected three letters": [{"AnatomicalOrientation": "RAR"}],
@@ -367,7 +367,7 @@ def test_a_metaimage_header_that_cannot_be_true_is_refused(fields, reason):
     [
         ("a.nrrd", b"", "not an NRRD file .*begins with nothing"),
         ("a.nrrd", b"\x89PNG\r\n", "not an NRRD file"),
-        ("a.nrrd", write_nrrd(SIX).replace(b": raw", b": zrl"), "encoding is not read .*'zrl'; read are raw"),
+        ("a.nrrd", write_nrrd(SIX).replace(b": raw", b": zrl"), "encoding is not read .*'zrl'; supported: raw"),
         ("a.nrrd", write_nrrd(SIX).replace(b"encoding:", b"coding:"), "encoding is missing"),
         ("a.nrrd", b"NRRD0009\n\n", "version of NRRD is not read"),
         ("a.nrrd", b"NRRD0004\n" + b"# words\n" * 200_000, "no empty line ends it"),
