@@ -22,7 +22,6 @@ from halofeed.prep.formats.dicom.elements import scan_origin
 from halofeed.prep.formats.dicom.grouping import (
     Apart,
     FoundScan,
-    Series,
     find_scans,
     group_series,
     read_headers,
@@ -72,46 +71,12 @@ from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import CHANGED, SourceFiles
 
-__all__ = ["Apart", "Series", "group_series", "open_series"]
+__all__ = ["group_series", "open_series"]
 
 ALTERNATION, MIN_ALTERNATING_SLICES = 0.5, 5
 """A volume of at least 5 slices alternates if slices two apart differ by less than half as much as neighbors do."""
 FRAME_BYTES = 64
 """Memory per pixel while a frame is decoded and converted from stored words to values."""
-
-
-class _SliceReader:
-    """Reader of single slices that keeps the bytes of the last file."""
-
-    def __init__(self, files: SourceFiles) -> None:
-        self._files = files
-        self._path: str | None = None
-        self._reader: FrameReader | None = None
-        self._mosaic: tuple[NDArray[Any], int] | None = None
-
-    def words(self, part: Slice) -> tuple[NDArray[Any], int]:
-        """Return the stored words of one slice, and their largest error. A SourceError names the file."""
-        try:
-            if self._path != part.path or self._reader is None:
-                self._reader = self._mosaic = None
-                self._reader, self._path = self._open(part.path, part.fields), part.path
-            if part.fields.tiles is None:
-                return self._reader.words(part.index)
-            self._mosaic = self._mosaic or self._reader.words(0)  # decoded once for all its slices
-            image, near = self._mosaic
-            return image[tile_at(part.index, part.fields.tiles, part.fields.stored)], near
-        except SourceError as error:
-            raise error.at(part.path) from None
-
-    def stored_values(self, part: Slice) -> NDArray[Any]:
-        """Return the stored values of one slice."""
-        return extract_values(self.words(part)[0], part.fields.stored)
-
-    def _open(self, path: str, fields: HeaderFields) -> FrameReader:
-        body = read_body(read_file(self._files, path), fields.syntax)
-        if checksum_before(fields.pixels, body) != fields.header_checksum:
-            raise SourceError("read", CHANGED, "")
-        return FrameReader(body, as_stored_image(fields))
 
 
 def open_series(
@@ -144,9 +109,15 @@ def open_series(
         series = sorted(filter(None, map(select_images, by_series.values())), key=lambda images: images[0][0])
     findings = list(_check_other_files(apart))
     scans = [scan for images in series for scan in find_scans(images, policy)]
-    together = replace(policy, split="channels")
-    joins = policy.split != "channels" and sum(len(find_scans(images, together)) for images in series) == 1
-    chosen = _choose(scans, apart, volume, joins=joins)
+    if not scans:
+        raise series_error("no DICOM series", _count_kinds(apart))
+    chosen = _choose_scan(scans, volume)
+    if chosen is None:
+        together = replace(policy, split="channels")
+        joins = (
+            policy.split != "channels" and sum(len(find_scans(images, together)) for images in series) == 1
+        )
+        raise _several_scans(scans, joins=joins)
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
         findings.append(Finding.noted("one of several volumes in a series", detail))
@@ -160,26 +131,17 @@ def open_series(
     return _as_channels(opened, findings)
 
 
-def _choose(
-    scans: Sequence[FoundScan], apart: Sequence[Apart], volume: tuple[int, int, str] | None, *, joins: bool
-) -> FoundScan:
-    """Return the only scan, or the one that `volume` selects.
-
-    Args:
-        scans: all scans of the files.
-        apart: the other files, for the message.
-        volume: number and count of the scan; None if there must be one scan.
-        joins: whether the message recommends --series-split channels, which makes one scan of them.
-
-    Raises:
-        SourceError: there is no scan, or there are several and `volume` selects none.
-    """
-    if not scans:
-        raise series_error("no DICOM series", _count_kinds(apart))
+def _choose_scan(scans: Sequence[FoundScan], volume: tuple[int, int, str] | None) -> FoundScan | None:
+    """Return the only scan, or the one that `volume` selects; None if there are several and it selects none."""
     if len(scans) == 1:
         return scans[0]
     if volume is not None and volume[1] == len(scans):
         return scans[volume[0] - 1]
+    return None
+
+
+def _several_scans(scans: Sequence[FoundScan], *, joins: bool) -> SourceError:
+    """Return the error for several scans; `joins` tells whether --series-split channels makes one scan of them."""
     sizes = []
     for scan in scans[:8]:
         rows, columns = scan.parts[0][0].fields.stored.size
@@ -187,7 +149,7 @@ def _choose(
     cure = "name one as FOLDER#MARK, as --layout dicom lists them"
     cure += ", or say --series-split channels" if joins else ""
     detail = f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
-    raise series_error("several series, or several stacks in one", detail)
+    return series_error("several series, or several stacks in one", detail)
 
 
 def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
@@ -250,7 +212,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     def read() -> NDArray[Any]:
         voxels = _read_volume(files, slices, plan, values)
         if may_alternate:
-            check_alternation(voxels)
+            _check_alternation(voxels)
         return voxels
 
     return Scan(
@@ -280,7 +242,7 @@ def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str) -> int:
     return depth * math.prod(slices[0].fields.stored.size) * np.dtype(dtype).itemsize + most
 
 
-def check_alternation(voxels: NDArray[Any]) -> None:
+def _check_alternation(voxels: NDArray[Any]) -> None:
     """Refuse a volume that consists of two interleaved scans.
 
     In one scan, a slice resembles its neighbor more than the slice after that. In interleaved scans it is the opposite.
@@ -397,6 +359,40 @@ def _corners(files: SourceFiles, slices: Sequence[Slice]) -> tuple[int, ...]:
     """Return the stored values at the four corners of the middle slice."""
     values = _SliceReader(files).stored_values(slices[len(slices) // 2])
     return tuple(int(value) for value in (values[0, 0], values[0, -1], values[-1, 0], values[-1, -1]))
+
+
+class _SliceReader:
+    """Reader of single slices that caches the bytes of the last file, and its image if that is a mosaic."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self._path: str | None = None
+        self._reader: FrameReader | None = None
+        self._mosaic: tuple[NDArray[Any], int] | None = None
+
+    def words(self, part: Slice) -> tuple[NDArray[Any], int]:
+        """Return the stored words of one slice, and their largest error. A SourceError names the file."""
+        try:
+            if self._path != part.path or self._reader is None:
+                self._reader = self._mosaic = None
+                self._reader, self._path = self._open(part.path, part.fields), part.path
+            if part.fields.tiles is None:
+                return self._reader.words(part.index)
+            self._mosaic = self._mosaic or self._reader.words(0)  # decoded once for all its slices
+            image, near = self._mosaic
+            return image[tile_at(part.index, part.fields.tiles, part.fields.stored)], near
+        except SourceError as error:
+            raise error.at(part.path) from None
+
+    def stored_values(self, part: Slice) -> NDArray[Any]:
+        """Return the stored values of one slice."""
+        return extract_values(self.words(part)[0], part.fields.stored)
+
+    def _open(self, path: str, fields: HeaderFields) -> FrameReader:
+        body = read_body(read_file(self._files, path), fields.syntax)
+        if checksum_before(fields.pixels, body) != fields.header_checksum:
+            raise SourceError("read", CHANGED, "")
+        return FrameReader(body, as_stored_image(fields))
 
 
 def _read_volume(
