@@ -173,7 +173,7 @@ def test_of_an_sform_and_a_qform_that_disagree_the_sform_counts_or_the_chosen_on
     scan = open_nifti(write_nifti(STORED, **OTHER))
     np.testing.assert_allclose(scan.grid.affine, canonical(AFFINE), atol=1e-6)
     assert findings(scan) == {"sform and qform disagree": "noted"}
-    assert "lie 5 apart" in scan.findings[0].detail
+    assert "differ by 5" in scan.findings[0].detail
     scan = open_nifti(write_nifti(STORED, **OTHER), sform_qform="qform")
     assert scan.grid.affine[0, 3] == 45 and findings(scan) == {"sform and qform disagree": "noted"}
     only_sform = open_nifti(write_nifti(STORED, qform_code=0), sform_qform="qform")
