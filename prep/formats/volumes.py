@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import ListingRecords
     from halofeed.prep.formats.volume.volume_file import VolumeFile
 
-__all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
+__all__ = ["FORMATS", "READABLE_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
 T = TypeVar("T")
 Members: TypeAlias = "tuple[str, ...] | ListingRecords"
@@ -35,7 +35,7 @@ class VolumeFormat:
 
     Args:
         extensions: file extensions in lower case.
-        begins: function that tells whether the first `HEAD_BYTES` bytes of a file are those of this format.
+        begins: function that tells whether the first `DETECTION_BYTES` bytes of a file are those of this format.
         open_scan: function of (files, path, members, options, volume of the members).
         open_mask: function of (files, path, grid of the image, options).
     """
@@ -107,9 +107,9 @@ FORMATS: dict[str, VolumeFormat] = {
         open_mask=_dicom_mask,
     ),
 }
-HEAD_BYTES = 352
+DETECTION_BYTES = 352
 
-VOLUME_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension in entry.extensions)
+READABLE_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension in entry.extensions)
 """Extensions of volume files. A pair may be named by either of its files; DICOM files may have any name."""
 
 RECOGNIZED = {
@@ -182,7 +182,7 @@ def _open(files: SourceFiles, path: str, opener: Callable[[VolumeFormat], T]) ->
     except SourceError as error:
         if error.stage == "read":
             raise
-        detected = _format_by_content(files.head(path, HEAD_BYTES))
+        detected = _format_by_content(files.head(path, DETECTION_BYTES))
         if detected in (None, name):
             raise
         return opener(FORMATS[detected])
@@ -216,11 +216,11 @@ def _format_of(files: SourceFiles, path: str) -> str:
         return name
     for extension, kind in RECOGNIZED.items():
         if path.lower().endswith(extension):
-            detail = f"{kind}; supported: {', '.join(VOLUME_EXTENSIONS)}; {_ADVICE[extension]}"
+            detail = f"{kind}; supported: {', '.join(READABLE_EXTENSIONS)}; {_ADVICE[extension]}"
             raise SourceError("read", "not a volume format that is read", detail)
-    start = files.head(path, HEAD_BYTES)
+    start = files.head(path, DETECTION_BYTES)
     name = _format_by_content(start)
     if name is None:
-        detail = f"begins with {start[:8].hex(' ') or 'nothing'}; supported: {', '.join(VOLUME_EXTENSIONS)}"
+        detail = f"begins with {start[:8].hex(' ') or 'nothing'}; supported: {', '.join(READABLE_EXTENSIONS)}"
         raise SourceError("read", "not a volume format that is read", detail)
     return name

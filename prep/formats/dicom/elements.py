@@ -28,7 +28,7 @@ from pydicom.valuerep import TEXT_VR_DELIMS
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, referenced_series, uid_digest
-from halofeed.prep.formats.dicom.headers import damaged_file, format_tag, read_file
+from halofeed.prep.formats.dicom.headers import damaged_file, format_tag, read_dicom_file
 from halofeed.prep.geometry.scan import Finding, Origin
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
@@ -140,7 +140,7 @@ def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> Parse
     Raises:
         SourceError: the file is not DICOM, damaged or truncated (stage `read`).
     """
-    data = read_file(files, path)
+    data = read_dicom_file(files, path)
     count = data.count(ITEM_START)
     parsed_bytes = 2 * len(data) + ITEM_BYTES * count
     need(with_margin(parsed_bytes))
@@ -162,7 +162,7 @@ def transfer_syntax(dataset: Dataset) -> str:
     return str(dataset.file_meta.get("TransferSyntaxUID", ""))
 
 
-def raw_value(dataset: Dataset, tag: int) -> bytes:
+def element_bytes(dataset: Dataset, tag: int) -> bytes:
     """Return the bytes of an element; b"" if it is absent or has no value."""
     element = dataset.get_item(tag)
     value = None if element is None else element.value
@@ -173,14 +173,14 @@ def raw_value(dataset: Dataset, tag: int) -> bytes:
     return value
 
 
-def text(dataset: Dataset, tag: int) -> str:
+def code_text(dataset: Dataset, tag: int) -> str:
     """Return a code string or a UID; "" if absent."""
-    return raw_value(dataset, tag).decode("ascii", "replace").strip(" \0")
+    return element_bytes(dataset, tag).decode("ascii", "replace").strip(" \0")
 
 
-def label(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
+def decode_name(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
     """Return a user-defined name without control characters, decoded with the item's or the file's character sets."""
-    value = raw_value(dataset, tag).rstrip(b" \0")
+    value = element_bytes(dataset, tag).rstrip(b" \0")
     known = [name for name in declared_character_sets(dataset) or character_sets if name in python_encoding]
     if len(known) > 1:
         decoded = decode_bytes(value, convert_encodings(known), TEXT_VR_DELIMS)
@@ -205,7 +205,7 @@ def decimals(dataset: Dataset, tag: int, count: int | None = None) -> NDArray[np
     Raises:
         SourceError: the values are not finite numbers, or not `count` of them.
     """
-    value = raw_value(dataset, tag).strip(b" \0")
+    value = element_bytes(dataset, tag).strip(b" \0")
     if not value:
         return None
     try:
@@ -238,7 +238,7 @@ def _split_numbers(value: bytes) -> Iterator[list[bytes]]:
 
 def decimal_integer(dataset: Dataset, tag: int, default: int | None = None) -> int:
     """Return the value of an integer string."""
-    value = raw_value(dataset, tag).strip(b" \0")
+    value = element_bytes(dataset, tag).strip(b" \0")
     if not value and default is not None:
         return default
     try:
@@ -252,7 +252,7 @@ def decimal_integer(dataset: Dataset, tag: int, default: int | None = None) -> i
 
 def unsigned_short(dataset: Dataset, tag: int, default: int | None = None) -> int:
     """Return a 16-bit unsigned integer of a little-endian file."""
-    value = raw_value(dataset, tag)
+    value = element_bytes(dataset, tag)
     if not value and default is not None:
         return default
     if len(value) != 2:
@@ -260,7 +260,7 @@ def unsigned_short(dataset: Dataset, tag: int, default: int | None = None) -> in
     return int.from_bytes(value, "little")
 
 
-def items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
+def sequence_items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
     """Return the items of a sequence; () if it is absent."""
     if tag not in dataset:
         return ()
@@ -303,7 +303,7 @@ def check_references(dataset: Dataset, scan: Origin) -> None:
     Raises:
         SourceError: the mask names images, a series or a frame of reference that the scan does not have.
     """
-    series = referenced_series(dataset, items)
+    series = referenced_series(dataset, sequence_items)
     images = set(map(uid_digest, _image_uids(dataset, series))) - {b""}
     if images and scan.images:
         if not images & scan.images:
@@ -312,7 +312,7 @@ def check_references(dataset: Dataset, scan: Origin) -> None:
             )
             raise _wrong_scan(detail)
         return
-    named_series = {uid_digest(raw_value(item, headers.SERIES_UID)) for item in series} - {b""}
+    named_series = {uid_digest(element_bytes(item, headers.SERIES_UID)) for item in series} - {b""}
     if named_series and scan.series and not scan.series & named_series:
         raise _wrong_scan("the series that it names (SeriesInstanceUID) is not the scan's")
     frames = set(map(uid_digest, _frame_uids(dataset))) - {b""}
@@ -329,25 +329,25 @@ def _image_uids(dataset: Dataset, series: Iterable[Dataset]) -> set[bytes]:
     uids = set(_instance_uids(series, headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES))
     if uids:
         return uids
-    groups = [*items(dataset, headers.SHARED_GROUPS), *items(dataset, headers.FRAME_GROUPS)]
-    derivations = [item for group in (dataset, *groups) for item in items(group, DERIVATIONS)]
+    groups = [*sequence_items(dataset, headers.SHARED_GROUPS), *sequence_items(dataset, headers.FRAME_GROUPS)]
+    derivations = [item for group in (dataset, *groups) for item in sequence_items(group, DERIVATIONS)]
     uids.update(_instance_uids((dataset, *derivations), SOURCE_IMAGES))
-    for structure in items(dataset, STRUCTURE_CONTOURS):
-        uids.update(_instance_uids(items(structure, CONTOURS), headers.CONTOUR_IMAGES))
+    for structure in sequence_items(dataset, STRUCTURE_CONTOURS):
+        uids.update(_instance_uids(sequence_items(structure, CONTOURS), headers.CONTOUR_IMAGES))
     return uids
 
 
 def _instance_uids(parents: Iterable[Dataset], *tags: int) -> Iterator[bytes]:
     for parent in parents:
         for tag in tags:
-            for image in items(parent, tag):
-                yield raw_value(image, headers.REFERENCED_INSTANCE)
+            for image in sequence_items(parent, tag):
+                yield element_bytes(image, headers.REFERENCED_INSTANCE)
 
 
 def _frame_uids(dataset: Dataset) -> Iterator[bytes]:
     """Yield the UIDs of the frames of reference that the file names."""
-    yield raw_value(dataset, headers.FRAME_OF_REFERENCE)
-    for frame in items(dataset, headers.RT_FRAMES):
-        yield raw_value(frame, headers.FRAME_OF_REFERENCE)
-    for structure in items(dataset, STRUCTURES):
-        yield raw_value(structure, FRAME_OF_STRUCTURE)
+    yield element_bytes(dataset, headers.FRAME_OF_REFERENCE)
+    for frame in sequence_items(dataset, headers.RT_FRAMES):
+        yield element_bytes(frame, headers.FRAME_OF_REFERENCE)
+    for structure in sequence_items(dataset, STRUCTURES):
+        yield element_bytes(structure, FRAME_OF_STRUCTURE)

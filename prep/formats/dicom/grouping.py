@@ -20,9 +20,9 @@ from halofeed.prep.formats.dicom.headers import (
     HeaderContinuesError,
     checksum_before,
     media_sop_class,
-    read_file,
-    read_header,
-    read_start,
+    parse_dicom_header,
+    read_dicom_file,
+    read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
 from halofeed.prep.formats.dicom.pixels import split_mosaic
@@ -171,9 +171,9 @@ def _read_fields(
     """
     head, complete, packed = start
     try:
-        header, body = read_header(head, complete)
+        header, body = parse_dicom_header(head, complete)
     except HeaderContinuesError:
-        header, body = read_header(read_file(files, path))
+        header, body = parse_dicom_header(read_dicom_file(files, path))
     fields = replace(
         header_fields(header, policy),
         packed=packed,
@@ -227,7 +227,7 @@ def read_headers(
         head = b""
         try:
             stamp = settled_stamp(files, path)
-            start = read_start(files, path, HEAD_BYTES)
+            start = read_dicom_start(files, path, HEAD_BYTES)
             head = start[0]
             fields = replace(_read_fields(files, path, start, policy), stamp=stamp)
         except SourceError as error:

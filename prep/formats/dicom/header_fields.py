@@ -17,14 +17,14 @@ from typing import TypeVar
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
+    DicomHeader,
     Element,
     Elements,
-    Header,
     PixelLocation,
     damaged_file,
+    finite_number,
     integer,
     items,
-    number,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
@@ -35,7 +35,7 @@ VolumeAttributes = Mapping[str, VolumeAttribute]
 IMAGE_TYPE, ACQUISITION_NUMBER, TRIGGER_TIME = "image type", "acquisition number", "trigger time"
 ACQUISITION_TIME, CONTENT_TIME, INSTANCE_NUMBER = "acquisition time", "content time", "instance number"
 
-NUMBERS: Mapping[str, tuple[int, ...]] = {
+NUMERIC_ATTRIBUTES: Mapping[str, tuple[int, ...]] = {
     "temporal position": (headers.TEMPORAL_POSITION, headers.TEMPORAL_INDEX),
     "temporal offset": (headers.TEMPORAL_OFFSET,),
     "frame reference time": (headers.FRAME_REFERENCE_TIME,),
@@ -52,13 +52,13 @@ NUMBERS: Mapping[str, tuple[int, ...]] = {
     INSTANCE_NUMBER: (headers.INSTANCE_NUMBER,),
 }
 """Numeric attributes: for each name the elements that may hold it; the first with a value counts."""
-TEXTS: Mapping[str, tuple[int, ...]] = {
+TEXT_ATTRIBUTES: Mapping[str, tuple[int, ...]] = {
     IMAGE_TYPE: (headers.FRAME_TYPE, headers.IMAGE_TYPE),
     "complex component": (headers.COMPLEX_COMPONENT,),
     "reconstruction kernel": (headers.KERNEL,),
     "stack": (headers.STACK_ID,),
 }
-VOLUME_ATTRIBUTES = (*(name for name in NUMBERS if name != INSTANCE_NUMBER), *TEXTS)
+VOLUME_ATTRIBUTES = (*(name for name in NUMERIC_ATTRIBUTES if name != INSTANCE_NUMBER), *TEXT_ATTRIBUTES)
 """Attributes whose values are the same for all images of one volume, in the order in which volumes are sorted."""
 TIMES = (TRIGGER_TIME, ACQUISITION_TIME, CONTENT_TIME)
 """Attributes whose values may differ between the images of one volume; then only their order counts."""
@@ -128,7 +128,7 @@ class Rescale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class DicomFrame:
     """Geometry and attributes of one frame, in DICOM's millimeters to the left, posterior, superior.
 
     Every field except `attributes` is None if the file does not state it.
@@ -227,7 +227,7 @@ class HeaderFields:
     pixels: PixelLocation | None
     syntax: str
     lossy: bool
-    frames: tuple[Frame, ...]
+    frames: tuple[DicomFrame, ...]
     packed: bool = False
     tiles: int | None = None
     file_bytes: int | None = None
@@ -245,7 +245,7 @@ class HeaderFields:
         return self.format
 
 
-def header_fields(header: Header, policy: SeriesPolicy) -> HeaderFields:
+def header_fields(header: DicomHeader, policy: SeriesPolicy) -> HeaderFields:
     """De-identify a header.
 
     Raises:
@@ -303,7 +303,7 @@ def header_fields(header: Header, policy: SeriesPolicy) -> HeaderFields:
 
 
 def _rescale(elements: Elements) -> Rescale | None:
-    slope, intercept = number(elements, headers.SLOPE), number(elements, headers.INTERCEPT)
+    slope, intercept = finite_number(elements, headers.SLOPE), finite_number(elements, headers.INTERCEPT)
     if slope is None or intercept is None:
         return None
     kind = headers.text(elements, headers.RESCALE_TYPE).upper()
@@ -311,7 +311,7 @@ def _rescale(elements: Elements) -> Rescale | None:
     return Rescale(slope=slope, intercept=intercept, kind=kind if known else "other")
 
 
-def _frame(groups: tuple[Elements, ...]) -> Frame:
+def _frame(groups: tuple[Elements, ...]) -> DicomFrame:
     """Return the frame that the groups describe together; the first group with a value counts."""
 
     def first(tag: int) -> Elements:
@@ -320,10 +320,10 @@ def _frame(groups: tuple[Elements, ...]) -> Frame:
     def numbers(tag: int, count: int) -> tuple[float, ...] | None:
         return headers.numbers(first(tag), tag, count)
 
-    spacing = number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
-    thickness = number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
+    spacing = finite_number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
+    thickness = finite_number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
     rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
-    return Frame(
+    return DicomFrame(
         position_mm=numbers(headers.POSITION, 3),
         orientation=numbers(headers.ORIENTATION, 6),
         spacing_mm=numbers(headers.PIXEL_SPACING, 2),
@@ -340,7 +340,7 @@ def _flatten(groups: Elements) -> tuple[Elements, ...]:
     return (*described, *directions)
 
 
-def _frames(elements: Elements) -> tuple[Frame, ...]:
+def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     count = integer(elements, headers.FRAMES, 1)
     per_frame = items(elements, headers.FRAME_GROUPS)
     shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flatten(item)]
@@ -440,12 +440,12 @@ def volume_attributes(groups: Sequence[Elements]) -> VolumeAttributes:
         return next(((group, tag) for tag in tags for group in groups if _has_value(group, tag)), None)
 
     attributes: dict[str, VolumeAttribute] = {}
-    for name, tags in NUMBERS.items():
+    for name, tags in NUMERIC_ATTRIBUTES.items():
         if element := find(tags):
             values = _numbers(*element)
             if values is not None:
                 attributes[name] = values if len(values) > 1 else values[0]
-    for name, tags in TEXTS.items():
+    for name, tags in TEXT_ATTRIBUTES.items():
         if element := find(tags):
             attributes[name] = _sort_key(headers.text(*element))
     if element := find((headers.DIMENSION_INDEX,)):
@@ -480,7 +480,9 @@ def _sort_key(text: str) -> str:
 
 def _has_value(elements: Elements, tag: int) -> bool:
     element = elements.get(tag)
-    return isinstance(element, Element) and bool(element.data.strip(b" \0") or element.vr in headers.NUMBERS)
+    return isinstance(element, Element) and bool(
+        element.data.strip(b" \0") or element.vr in headers.BINARY_NUMBERS
+    )
 
 
 def _numbers(elements: Elements, tag: int) -> tuple[float, ...] | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.streams import MAGIC, MAX_DEFLATE_RATIO, OUTPUT_BYTES, open_stream
+from halofeed.prep.formats.volume.streams import GZIP_MAGIC, MAX_DEFLATE_RATIO, OUTPUT_BYTES, open_stream
 from halofeed.prep.sources.files import SourceFiles
 
 MAX_UNPACKED_BYTES = 1 << 31
@@ -32,10 +32,10 @@ MAX_ELEMENTS = 4_000_000
 _INFLATE_BLOCK_BYTES = 1 << 20
 UNDEFINED = 0xFFFFFFFF
 ITEM, ITEM_END, SEQUENCE_END = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
-PIXEL_TAGS = {0x7FE00008: "float", 0x7FE00009: "double", 0x7FE00010: "integer"}
+PIXEL_KINDS = {0x7FE00008: "float", 0x7FE00009: "double", 0x7FE00010: "integer"}
 LONG_VRS = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 SHORT_VRS = frozenset(b"AE AS AT CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UI UL US".split())
-NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
+BINARY_NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
 """The VRs of binary numbers, each with its code for `struct`."""
 DECIMAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -131,7 +131,7 @@ class PixelLocation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class DicomHeader:
     """Header of a file: its elements that `HEADER_VRS` lists.
 
     Args:
@@ -150,14 +150,14 @@ def max_unpacked_bytes(byte_count: int) -> int:
     return min(MAX_DEFLATE_RATIO * byte_count, MAX_UNPACKED_BYTES)
 
 
-def read_file(files: SourceFiles, path: str) -> bytes:
+def read_dicom_file(files: SourceFiles, path: str) -> bytes:
     """Read a DICOM file completely, and unpack it if it is a gzip file.
 
     Raises:
         SourceError: the file cannot be read, is damaged gzip, or unpacks to more than `MAX_UNPACKED_BYTES`.
     """
     data = files.read(path)
-    if not data.startswith(MAGIC):
+    if not data.startswith(GZIP_MAGIC):
         return data
     stream, unpacked = open_stream(data), io.BytesIO()  # `getvalue` makes no copy
     block = memoryview(bytearray(OUTPUT_BYTES))
@@ -168,7 +168,7 @@ def read_file(files: SourceFiles, path: str) -> bytes:
     return unpacked.getvalue()
 
 
-def read_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, bool]:
+def read_dicom_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, bool]:
     """Read the first bytes of a DICOM file.
 
     Returns:
@@ -178,7 +178,7 @@ def read_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, b
         SourceError: the file cannot be read, or is damaged gzip.
     """
     head = files.head(path, size)
-    if not head.startswith(MAGIC):
+    if not head.startswith(GZIP_MAGIC):
         return head, len(head) < size, False
     stream = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
@@ -257,9 +257,9 @@ class _ElementParser:
             tag, vr, length, value = self.element(offset)
             if tag == ITEM_END and end is None:
                 return elements, value
-            if depth == 0 and tag in PIXEL_TAGS:
+            if depth == 0 and tag in PIXEL_KINDS:
                 stated, words = None if length == UNDEFINED else length, vr in ("", "OW")
-                self.pixels = PixelLocation(kind=PIXEL_TAGS[tag], offset=value, length=stated, words=words)
+                self.pixels = PixelLocation(kind=PIXEL_KINDS[tag], offset=value, length=stated, words=words)
                 return elements, value
             listed_vr = HEADER_VRS.get(tag, "")
             if length == UNDEFINED:
@@ -381,7 +381,7 @@ def checksum_before(pixels: PixelLocation | None, body: bytes) -> int:
     return 0 if pixels is None else zlib.crc32(memoryview(body)[: pixels.offset])
 
 
-def read_header(data: bytes, complete: bool = True) -> tuple[Header, bytes]:
+def parse_dicom_header(data: bytes, complete: bool = True) -> tuple[DicomHeader, bytes]:
     """Read the header of a DICOM file.
 
     Args:
@@ -416,7 +416,7 @@ def read_header(data: bytes, complete: bool = True) -> tuple[Header, bytes]:
             parser.require(end)
     else:
         elements = {}
-    return Header(elements={**meta, **elements}, syntax=syntax, pixels=parser.pixels), data
+    return DicomHeader(elements={**meta, **elements}, syntax=syntax, pixels=parser.pixels), data
 
 
 def text(elements: Elements, tag: int) -> str:
@@ -450,10 +450,10 @@ def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...
     element = elements.get(tag)
     if not isinstance(element, Element) or not element.data:
         return None
-    if element.vr not in NUMBERS and not element.data.strip(b" \0"):
+    if element.vr not in BINARY_NUMBERS and not element.data.strip(b" \0"):
         return None
-    if element.vr in NUMBERS:
-        form = struct.Struct(("<" if element.little else ">") + NUMBERS[element.vr])
+    if element.vr in BINARY_NUMBERS:
+        form = struct.Struct(("<" if element.little else ">") + BINARY_NUMBERS[element.vr])
         end = len(element.data) // form.size * form.size
         values = [float(value) for (value,) in form.iter_unpack(element.data[:end])]
     else:
@@ -465,7 +465,7 @@ def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...
     return tuple(values)
 
 
-def number(elements: Elements, tag: int) -> float | None:
+def finite_number(elements: Elements, tag: int) -> float | None:
     """Return the value of an element as a finite number; None if the element is absent or empty."""
     values = numbers(elements, tag, 1)
     return values[0] if values else None
@@ -477,7 +477,7 @@ def integer(elements: Elements, tag: int, default: int | None = None) -> int:
     Raises:
         SourceError: the value is not an integer, or is absent and has no default.
     """
-    value = number(elements, tag)
+    value = finite_number(elements, tag)
     if value is None:
         if default is None:
             raise damaged_file(f"element {format_tag(tag)} is missing")
@@ -493,6 +493,6 @@ def unsigned_bits(elements: Elements, tag: int) -> int | None:
     if not isinstance(element, Element) or len(element.data) < 2:
         return None
     if element.vr in ("DS", "IS"):
-        value = number(elements, tag)
+        value = finite_number(elements, tag)
         return None if value is None else int(value) & 0xFFFF
     return int.from_bytes(element.data[:2], "little" if element.little else "big")

@@ -8,8 +8,8 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.elements import (
     ParsedFile,
     check_references,
+    code_text,
     read_dataset,
-    text,
     transfer_syntax,
 )
 from halofeed.prep.formats.dicom.headers import EXPLICIT_BIG, SOP_CLASS
@@ -77,7 +77,7 @@ def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
 def _parse_mask(files: SourceFiles, path: str, need: Need) -> tuple[ParsedFile, str]:
     """Parse the file of a mask; return it with its kind, one of `MASK_KINDS`."""
     parsed = read_dataset(files, path, need)
-    sop_class = text(parsed.dataset, SOP_CLASS)
+    sop_class = code_text(parsed.dataset, SOP_CLASS)
     kind = sop_class_kind(sop_class)
     if kind not in MASK_KINDS:
         detail = f"it is {uid_name(sop_class, 'an unknown kind of object')}"

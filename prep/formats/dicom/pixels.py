@@ -96,7 +96,7 @@ def check_run_lengths(frame: bytes, planes: int) -> list[int]:
     return [*offsets[:planes], len(frame)]
 
 
-def decode_run_lengths(frame: bytes, planes: int, size: tuple[int, int]) -> NDArray[np.unsignedinteger]:
+def decode_rle(frame: bytes, planes: int, size: tuple[int, int]) -> NDArray[np.unsignedinteger]:
     """Decode an RLE frame into unsigned pixels [row, column] of `planes` bytes each.
 
     Raises:
@@ -292,7 +292,7 @@ def _decode(frame: bytes, fields: HeaderFields) -> tuple[NDArray[Any], int]:
     (codec, plugin), stored = PLUGINS[fields.syntax], fields.stored
     header = _check_codestream(frame, codec, stored)
     if codec == "RLE":
-        return decode_run_lengths(frame, stored.bits_allocated // 8, stored.size), header.near
+        return decode_rle(frame, stored.bits_allocated // 8, stored.size), header.near
     options: dict[str, Any] = {
         "rows": stored.size[0],
         "columns": stored.size[1],
@@ -325,7 +325,7 @@ class FrameReader:
     """Reader of the frames of one file, which decodes one frame at a time.
 
     Args:
-        body: the bytes that hold the pixels, as `read_header` returns them.
+        body: the bytes that hold the pixels, as `parse_dicom_header` returns them.
         fields: header fields of the file.
 
     Raises:
@@ -480,7 +480,7 @@ def tile_at(index: int, tiles: int, stored: PixelFormat) -> tuple[slice, slice]:
 
 def _spacing(elements: Elements) -> float | None:
     try:
-        spacing = headers.number(elements, headers.SPACING_BETWEEN_SLICES)
+        spacing = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)
     except SourceError:
         return None
     return spacing if spacing is not None and spacing > 0 else None

@@ -24,21 +24,21 @@ from halofeed.prep.formats.dicom.elements import (
     STRUCTURE_CONTOURS,
     STRUCTURES,
     ParsedFile,
+    code_text,
     decimal_integer,
     decimals,
     declared_character_sets,
-    items,
-    label,
+    decode_name,
     left_out_findings,
     overlap_error,
-    text,
+    sequence_items,
 )
 from halofeed.prep.formats.dicom.headers import damaged_file
-from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS
+from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.voxels.masks import fill_polygons
 
-Points = NDArray[np.float64]
+PointArray = NDArray[np.float64]
 CROSSING_VOXELS, CROSSING_SHARE = 2, 0.01
 """Voxels, or share of a contour's voxels, by which two contours may cross: rounding of coordinates that touch."""
 TRACED_VOXELS = 0.02
@@ -80,7 +80,7 @@ TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
 
 
 def enclosed(
-    contours: Sequence[Points], size: tuple[int, int], what: str, *, may_cross: bool
+    contours: Sequence[PointArray], size: tuple[int, int], what: str, *, may_cross: bool
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the voxels of a slice inside an odd number of contours, and the voxels on a contour.
 
@@ -110,22 +110,22 @@ def enclosed(
     return (depth & 1).astype(np.bool_), on_contour
 
 
-def is_traced(points: Points) -> bool:
+def is_traced(points: PointArray) -> bool:
     """Return whether a contour runs through voxel centers."""
     return bool((np.abs(points - np.rint(points)) <= TRACED_VOXELS).all())
 
 
-def _snapped(points: Points) -> Points:
+def _snapped(points: PointArray) -> PointArray:
     return np.rint(points) if is_traced(points) else points
 
 
-def _area(points: Points) -> float:
+def _area(points: PointArray) -> float:
     centered = points - points[0]
     following = np.roll(centered, -1, axis=0)
     return float(abs(np.sum(centered[:, 0] * following[:, 1] - centered[:, 1] * following[:, 0])))
 
 
-def _centers_on(points: Points, size: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _centers_on(points: PointArray, size: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows and the columns of the voxels whose centers lie on an edge."""
     found = [np.empty((0, 2), np.int64)]
     ends = np.roll(points, -1, axis=0)
@@ -159,7 +159,7 @@ def _centers_on(points: Points, size: tuple[int, int]) -> tuple[NDArray[np.int64
 
 
 def _covered(
-    points: Points, size: tuple[int, int]
+    points: PointArray, size: tuple[int, int]
 ) -> Iterator[tuple[tuple[slice, slice], NDArray[np.bool_]]]:
     """Yield the window of a slice around a contour, and the mask of the voxel centers inside, if there are any.
 
@@ -189,7 +189,7 @@ class _Contour:
 
     number: int
     by_parity: bool
-    points: Points
+    points: PointArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -256,11 +256,11 @@ def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int],
     """
     stored: dict[int, str] = {}
     character_set = declared_character_sets(dataset)
-    for item in items(dataset, STRUCTURES):
+    for item in sequence_items(dataset, STRUCTURES):
         number = decimal_integer(item, STRUCTURE_NUMBER)
         if number in stored:
             raise damaged_file("two structures have one number")
-        stored[number] = label(item, STRUCTURE_NAME, character_set)
+        stored[number] = decode_name(item, STRUCTURE_NAME, character_set)
     if not stored:
         raise SourceError("annotation", "structure set has no structures")
     unused = max(0, *stored) + 1
@@ -287,15 +287,15 @@ def _contours(
     drawn: set[int] = set()
     only_other: set[int] = set()
     thin: list[_Contour] = []
-    for structure in items(dataset, STRUCTURE_CONTOURS):
+    for structure in sequence_items(dataset, STRUCTURE_CONTOURS):
         stored_number = decimal_integer(structure, CONTOURS_OF)
         if stored_number not in numbers:
             raise damaged_file("contours belong to a structure that is not described")
         number = numbers[stored_number]
         if number not in names:
             continue
-        for item in items(structure, CONTOURS):
-            kind = text(item, CONTOUR_KIND)
+        for item in sequence_items(structure, CONTOURS):
+            kind = code_text(item, CONTOUR_KIND)
             if kind in OTHER_KINDS:
                 counts[OTHER] += 1
                 only_other.add(number)
@@ -315,7 +315,7 @@ def _contours(
                 counts[THIN] += 1
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
-                voxels = (points * LPS_TO_RAS - grid.affine[:3, 3]) @ to_voxels.T
+                voxels = (points * LPS_TO_RAS_SIGNS - grid.affine[:3, 3]) @ to_voxels.T
             far = not (np.abs(voxels) < FAR_VOXELS).all()
             if len(points) < 3:
                 if far or not is_traced(voxels):
@@ -423,11 +423,11 @@ def _count_skipped_slices(drawing: _ContourSlices) -> int:
 def _overlap_in_plane(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
     """Return whether the bounding box of one contour contains the center of that of another."""
 
-    def box(contour: _Contour) -> Points:
+    def box(contour: _Contour) -> PointArray:
         flat = np.delete(contour.points, axis, axis=1)
         return np.stack([flat.min(axis=0), flat.max(axis=0)])
 
-    def holds(outer: Points, inner: Points) -> bool:
+    def holds(outer: PointArray, inner: PointArray) -> bool:
         middle = inner.mean(axis=0)
         return bool(((outer[0] <= middle) & (middle <= outer[1])).all())
 
@@ -435,7 +435,7 @@ def _overlap_in_plane(first: Sequence[_Contour], second: Sequence[_Contour], axi
     return any(holds(one, other) or holds(other, one) for one, other in pairs)
 
 
-def _shape_key(points: Points, axis: int) -> bytes:
+def _shape_key(points: PointArray, axis: int) -> bytes:
     """Return a key that is the same for contours which differ only in their first point or direction.
 
     Contours through voxel centers differ by direction, because a ring of one voxel has an inner and an outer contour

@@ -18,17 +18,17 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import (
     ParsedFile,
+    code_text,
     decimal_integer,
     decimals,
     declared_character_sets,
-    items,
-    label,
+    decode_name,
+    element_bytes,
     left_out_findings,
     overlap_error,
-    raw_value,
     read_dataset,
+    sequence_items,
     silence_pydicom,
-    text,
     transfer_syntax,
     unsigned_short,
 )
@@ -39,9 +39,15 @@ from halofeed.prep.formats.dicom.pixels import (
     RUN_LENGTHS,
     START_OF_FRAME,
     UNCOMPRESSED,
-    decode_run_lengths,
+    decode_rle,
 )
-from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
+from halofeed.prep.formats.dicom.slice_geometry import (
+    LPS_TO_RAS_SIGNS,
+    FrameGeometry,
+    Placement,
+    own_grid,
+    place_frames,
+)
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.sources.files import SourceFiles
 
@@ -81,7 +87,7 @@ class _Segmentation:
     background: int
     names: Mapping[int, str]
     segments: tuple[int, ...]
-    frames: Frames
+    frames: FrameGeometry
     slice_spacing_mm: float | None
 
     @property
@@ -103,7 +109,7 @@ def read_segmentation(
     _check_pixel_data(dataset, header)
     findings = []
     if header.kind == "FRACTIONAL":
-        kind = text(dataset, FRACTION_TYPE).lower()
+        kind = code_text(dataset, FRACTION_TYPE).lower()
         meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
         detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
         findings.append(Finding.corrected("fractional segmentation", detail))
@@ -112,7 +118,7 @@ def read_segmentation(
     placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
     if placement is None:
         grid = own_grid(header.frames, header.slice_spacing_mm)
-        _check_voxels(grid, image_grid, len(raw_value(dataset, PIXEL_DATA)))
+        _check_voxels(grid, image_grid, len(element_bytes(dataset, PIXEL_DATA)))
         placement = place_frames(header.frames, grid)
     if placement is None:
         raise SourceError("annotation", "segmentation frames lie on no regular grid")
@@ -148,30 +154,31 @@ def _complete_names(names: Mapping[int, str]) -> dict[int, str]:
 
 
 def _parse_header(dataset: Dataset) -> _Segmentation:
-    kind = text(dataset, TYPE)
+    kind = code_text(dataset, TYPE)
     if kind not in BITS:
         raise damaged_file("its segmentation type is none of " + ", ".join(BITS))
     bits = unsigned_short(dataset, headers.BITS_ALLOCATED)
     if bits not in BITS[kind] or unsigned_short(dataset, headers.SAMPLES, 1) != 1:
         raise damaged_file(f"{kind} segmentation with {bits} bits per pixel")
-    if text(dataset, headers.PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
+    if code_text(dataset, headers.PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
         raise damaged_file("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
     rows, columns = unsigned_short(dataset, headers.ROWS), unsigned_short(dataset, headers.COLUMNS)
     frame_count = decimal_integer(dataset, headers.FRAMES, 1)
-    groups = items(dataset, headers.FRAME_GROUPS)
+    groups = sequence_items(dataset, headers.FRAME_GROUPS)
     if rows < 1 or columns < 1 or frame_count < 1:
         detail = f"{frame_count} frames of {rows} x {columns}"
         raise SourceError("annotation", "segmentation has no pixels", detail)
     if len(groups) != frame_count:
         raise damaged_file(f"{frame_count} frames, but {len(groups)} are described")
     character_set = declared_character_sets(dataset)
-    described = items(dataset, SEGMENTS)
+    described = sequence_items(dataset, SEGMENTS)
     names = {
-        unsigned_short(item, SEGMENT_NUMBER): label(item, SEGMENT_LABEL, character_set) for item in described
+        unsigned_short(item, SEGMENT_NUMBER): decode_name(item, SEGMENT_LABEL, character_set)
+        for item in described
     }
     if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
         raise damaged_file("its segments do not have one description each")
-    shared = items(dataset, headers.SHARED_GROUPS)
+    shared = sequence_items(dataset, headers.SHARED_GROUPS)
     frames, spacing = _frames((rows, columns), groups, shared[0] if shared else Dataset())
     segments: tuple[int, ...] = ()
     if kind != "LABELMAP":
@@ -199,12 +206,12 @@ def _parse_header(dataset: Dataset) -> _Segmentation:
 def _group(tag: int, what: str, *groups: Dataset) -> Dataset:
     """Return a functional group from the first of `groups` that has it: the frame's own, then the shared ones."""
     for group in groups:
-        if found := items(group, tag):
+        if found := sequence_items(group, tag):
             return found[0]
     raise SourceError("annotation", f"segmentation frame lacks {what}")
 
 
-def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames, float | None]:
+def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[FrameGeometry, float | None]:
     """Return the geometry of all frames, and the distance between slices if the file states it."""
     positions, directions, spacings, between = [], [], [], None
     for group in groups:
@@ -234,17 +241,17 @@ def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames
         raise damaged_file("its pixel spacing or orientation is impossible")
     if np.abs(origins).max() > 1e6:
         raise damaged_file("its frames are more than a kilometer away")
-    frames = Frames(
+    frames = FrameGeometry(
         size=size,
-        row_step=down * LPS_TO_RAS * spacing[0, 0],
-        column_step=across * LPS_TO_RAS * spacing[0, 1],
-        origins=origins * LPS_TO_RAS,
+        row_step=down * LPS_TO_RAS_SIGNS * spacing[0, 0],
+        column_step=across * LPS_TO_RAS_SIGNS * spacing[0, 1],
+        origins=origins * LPS_TO_RAS_SIGNS,
     )
     return frames, between
 
 
 def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
-    held = len(raw_value(dataset, PIXEL_DATA))
+    held = len(element_bytes(dataset, PIXEL_DATA))
     rows, columns = header.frames.size
     frame_count = len(header.frames.origins)
     if not held:
@@ -352,7 +359,7 @@ def _stored_frames(dataset: Dataset, header: _Segmentation) -> Iterator[NDArray[
     if transfer_syntax(dataset) not in UNCOMPRESSED:
         yield from _decoded_frames(dataset, size, frame_count, header.bits)
         return
-    data = np.frombuffer(raw_value(dataset, PIXEL_DATA), np.uint8)
+    data = np.frombuffer(element_bytes(dataset, PIXEL_DATA), np.uint8)
     pixels = size[0] * size[1]
     for start in range(0, frame_count * pixels, pixels):
         if header.bits == 1:  # frames are not padded to bytes, so a frame may begin within a byte
@@ -382,8 +389,7 @@ def _decoded_frames(
         decoded: Iterator[NDArray[Any]]
         if syntax == RUN_LENGTHS and bits >= 8:
             decoded = (
-                decode_run_lengths(encoded, bits // 8, size)
-                for encoded in _encoded_frames(dataset, frame_count)
+                decode_rle(encoded, bits // 8, size) for encoded in _encoded_frames(dataset, frame_count)
             )
         else:
             plugged = get_decoder(syntax).iter_array(dataset, raw=True, decoding_plugin=DECODERS[syntax])
@@ -408,9 +414,12 @@ def _decoded_frames(
 
 
 def _encoded_frames(dataset: Dataset, frame_count: int) -> Iterator[bytes]:
-    offsets = raw_value(dataset, headers.OFFSET_TABLE), raw_value(dataset, headers.OFFSET_TABLE_LENGTHS)
+    offsets = (
+        element_bytes(dataset, headers.OFFSET_TABLE),
+        element_bytes(dataset, headers.OFFSET_TABLE_LENGTHS),
+    )
     yield from generate_frames(
-        raw_value(dataset, PIXEL_DATA),
+        element_bytes(dataset, PIXEL_DATA),
         number_of_frames=frame_count,
         extended_offsets=offsets if all(offsets) else None,
     )

@@ -36,7 +36,7 @@ from halofeed.prep.formats.dicom.headers import (
     checksum_before,
     max_unpacked_bytes,
     read_body,
-    read_file,
+    read_dicom_file,
 )
 from halofeed.prep.formats.dicom.pixels import (
     FrameReader,
@@ -54,7 +54,7 @@ from halofeed.prep.formats.dicom.series_splitting import (
     thickness_of,
 )
 from halofeed.prep.formats.dicom.slice_geometry import (
-    LPS_TO_RAS,
+    LPS_TO_RAS_SIGNS,
     ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     SlicePlan,
@@ -63,7 +63,12 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     plan_slices,
     series_error,
 )
-from halofeed.prep.formats.dicom.values import EXACT_DTYPES, ValuePlan, apply_values, plan_values
+from halofeed.prep.formats.dicom.values import (
+    EXACT_DTYPES,
+    ValuePlan,
+    apply_values,
+    plan_series_values,
+)
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
@@ -196,17 +201,17 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     plan = plan_slices(positions_of(slices), orientation, thickness_of(slices), policy, paths)
     slices = [slices[index] for index in plan.order]
     first = slices[0].fields
-    values = plan_values(slices, (), policy)
+    values = plan_series_values(slices, (), policy)
     if values.unit:
-        values = plan_values(slices, _corners(files, slices), policy)
+        values = plan_series_values(slices, _corners(files, slices), policy)
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
     along_row, along_column, _ = axes_of(orientation)
     affine = np.eye(4)
-    affine[:3, 0] = plan.step_mm * LPS_TO_RAS
-    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS
-    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS
-    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS
+    affine[:3, 0] = plan.step_mm * LPS_TO_RAS_SIGNS
+    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS_SIGNS
+    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS_SIGNS
+    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS_SIGNS
     may_alternate = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
 
     def read() -> NDArray[Any]:
@@ -389,7 +394,7 @@ class _SliceReader:
         return extract_values(self.words(part)[0], part.fields.stored)
 
     def _open(self, path: str, fields: HeaderFields) -> FrameReader:
-        body = read_body(read_file(self._files, path), fields.syntax)
+        body = read_body(read_dicom_file(self._files, path), fields.syntax)
         if checksum_before(fields.pixels, body) != fields.header_checksum:
             raise SourceError("read", CHANGED, "")
         return FrameReader(body, as_stored_image(fields))

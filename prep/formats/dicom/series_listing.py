@@ -21,7 +21,7 @@ from halofeed.prep.formats.dicom.grouping import (
     scans_of_series,
     select_images,
 )
-from halofeed.prep.formats.dicom.header_fields import Frame, HeaderFields, PixelFormat, Rescale
+from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat, Rescale
 from halofeed.prep.formats.dicom.headers import PixelLocation
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import FolderIndex, files_of, is_scan_name
@@ -63,7 +63,7 @@ class Listed:
     refusal: str = ""
 
 
-CLASSES = (Apart, HeaderFields, Frame, Listed, PixelFormat, PixelLocation, Rescale, Series, SourceError)
+CLASSES = (Apart, HeaderFields, DicomFrame, Listed, PixelFormat, PixelLocation, Rescale, Series, SourceError)
 """The only classes that may be unpickled from the results of a listing."""
 
 

@@ -22,7 +22,7 @@ from halofeed.prep.formats.dicom.header_fields import (
     PASSES,
     TIMES,
     VOLUME_ATTRIBUTES,
-    Frame,
+    DicomFrame,
     HeaderFields,
     VolumeAttribute,
 )
@@ -36,7 +36,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import folder_of
 
-Images = Sequence[tuple[str, HeaderFields]]
+ImageFiles = Sequence[tuple[str, HeaderFields]]
 Values = tuple[bytes, ...]
 
 _CONCLUSIVE = frozenset(("StudyInstanceUID", "Modality"))
@@ -65,12 +65,12 @@ class Group:
         problem: why the files are refused, or None.
     """
 
-    images: Images
+    images: ImageFiles
     by: tuple[str, ...] = ()
     problem: Problem | None = None
 
 
-def split_contradictions(images: Images, policy: SeriesPolicy) -> list[Group]:
+def split_contradictions(images: ImageFiles, policy: SeriesPolicy) -> list[Group]:
     """Split the files of a series if their headers prove several scans; refuse them if the split is unclear.
 
     Args:
@@ -96,12 +96,12 @@ def split_contradictions(images: Images, policy: SeriesPolicy) -> list[Group]:
     return [Group(images=images, problem=("selection", CONTRADICTION, detail))]
 
 
-def _describe_files(images: Images) -> str:
+def _describe_files(images: ImageFiles) -> str:
     """Return the path of the first file and the number of the others."""
     return images[0][0] if len(images) == 1 else f"{images[0][0]} and {len(images) - 1} more"
 
 
-def _contradicting(images: Images) -> list[str]:
+def _contradicting(images: ImageFiles) -> list[str]:
     """Return the attributes that have several values in the files.
 
     Some writers generate a frame of reference or a number for every slice. Therefore a different value in each file
@@ -117,7 +117,7 @@ def _contradicting(images: Images) -> list[str]:
     return names
 
 
-def _group_by_identity(images: Images, indices: Sequence[int]) -> tuple[list[Images], str | None]:
+def _group_by_identity(images: ImageFiles, indices: Sequence[int]) -> tuple[list[ImageFiles], str | None]:
     """Group files by some values of their identity.
 
     Returns:
@@ -146,16 +146,16 @@ def _agree(first: Values, second: Values) -> bool:
     return all(not one or not other or one == other for one, other in zip(first, second, strict=True))
 
 
-def _folders(images: Images) -> set[str]:
+def _folders(images: ImageFiles) -> set[str]:
     return {folder_of(path) for path, _ in images}
 
 
-def _is_complete_scan(images: Images, policy: SeriesPolicy) -> bool:
+def _is_complete_scan(images: ImageFiles, policy: SeriesPolicy) -> bool:
     """Return whether one stack of the files has enough different positions for a scan."""
     return max(len(positions) for positions in _positions(images).values()) >= policy.min_slices
 
 
-def _are_different_scans(parts: Sequence[Images], names: Sequence[str]) -> bool:
+def _are_different_scans(parts: Sequence[ImageFiles], names: Sequence[str]) -> bool:
     """Return whether groups of files are different scans, and not one scan in which somebody corrected a value."""
     entities = {_ENTITY_OF[name] for name in names}
     if len(entities) > 1 or not _CONCLUSIVE.isdisjoint(names):
@@ -172,7 +172,7 @@ Stack = tuple[int, int, tuple[float, ...]]
 """Rows, columns and orientation of slices that can be one stack."""
 
 
-def _positions(images: Images) -> Mapping[Stack, set[tuple[float, ...]]]:
+def _positions(images: ImageFiles) -> Mapping[Stack, set[tuple[float, ...]]]:
     """Return the positions of the slices of each stack, rounded to a thousandth of a millimeter."""
     positions: dict[Stack, set[tuple[float, ...]]] = {}
     for _, fields in images:
@@ -183,12 +183,12 @@ def _positions(images: Images) -> Mapping[Stack, set[tuple[float, ...]]]:
     return positions
 
 
-def _share_positions(parts: Sequence[Images], positions: set[tuple[float, ...]]) -> bool:
+def _share_positions(parts: Sequence[ImageFiles], positions: set[tuple[float, ...]]) -> bool:
     """Return whether slices of different groups lie at one position; `positions` are those of all groups."""
     return sum(len(own) for part in parts for own in _positions(part).values()) > len(positions)
 
 
-def _stack_of(fields: HeaderFields, frame: Frame, known: Mapping[Stack, object]) -> Stack:
+def _stack_of(fields: HeaderFields, frame: DicomFrame, known: Mapping[Stack, object]) -> Stack:
     assert frame.orientation is not None
     size, orientation = fields.stored.size, frame.orientation
     for stack in known:
@@ -198,7 +198,7 @@ def _stack_of(fields: HeaderFields, frame: Frame, known: Mapping[Stack, object])
     return (*size, orientation)
 
 
-def is_one_row(parts: Sequence[Images]) -> bool:
+def is_one_row(parts: Sequence[ImageFiles]) -> bool:
     """Return whether the slices of all groups have different positions with equal gaps, as those of one scan do."""
     merged = _positions(list(chain(*parts)))
     if len(merged) > 1:
@@ -222,7 +222,7 @@ def _equal_gap_span(
     return float(along[0]), float(along[-1])
 
 
-def folders_disagree(images: Images, policy: SeriesPolicy) -> Problem | None:
+def folders_disagree(images: ImageFiles, policy: SeriesPolicy) -> Problem | None:
     """Return the problem of files whose folders hold different complete scans, or None.
 
     Args:
@@ -248,7 +248,7 @@ def folders_disagree(images: Images, policy: SeriesPolicy) -> Problem | None:
     return "selection", "folders of one series hold different scans", detail
 
 
-def _are_interleaved(parts: Sequence[Images]) -> bool:
+def _are_interleaved(parts: Sequence[ImageFiles]) -> bool:
     """Return whether stacks with equal gaps interleave, and have unequal gaps together."""
     merged = _positions(list(chain(*parts)))
     if len(merged) > 1 or is_one_row(parts):
@@ -267,7 +267,7 @@ def _are_interleaved(parts: Sequence[Images]) -> bool:
     return any(after[0] < before[1] for before, after in pairwise(spans))
 
 
-def _restart_numbering(parts: Sequence[Images]) -> bool:
+def _restart_numbering(parts: Sequence[ImageFiles]) -> bool:
     """Return whether folders number their slices from the same start, so that numbers repeat at other positions."""
     numbers = []
     for part in parts:
@@ -298,7 +298,7 @@ class Slice:
     path: str
     fields: HeaderFields
     index: int
-    frame: Frame
+    frame: DicomFrame
 
     @property
     def position_mm(self) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ MAX_FILLED, MAX_GROWTH = 16, 4
 """Largest ratio between the slices of the volume and the stored slices: with missing slices, and with unequal gaps."""
 TOLERANCE = 0.05
 """Default distance, in voxels, between the corner of a frame and a voxel of the grid up to which the frame fits."""
-LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
+LPS_TO_RAS_SIGNS = np.array([-1.0, -1.0, 1.0])
 _SEPARATE_ADVICE = (
     "; if they are several scans, put each into a folder of its own and say --series-identity folder"
 )
@@ -363,7 +363,7 @@ def plan_slices(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Frames:
+class FrameGeometry:
     """Geometry of frames of one size and orientation, in millimeters to the right, anterior, superior.
 
     Args:
@@ -411,7 +411,7 @@ class Placement:
         return part
 
 
-def place_frames(frames: Frames, grid: Grid, tolerance_voxels: float = TOLERANCE) -> Placement | None:
+def place_frames(frames: FrameGeometry, grid: Grid, tolerance_voxels: float = TOLERANCE) -> Placement | None:
     """Find the voxels of the frames; return None if some pixels are not voxels of the grid."""
     to_voxels = np.linalg.inv(grid.affine[:3, :3])
     steps = np.stack([to_voxels @ frames.row_step, to_voxels @ frames.column_step])
@@ -437,7 +437,7 @@ def place_frames(frames: Frames, grid: Grid, tolerance_voxels: float = TOLERANCE
     )
 
 
-def own_grid(frames: Frames, spacing_mm: float | None) -> Grid:
+def own_grid(frames: FrameGeometry, spacing_mm: float | None) -> Grid:
     """Return the regular grid that the frames span, including slices without a frame.
 
     Args:
@@ -471,7 +471,7 @@ def own_grid(frames: Frames, spacing_mm: float | None) -> Grid:
     raise SourceError("annotation", "segmentation frames lie on no regular grid", detail)
 
 
-def _grid(frames: Frames, first: NDArray[np.float64], step: NDArray[np.float64], depth: int) -> Grid:
+def _grid(frames: FrameGeometry, first: NDArray[np.float64], step: NDArray[np.float64], depth: int) -> Grid:
     affine = np.eye(4)
     affine[:3] = np.stack([step, frames.row_step, frames.column_step, first], axis=1)
     return Grid(shape=(depth, *frames.size), affine=affine)

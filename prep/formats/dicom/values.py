@@ -1,6 +1,6 @@
 """Conversion of stored values: rescaling, Hounsfield units, the smallest exact dtype, and padding.
 
-`plan_values` decides from the headers of all slices, and `apply_values` converts one slice.
+`plan_series_values` decides from the headers of all slices, and `apply_values` converts one slice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halofeed.prep.formats.dicom.series_splitting import Slice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
 
-AIR_HU = -1000.0
+PADDING_AIR_HU = -1000.0
 TISSUE_HU = (-900.0, 3000.0)
 """A declared padding value in this range is ignored, because tissue has such values too."""
 LOWEST_HU = -1024.0
@@ -108,7 +108,7 @@ def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _
         return _keep_padding(f"{span}; left as they are, as the values are not in Hounsfield units")
     if unit and any(TISSUE_HU[0] < end < TISSUE_HU[1] for end in ends):
         return _keep_padding(f"{span} declared, which real voxels have too; left as they are")
-    air = AIR_HU if unit else 0.0
+    air = PADDING_AIR_HU if unit else 0.0
     if ends == {air}:
         return None, None, []
     if policy.padding == "refuse":
@@ -140,7 +140,8 @@ def _real_range(padding: set[float]) -> tuple[float, float] | None:
 
 def _spread_padding(what: str, real: tuple[float, float]) -> Finding:
     outside = f"below {real[0]:g}" if real[0] > -math.inf else f"above {real[1]:g}"
-    detail = f"{what}, spread by lossy compression; voxels {outside} HU are set to {AIR_HU:g} HU, others may be off"
+    done = f"voxels {outside} HU are set to {PADDING_AIR_HU:g} HU, others may be off"
+    detail = f"{what}, spread by lossy compression; {done}"
     return Finding.corrected("padding values", detail)
 
 
@@ -158,7 +159,7 @@ def padding_range(stored: PixelFormat) -> tuple[int, int]:
     return min(ends), max(ends)
 
 
-def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesPolicy) -> ValuePlan:
+def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesPolicy) -> ValuePlan:
     """Plan the values of a series.
 
     Args:
@@ -197,7 +198,7 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
             said = f"{at_corners[0]:g} HU" if len(set(corners)) == 1 else f"{min(at_corners):g} HU and more"
             if policy.padding == "refuse":
                 raise SourceError("read", "series has padding values", f"{said} at the corners")
-            air = AIR_HU
+            air = PADDING_AIR_HU
             if is_lossy:
                 real = (LOWEST_HU, math.inf)
                 padding_findings = [_spread_padding(f"{said} at all corners, not declared", real)]

@@ -15,13 +15,13 @@ import numpy as np
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import MAGIC, GzipStream, PlainStream, ZlibStream, text_stream
+from halofeed.prep.formats.volume.streams import GZIP_MAGIC, GzipStream, PlainStream, ZlibStream, text_stream
 from halofeed.prep.formats.volume.text_header import (
-    MOST_AXES,
+    MAX_HEADER_AXES,
     Fields,
-    check_sides,
+    check_voxel_sides,
     find_voxel_file,
-    lines_of,
+    header_lines,
     parse_integer,
     parse_integers,
     parse_numbers,
@@ -31,7 +31,7 @@ from halofeed.prep.formats.volume.text_header import (
 from halofeed.prep.formats.volume.volume_file import VolumeFile
 from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
-    Affine,
+    AffineMatrix,
     Content,
     StoredVoxels,
     check_voxel_count,
@@ -44,7 +44,7 @@ from halofeed.prep.sources.file_names import NAMES
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import LONGEST_HEADER
 
-TYPES = {
+METAIMAGE_TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
     "MET_UCHAR": "u1",
     "MET_SHORT": "i2",
@@ -95,7 +95,7 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Volum
 def _parse_fields(data: bytes) -> tuple[Fields, int]:
     """Return the fields of a header, and the offset of the first byte after it."""
     fields = Fields()
-    for line, end in lines_of(data):
+    for line, end in header_lines(data):
         name, equals, written = (part.strip() for part in line.partition("="))
         if line and not fields and not equals:
             break
@@ -122,7 +122,7 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
     """Return the lengths of the axes, the fastest first, and the number of values per voxel."""
     if fields.get("ObjectType", "Image").lower() != "image":
         raise SourceError("decode", "not a MetaImage file", f"ObjectType {quote(fields['ObjectType'])}")
-    count = parse_integer("NDims", fields.needed("NDims"), 1, MOST_AXES)
+    count = parse_integer("NDims", fields.needed("NDims"), 1, MAX_HEADER_AXES)
     lengths = parse_integers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
     parts = parse_integer("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
     written = " x ".join(map(str, lengths))
@@ -136,10 +136,10 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
 
 def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     written = fields.needed("ElementType")
-    if written not in TYPES:
-        detail = f"ElementType {quote(written)}; supported: {', '.join(TYPES)}"
+    if written not in METAIMAGE_TYPES:
+        detail = f"ElementType {quote(written)}; supported: {', '.join(METAIMAGE_TYPES)}"
         raise SourceError("decode", "voxels of this type are not supported", detail)
-    dtype = np.dtype(f"<{TYPES[written]}")
+    dtype = np.dtype(f"<{METAIMAGE_TYPES[written]}")
     big = _flag(fields, "ElementByteOrderMSB", "BinaryDataByteOrderMSB", default=None)
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
         return dtype, ()
@@ -149,7 +149,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
+def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     scale, findings = unit_scale([fields.get("DistanceUnits", "")])
     written = fields.first(*MATRIX)
@@ -166,7 +166,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
     origin = parse_numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
     center = parse_numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
     affine = np.eye(4)
-    affine[:3, :3] = rows[:3, :3].T * check_sides("ElementSpacing", sides[:3])
+    affine[:3, :3] = rows[:3, :3].T * check_voxel_sides("ElementSpacing", sides[:3])
     affine[:3, 3] = origin[:3]
     affine = LPS_TO_RAS @ affine
     affine[:3] *= scale
@@ -199,7 +199,7 @@ def _named_orientation(fields: Fields, count: int) -> str | None:
     return "".join(OPPOSITE[one] for one in letters[:3])
 
 
-def _runs_to(affine: Affine, letters: str) -> bool:
+def _runs_to(affine: AffineMatrix, letters: str) -> bool:
     """Return whether the axes, which may be oblique, run roughly in the directions of three letters."""
     expected = np.array([[(one == up) - (one == down) for one in letters] for up, down in ("RL", "AP", "SI")])
     cosines = (expected * affine[:3, :3]).sum(axis=0) / np.linalg.norm(affine[:3, :3], axis=0)
@@ -231,7 +231,7 @@ def _content(
         if size > len(data) - after:
             detail = f"CompressedDataSize is {size}, the file holds {len(data) - after}"
             raise SourceError("decode", "voxels are missing", detail)
-        unpack = GzipStream if data.startswith(MAGIC, after) else ZlibStream
+        unpack = GzipStream if data.startswith(GZIP_MAGIC, after) else ZlibStream
         return Content(data=data, start=after, unpack=unpack), 0
     if skip == -1:
         return Content(data=data, start=start), max(0, len(data) - start - values * dtype.itemsize)

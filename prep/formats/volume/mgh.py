@@ -18,7 +18,7 @@ from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.formats.volume.volume_file import VolumeFile
 from halofeed.prep.formats.volume.volume_header import (
-    Affine,
+    AffineMatrix,
     Content,
     StoredVoxels,
     check_voxel_count,
@@ -73,7 +73,7 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
 
 def _affine(
     numbers: NDArray[np.float64], lengths: tuple[int, int, int], options: ScanOptions, *, is_oriented: bool
-) -> tuple[Affine, tuple[Finding, ...]]:
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Return the affine from voxel (i, j, k) to millimeters, and a finding if the file has no orientation.
 
     Args:

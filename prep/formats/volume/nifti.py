@@ -24,7 +24,7 @@ from halofeed.prep.formats.volume.segment_names import MOST_EXTENSION_BYTES, nif
 from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.formats.volume.volume_file import VolumeFile
 from halofeed.prep.formats.volume.volume_header import (
-    Affine,
+    AffineMatrix,
     StoredVoxels,
     check_affine,
     check_voxel_count,
@@ -39,12 +39,12 @@ from halofeed.prep.geometry.scan import Finding, Grid
 from halofeed.prep.sources.files import SourceFiles
 
 MAX_HEADER_BYTES = 540
-Fields = Any
+NibabelHeader = Any
 """A header class of nibabel, which has no types."""
-Kind = Literal["single", "pair", "analyze"]
-SIZES = (348, 540)
+FileKind = Literal["single", "pair", "analyze"]
+HEADER_SIZES = (348, 540)
 # (offset, magic bytes): class of the header, and whether the voxels follow in the same file.
-MAGICS: dict[tuple[int, bytes], tuple[Fields, Kind]] = {
+MAGICS: dict[tuple[int, bytes], tuple[NibabelHeader, FileKind]] = {
     (344, b"n+1\0"): (Nifti1Header, "single"),
     (344, b"ni1\0"): (Nifti1Header, "pair"),
     (4, b"n+2\0\r\n\x1a\n"): (Nifti2Header, "single"),
@@ -72,7 +72,7 @@ REFUSED_TYPES = {
     1792: "complex numbers of 128 bits",
     2048: "complex numbers of 256 bits",
 }
-UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
+NIFTI_UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
 UNIT_UNKNOWN, UNIT_MM = 0, 2
 DISAGREEMENT = 0.1
 """Largest distance between sform and qform at any corner, as a multiple of the smallest voxel side."""
@@ -88,8 +88,8 @@ class NiftiHeader(StoredVoxels):
         findings: flaws and other observations about the values.
     """
 
-    fields: Fields
-    kind: Kind
+    fields: NibabelHeader
+    kind: FileKind
     findings: tuple[Finding, ...]
 
 
@@ -133,11 +133,11 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     )
 
 
-def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
+def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, FileKind]:
     """Return the header's fields and kind, detected by its size in either byte order and its magic bytes."""
     for order in ("<", ">"):
         size = int.from_bytes(start[:4], "little" if order == "<" else "big")
-        if size not in SIZES:
+        if size not in HEADER_SIZES:
             continue
         if len(start) < size:
             raise SourceError("decode", "file is truncated", f"{len(start)} bytes of a header of {size}")
@@ -155,7 +155,7 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
     raise SourceError("decode", "not a NIfTI or Analyze file", detail)
 
 
-def _lengths(header: Fields) -> list[int]:
+def _lengths(header: NibabelHeader) -> list[int]:
     """Return the lengths of the header's axes: i, j, k, time, vector ..."""
     count = int(header["dim"][0])
     if not 1 <= count <= 7:
@@ -170,7 +170,7 @@ def _lengths(header: Fields) -> list[int]:
     return lengths
 
 
-def _data_type(header: Fields) -> tuple[np.dtype[Any], int]:
+def _data_type(header: NibabelHeader) -> tuple[np.dtype[Any], int]:
     code = int(header["datatype"])
     if code not in DATA_TYPES:
         kind = REFUSED_TYPES.get(code, "an unknown kind")
@@ -180,7 +180,7 @@ def _data_type(header: Fields) -> tuple[np.dtype[Any], int]:
     return np.dtype(f"{header.endianness}{name}"), parts
 
 
-def _offset(header: Fields, kind: Kind) -> int:
+def _offset(header: NibabelHeader, kind: FileKind) -> int:
     value = float(header["vox_offset"])
     least = header.sizeof_hdr + 4 if kind == "single" else 0
     if not value >= least or not value.is_integer():
@@ -190,7 +190,7 @@ def _offset(header: Fields, kind: Kind) -> int:
     return int(value)
 
 
-def _rescale(header: Fields, kind: Kind, parts: int) -> tuple[float, float, tuple[Finding, ...]]:
+def _rescale(header: NibabelHeader, kind: FileKind, parts: int) -> tuple[float, float, tuple[Finding, ...]]:
     """Return the slope, the intercept, and a finding if the header's intercept has no effect."""
     slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
     if parts > 1:
@@ -206,7 +206,7 @@ def _rescale(header: Fields, kind: Kind, parts: int) -> tuple[float, float, tupl
     return slope, inter, ()
 
 
-def spm_origin(header: Fields) -> tuple[float, float, float] | None:
+def spm_origin(header: NibabelHeader) -> tuple[float, float, float] | None:
     """Return the voxel (i, j, k) at the origin from SPM's field of an Analyze header; None if it is not set."""
     if not isinstance(header, Spm99AnalyzeHeader):
         return None
@@ -230,8 +230,8 @@ def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Fi
 
 
 def _stated_affine(
-    fields: Fields, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[Affine, tuple[Finding, ...]]:
+    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Return the affine in millimeters that the options select, and the findings about it."""
     fields, negative = _with_positive_sizes(fields)
     is_nifti = isinstance(fields, Nifti1Header)
@@ -250,13 +250,13 @@ def _stated_affine(
     return _in_mm(affine, scale), (*findings, *unit)
 
 
-def _in_mm(affine: Affine, scale: float) -> Affine:
+def _in_mm(affine: AffineMatrix, scale: float) -> AffineMatrix:
     scaled = affine.copy()
     scaled[:3] *= scale
     return scaled
 
 
-def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
+def _with_positive_sizes(fields: NibabelHeader) -> tuple[NibabelHeader, tuple[Finding, ...]]:
     """Return a copy with positive voxel sizes, as the standard requires, and with a qfac that is not 0."""
     fields = fields.copy()
     sizes = fields["pixdim"][1:4]
@@ -272,8 +272,8 @@ def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
 def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
     """Return the finding about the unit of length, if any, and its size in millimeters."""
     code &= 7
-    if code in UNITS_MM:
-        name, scale = UNITS_MM[code]
+    if code in NIFTI_UNITS_MM:
+        name, scale = NIFTI_UNITS_MM[code]
         return (converted_unit_finding(name),), scale
     if code not in (UNIT_UNKNOWN, UNIT_MM):
         detail = f"code {code} is not in the standard; millimeters are assumed"
@@ -281,11 +281,11 @@ def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
     return (), 1.0
 
 
-def _sform(fields: Fields) -> Affine:
+def _sform(fields: NibabelHeader) -> AffineMatrix:
     return np.asarray(fields.get_sform(), np.float64)
 
 
-def _qform(fields: Fields) -> Affine:
+def _qform(fields: NibabelHeader) -> AffineMatrix:
     try:
         with np.errstate(all="ignore"):
             return np.asarray(fields.get_qform(), np.float64)
@@ -296,8 +296,8 @@ def _qform(fields: Fields) -> Affine:
 
 
 def _choose_affine(
-    fields: Fields, lengths: NDArray[Any], options: ScanOptions, scale: float
-) -> tuple[Affine, tuple[Finding, ...]]:
+    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions, scale: float
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Choose between the sform and the qform; return a finding if they disagree.
 
     Raises:
@@ -327,7 +327,9 @@ def _choose_affine(
     return affine, (Finding.noted("sform and qform disagree", f"{detail}; the {used} is used"),)
 
 
-def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, SourceError | None]:
+def _checked(
+    name: str, fields: NibabelHeader, scale: float
+) -> tuple[AffineMatrix | None, SourceError | None]:
     """Return an affine of a header, or the error that makes it impossible; `scale` is its unit in millimeters."""
     try:
         affine = _sform(fields) if name == "sform" else _qform(fields)
@@ -337,15 +339,15 @@ def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, So
     return affine, None
 
 
-def _max_corner_distance(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
+def _max_corner_distance(one: AffineMatrix, other: AffineMatrix, lengths: NDArray[Any]) -> float:
     """Return the largest distance between the positions of a corner of the volume under two affines."""
     corners = np.array([(*corner, 1) for corner in itertools.product(*((0, side - 1) for side in lengths))])
     return float(np.linalg.norm((corners @ (one - other).T)[:, :3], axis=1).max())
 
 
 def _unoriented(
-    fields: Fields, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[Affine, tuple[Finding, ...]]:
+    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Return the affine of a file without orientation: the center of the volume, or SPM's origin, is at 0."""
     if options.unoriented == "refuse":
         raise orientation_error("sform and qform code are 0")

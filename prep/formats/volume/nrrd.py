@@ -25,11 +25,11 @@ from halofeed.prep.formats.volume.streams import (
     text_stream,
 )
 from halofeed.prep.formats.volume.text_header import (
-    MOST_AXES,
+    MAX_HEADER_AXES,
     Fields,
-    check_sides,
+    check_voxel_sides,
     find_voxel_file,
-    lines_of,
+    header_lines,
     parse_integer,
     parse_integers,
     parse_numbers,
@@ -39,7 +39,7 @@ from halofeed.prep.formats.volume.text_header import (
 from halofeed.prep.formats.volume.volume_file import VolumeFile
 from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
-    Affine,
+    AffineMatrix,
     Content,
     StoredVoxels,
     check_voxel_count,
@@ -52,7 +52,7 @@ from halofeed.prep.sources.file_names import NAMES
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import LONGEST_HEADER
 
-TYPES = {
+NRRD_TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
     "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
     "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
@@ -142,7 +142,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
 
 def _parse_fields(data: bytes) -> tuple[Fields, int]:
     """Return the fields of a header, and the offset of the first byte after it."""
-    lines = lines_of(data)
+    lines = header_lines(data)
     magic, _ = next(lines, ("", 0))
     if not magic.startswith("NRRD"):
         raise SourceError("decode", "not an NRRD file", f"begins with {data[:8].hex(' ') or 'nothing'}")
@@ -172,7 +172,7 @@ def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
     Raises:
         SourceError: there are not three axes of space, or there is more than one other axis or one between them.
     """
-    count = parse_integer("dimension", fields.needed("dimension"), 1, MOST_AXES)
+    count = parse_integer("dimension", fields.needed("dimension"), 1, MAX_HEADER_AXES)
     sizes = parse_integers("sizes", fields.needed("sizes"), count, 1, 2**62)
     kinds = fields.get("kinds", "").lower().split() or ["???"] * count
     if len(kinds) != count:
@@ -222,7 +222,7 @@ def _space(fields: Fields) -> tuple[str, int]:
     """Return the name of the space without "-time", and the number of components of a vector in it."""
     name = fields.get("space", "").lower()
     if not name:
-        return "", parse_integer("space dimension", fields.get("spacedimension", "3"), 1, MOST_AXES)
+        return "", parse_integer("space dimension", fields.get("spacedimension", "3"), 1, MAX_HEADER_AXES)
     plain = name[:-1] if name in ("rast", "last", "lpst") else name.removesuffix("-time")
     if plain not in PATIENT_SPACES and plain not in OTHER_SPACES:
         known = ", ".join((*PATIENT_SPACES, *OTHER_SPACES))
@@ -252,7 +252,7 @@ def _directions(fields: Fields, count: int) -> list[list[float] | None]:
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
+def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     count = len(axes.sizes)
     if "spacedirections" not in fields:
@@ -281,7 +281,7 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, 
     return affine, (*noted, *findings)
 
 
-def _affine_from_spacings(fields: Fields, axes: _Axes) -> Affine:
+def _affine_from_spacings(fields: Fields, axes: _Axes) -> AffineMatrix:
     """Return the affine of axes without directions; `axis mins` states the position of the first voxel."""
     count = len(axes.sizes)
     spacings = _spacings(fields, count)
@@ -289,7 +289,7 @@ def _affine_from_spacings(fields: Fields, axes: _Axes) -> Affine:
     if not all(map(math.isfinite, sides)):
         detail = "neither space directions nor spacings; write one of them"
         raise SourceError("decode", "voxel size is not given", detail)
-    affine = np.diag([*check_sides("spacings", sides), 1.0])
+    affine = np.diag([*check_voxel_sides("spacings", sides), 1.0])
     written = fields.first("axismins")
     if written is not None:
         lowest = parse_numbers("axis mins", written, count, finite=False)
@@ -315,7 +315,7 @@ def _quoted(fields: Fields, name: str, count: int, chosen: list[int]) -> list[st
 
 def _dtype(fields: Fields) -> np.dtype[Any]:
     written = " ".join(fields.needed("type").lower().split())
-    name = next((name for name, spellings in TYPES.items() if written in spellings), None)
+    name = next((name for name, spellings in NRRD_TYPES.items() if written in spellings), None)
     if name is None:
         raise SourceError("decode", "voxels of this type are not supported", f"type {quote(written)}")
     encoding = fields.needed("encoding").lower()

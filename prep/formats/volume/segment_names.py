@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.streams import MAGIC
-from halofeed.prep.formats.volume.text_header import lines_of
+from halofeed.prep.formats.volume.streams import GZIP_MAGIC
+from halofeed.prep.formats.volume.text_header import header_lines
 from halofeed.prep.geometry.scan import Overlap
 from halofeed.prep.sources.file_names import NAMES
 from halofeed.prep.sources.files import SourceFiles
@@ -39,7 +39,7 @@ _GENERATED = re.compile(r"(?:segment|label|class|region|value|roi)?[ _-]*0*([0-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment:
+class LabelSegment:
     """Class that a label file names: the voxels of one value in one layer, which is an index of the fourth axis."""
 
     name: str
@@ -57,7 +57,7 @@ class Segment:
         return not self.name or (match is not None and int(match[1]) == self.value)
 
 
-def nrrd_segments(data: bytes) -> tuple[Segment, ...]:
+def nrrd_segments(data: bytes) -> tuple[LabelSegment, ...]:
     """Return the segments of Slicer's .seg.nrrd in order of their numbers; () for other NRRD files.
 
     Files of Slicer before 4.11 state neither layer nor value: each segment has its own layer of 0 and 1. The result is
@@ -67,7 +67,7 @@ def nrrd_segments(data: bytes) -> tuple[Segment, ...]:
         SourceError: a layer or a value is not a number.
     """
     entries: dict[int, dict[str, str]] = {}
-    for line, _ in lines_of(data):
+    for line, _ in header_lines(data):
         if not line:
             break
         if match := _SEGMENT.fullmatch(line):
@@ -80,7 +80,7 @@ def nrrd_segments(data: bytes) -> tuple[Segment, ...]:
         if not (value.isdecimal() and layer.isdecimal()):
             detail = f"{name!r}: {value!r}, layer {layer!r}"
             raise SourceError("decode", "segment's value is no number", detail)
-        segments.append(Segment(name=name or value, value=int(value), layer=int(layer)))
+        segments.append(LabelSegment(name=name or value, value=int(value), layer=int(layer)))
     return _meaningful(segments)
 
 
@@ -95,7 +95,7 @@ def _labels(text: str) -> Iterator[tuple[str, str]]:
             yield key[1], text[tag.end() : end].replace("<![CDATA[", "").replace("]]>", "")
 
 
-def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[Segment, ...]:
+def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[LabelSegment, ...]:
     """Return the entries of the label tables in the header extensions of a NIfTI file.
 
     Args:
@@ -111,10 +111,10 @@ def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[Segmen
     else:
         pairs = [pair for table in _AFNI.findall(text) for pair in _AFNI_PAIR.findall(html.unescape(table))]
     named = ((int(key), html.unescape(name).strip()) for key, name in pairs)
-    return _meaningful([Segment(name=name or str(value), value=value) for value, name in named if value])
+    return _meaningful([LabelSegment(name=name or str(value), value=value) for value, name in named if value])
 
 
-def segments_of(files: SourceFiles, path: str) -> tuple[Segment, ...]:
+def segments_of(files: SourceFiles, path: str) -> tuple[LabelSegment, ...]:
     """Return the classes that a label file names; () for a format without names.
 
     Raises:
@@ -142,7 +142,7 @@ def segments_of(files: SourceFiles, path: str) -> tuple[Segment, ...]:
 
 def _unpack(data: bytes, count: int) -> bytes:
     """Return the first `count` unpacked bytes of a file whose beginning is `data`, or fewer if `data` is too short."""
-    if not data.startswith(MAGIC):
+    if not data.startswith(GZIP_MAGIC):
         return data[:count]
     try:
         return zlib.decompressobj(31).decompress(data, count)
@@ -150,14 +150,14 @@ def _unpack(data: bytes, count: int) -> bytes:
         raise SourceError("decode", "file is damaged", str(error)) from error
 
 
-def _meaningful(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def _meaningful(segments: Sequence[LabelSegment]) -> tuple[LabelSegment, ...]:
     """Return the segments, or () if all names only repeat the values because nobody named a segment."""
     return () if all(one.is_generated for one in segments) else tuple(segments)
 
 
 def merge_layers(
     layers: Sequence[NDArray[Any]],
-    segments: Mapping[int, Segment],
+    segments: Mapping[int, LabelSegment],
     ids: Mapping[int, int],
     overlap: Overlap,
     left_out: Callable[[int], bool],

@@ -11,7 +11,7 @@ from isal import igzip_lib
 
 from halofeed.errors import SourceError
 
-MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # the type stub declares it as an instance
 DEFLATE, HAS_HEADER_CHECKSUM, HAS_EXTRA, HAS_NAME, HAS_COMMENT = 8, 2, 4, 8, 16
 MAX_DEFLATE_RATIO = 1032
@@ -26,7 +26,7 @@ MAX_NUMBER_BYTES = 4096
 _TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
 
 
-class ByteStream(Protocol):
+class DecodedStream(Protocol):
     """Decompressed content of one file, which is read once from its start to its end."""
 
     @property
@@ -81,7 +81,7 @@ class GzipStream:
         rest = len(self._data) - self._at
         if rest == 0:
             return False
-        if not self._data.startswith(MAGIC, self._at):
+        if not self._data.startswith(GZIP_MAGIC, self._at):
             if self._data.count(0, self._at) != rest:
                 raise SourceError("decode", "gzip data is followed by something else", f"{rest} bytes")
             self._at = len(self._data)
@@ -140,9 +140,9 @@ class ZlibStream(GzipStream):
         return self._member is not None
 
 
-def open_stream(data: bytes) -> ByteStream:
+def open_stream(data: bytes) -> DecodedStream:
     """Return a stream of a file's content, which is gzip if it begins with the magic bytes of gzip."""
-    return GzipStream(data) if data.startswith(MAGIC) else PlainStream(data)
+    return GzipStream(data) if data.startswith(GZIP_MAGIC) else PlainStream(data)
 
 
 def read_start(data: bytes, byte_count: int) -> bytes:
@@ -152,7 +152,7 @@ def read_start(data: bytes, byte_count: int) -> bytes:
     return bytes(start[:filled])
 
 
-def skip(stream: ByteStream, byte_count: int) -> int:
+def skip(stream: DecodedStream, byte_count: int) -> int:
     """Skip bytes of a stream; return their number, which is smaller than `byte_count` only at the end."""
     scratch = memoryview(bytearray(min(byte_count, OUTPUT_BYTES)))
     skipped = 0

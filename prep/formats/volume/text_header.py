@@ -13,8 +13,8 @@ from halofeed.prep.sources.file_names import Names
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import LONGEST_HEADER, data_file_in, data_path
 
-MOST_AXES = 16
-UNITS_MM = {
+MAX_HEADER_AXES = 16
+TEXT_UNITS_MM = {
     **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre"), 1.0),
     **dict.fromkeys(("cm", "centimeter", "centimeters"), 10.0),
     **dict.fromkeys(("m", "meter", "meters"), 1000.0),
@@ -22,7 +22,7 @@ UNITS_MM = {
 }
 
 
-def lines_of(data: bytes) -> Iterator[tuple[str, int]]:
+def header_lines(data: bytes) -> Iterator[tuple[str, int]]:
     """Yield each line of the first `LONGEST_HEADER` bytes of a file, and the offset of the next line.
 
     The last line may be cut off, and it may be binary data.
@@ -95,7 +95,7 @@ def parse_numbers(name: str, written: str, count: int, *, finite: bool = True) -
     return values
 
 
-def check_sides(name: str, sides: list[float]) -> list[float]:
+def check_voxel_sides(name: str, sides: list[float]) -> list[float]:
     """Return the sides of a voxel; raise SourceError if one is negative, which may be a mistake or a flipped axis."""
     if min(sides) < 0:
         detail = f"{name} {' '.join(f'{side:g}' for side in sides)}; a direction says where an axis runs to"
@@ -112,7 +112,7 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
     named = sorted({unit for unit in units if unit not in ("", "?", "??", "???")})
     if not named:
         return 1.0, ()
-    scales = {UNITS_MM.get(unit.lower()) for unit in named}
+    scales = {TEXT_UNITS_MM.get(unit.lower()) for unit in named}
     if len(scales) > 1:
         raise SourceError("decode", "axes have several units", f"{' and '.join(map(quote, named))}")
     scale = scales.pop()

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.segment_names import Segment, merge_layers
+from halofeed.prep.formats.volume.segment_names import LabelSegment, merge_layers
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
 from halofeed.prep.formats.volume.voxel_values import (
     check_byte_count,
-    label_bytes,
+    label_memory,
     plan_conversion,
     read_labels,
     read_values,
@@ -55,7 +55,7 @@ class VolumeFile:
     findings: tuple[Finding, ...]
     content: Content
     files: tuple[str, ...]
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[LabelSegment, ...] = ()
 
     def __post_init__(self) -> None:
         check_byte_count(self.stored, self.content)
@@ -105,7 +105,7 @@ class VolumeFile:
             detail = f"{stored.channels} channels; a mask has one value per voxel"
             raise SourceError("decode", "mask has several channels", detail)
         held: NDArray[Any] | None = None
-        read_bytes, item_bytes = label_bytes(stored)
+        read_bytes, item_bytes = label_memory(stored)
         if options.non_finite_labels == "background" and stored.dtype.kind == "f":
             options.need(with_margin(len(content.data) + read_bytes))
             # The finding about replaced voxels must be known now, so all voxels are read.
@@ -148,7 +148,7 @@ class VolumeFile:
         )
 
     @staticmethod
-    def _select(segments: Mapping[int, Segment], options: ScanOptions) -> dict[int, Segment]:
+    def _select(segments: Mapping[int, LabelSegment], options: ScanOptions) -> dict[int, LabelSegment]:
         """Return the segments that the user's choice keeps, by number.
 
         Raises:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import MAGIC, ByteStream, GzipStream, PlainStream
+from halofeed.prep.formats.volume.streams import GZIP_MAGIC, DecodedStream, GzipStream, PlainStream
 from halofeed.prep.geometry.scan import Finding, Grid, Shape
 
-Affine = NDArray[np.float64]
+AffineMatrix = NDArray[np.float64]
 SHEAR_DEGREES = 0.1
 MIN_SIDE_MM, MAX_SIDE_MM = 1e-6, 1e6
 """Limits on the side of a voxel. `MAX_SIDE_MM` also limits the distance of the volume from the origin."""
@@ -77,9 +77,9 @@ class Content:
 
     data: bytes
     start: int = 0
-    unpack: Callable[[bytes, int], ByteStream] = PlainStream
+    unpack: Callable[[bytes, int], DecodedStream] = PlainStream
 
-    def open(self) -> ByteStream:
+    def open(self) -> DecodedStream:
         """Return a stream of the unpacked bytes."""
         return self.unpack(self.data, self.start)
 
@@ -96,7 +96,7 @@ class Content:
 
 def content_of(data: bytes) -> Content:
     """Return the content of a file, which is gzip if it begins with the magic bytes of gzip."""
-    return Content(data=data, unpack=GzipStream if data.startswith(MAGIC) else PlainStream)
+    return Content(data=data, unpack=GzipStream if data.startswith(GZIP_MAGIC) else PlainStream)
 
 
 def damaged_header(detail: str) -> SourceError:
@@ -122,7 +122,7 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
         raise SourceError("decode", "more voxels than allowed", detail)
 
 
-def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
+def grid_of(shape: Shape, affine: AffineMatrix) -> tuple[Grid, tuple[Finding, ...]]:
     """Return the grid [depth, height, width] of a volume, and a finding if its axes are sheared.
 
     Raises:
@@ -151,7 +151,9 @@ def orientation_finding(detail: str) -> Finding:
     return Finding.noted("no orientation given", detail)
 
 
-def orient_as_itk(affine: Affine, cause: str, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
+def orient_as_itk(
+    affine: AffineMatrix, cause: str, options: ScanOptions
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Orient a file whose space has no stated relation to the patient, as ITK does or as the options require.
 
     ITK, SimpleITK and 3D Slicer assume that the axes of such a space run to the left, posterior and superior.
@@ -176,7 +178,7 @@ def orient_as_itk(affine: Affine, cause: str, options: ScanOptions) -> tuple[Aff
     return affine, (orientation_finding(f"{cause}; {taken}"),)
 
 
-def check_affine(affine: Affine) -> None:
+def check_affine(affine: AffineMatrix) -> None:
     """Refuse an impossible affine.
 
     Raises:
@@ -197,11 +199,11 @@ def check_affine(affine: Affine) -> None:
         raise damaged_header(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
 
 
-def _format_affine(affine: Affine) -> str:
+def _format_affine(affine: AffineMatrix) -> str:
     return "; ".join(" ".join(f"{value:.6g}" for value in row) for row in affine[:3])
 
 
-def _shear_degrees(affine: Affine) -> float:
+def _shear_degrees(affine: AffineMatrix) -> float:
     """Return the largest deviation of two axes from a right angle."""
     axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
     cosines = np.abs(axes.T @ axes)[np.triu_indices(3, 1)]

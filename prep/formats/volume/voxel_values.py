@@ -32,7 +32,7 @@ Block = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversion:
+class ValueConversion:
     """Conversion of stored values.
 
     Args:
@@ -46,7 +46,7 @@ class Conversion:
     non_finite_value: float | None = None
 
 
-def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None) -> Conversion:
+def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None) -> ValueConversion:
     """Choose the smallest type that holds every possible value exactly.
 
     Integers with an integer slope and intercept stay integers; `read_values` refuses values beyond int32. Everything
@@ -55,18 +55,18 @@ def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None)
     slope, inter = header.slope, header.inter
     stays_exact = slope.is_integer() and inter.is_integer() and max(abs(slope), abs(inter)) <= MAX_EXACT_SLOPE
     if header.dtype.kind == "f" or not stays_exact:
-        return Conversion(dtype="float32", non_finite_value=non_finite_value)
+        return ValueConversion(dtype="float32", non_finite_value=non_finite_value)
     info = np.iinfo(header.dtype)
     ends = sorted(int(end) * int(slope) + int(inter) for end in (info.min, info.max))
     for name in INTEGERS:
         if np.iinfo(name).min <= ends[0] and ends[1] <= np.iinfo(name).max:
-            return Conversion(dtype=name)
+            return ValueConversion(dtype=name)
     # stored = (value - inter) / slope, rounded inwards
     low, high = -(2**31) - int(inter), 2**31 - 1 - int(inter)
     if slope < 0:
         low, high = -high, -low
     step = abs(int(slope))
-    return Conversion(dtype="int32", stored_range=(-(-low // step), high // step))
+    return ValueConversion(dtype="int32", stored_range=(-(-low // step), high // step))
 
 
 def check_byte_count(header: StoredVoxels, data: Content) -> None:
@@ -89,29 +89,29 @@ def _left_over(header: StoredVoxels, byte_count: int) -> SourceError:
     return SourceError("decode", "more voxels than the header says", detail)
 
 
-def is_stored_as_is(header: StoredVoxels, conversion: Conversion) -> bool:
+def is_stored_as_is(header: StoredVoxels, conversion: ValueConversion) -> bool:
     """Return whether the stored voxels are identical to the values."""
     return header.dtype == np.dtype(conversion.dtype).newbyteorder("<") and not header.rescales
 
 
-def reads_in_place(header: StoredVoxels, data: Content, conversion: Conversion) -> bool:
+def reads_in_place(header: StoredVoxels, data: Content, conversion: ValueConversion) -> bool:
     """Return whether the values are a view of the file's bytes."""
     return is_stored_as_is(header, conversion) and data.is_plain and conversion.non_finite_value is None
 
 
-def value_bytes(header: StoredVoxels, conversion: Conversion) -> int:
+def value_bytes(header: StoredVoxels, conversion: ValueConversion) -> int:
     """Return the size of all values in bytes."""
     return header.value_count * np.dtype(conversion.dtype).itemsize
 
 
-def label_bytes(header: StoredVoxels) -> tuple[int, int]:
+def label_memory(header: StoredVoxels) -> tuple[int, int]:
     """Return the most memory that `read_labels` takes, while it copies into a wider type, and the bytes per label."""
     as_stored = header.dtype.kind != "f" and not header.rescales
     item = min(header.dtype.itemsize, 4) if as_stored else 4
     return header.value_count * {1: 1, 2: 3}.get(item, 6), item
 
 
-def read_values(header: StoredVoxels, data: Content, conversion: Conversion) -> tuple[NDArray[Any], int]:
+def read_values(header: StoredVoxels, data: Content, conversion: ValueConversion) -> tuple[NDArray[Any], int]:
     """Read all values in the file's order, as a flat array.
 
     Returns:
@@ -212,7 +212,7 @@ def _read_blocks(
         raise _left_over(header, left_over)
 
 
-def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Conversion) -> int:
+def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: ValueConversion) -> int:
     """Convert stored values into `values`, which may share their memory; return the number of replaced values."""
     if values.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volumes import VOLUME_EXTENSIONS, open_mask, open_scan
+from halofeed.prep.formats.volumes import READABLE_EXTENSIONS, open_mask, open_scan
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.nifti_writer import AFFINE, MemoryFiles, open_nifti, write_nifti
@@ -38,7 +38,7 @@ def volumes(root: Path) -> list[str]:
         for name in ("odd/nifti", "volumes")
         for path in (root / name).rglob("*")
     )
-    return sorted(path for path in found if path.endswith(VOLUME_EXTENSIONS))
+    return sorted(path for path in found if path.endswith(READABLE_EXTENSIONS))
 
 
 def by_name(table: Mapping[str, Any], path: str) -> Any:

@@ -367,7 +367,11 @@ def test_a_metaimage_header_that_cannot_be_true_is_refused(fields, reason):
     [
         ("a.nrrd", b"", "not an NRRD file .*begins with nothing"),
         ("a.nrrd", b"\x89PNG\r\n", "not an NRRD file"),
-        ("a.nrrd", write_nrrd(SIX).replace(b": raw", b": zrl"), "encoding is not read .*'zrl'; supported: raw"),
+        (
+            "a.nrrd",
+            write_nrrd(SIX).replace(b": raw", b": zrl"),
+            "encoding is not read .*'zrl'; supported: raw",
+        ),
         ("a.nrrd", write_nrrd(SIX).replace(b"encoding:", b"coding:"), "encoding is missing"),
         ("a.nrrd", b"NRRD0009\n\n", "version of NRRD is not read"),
         ("a.nrrd", b"NRRD0004\n" + b"# words\n" * 200_000, "no empty line ends it"),
