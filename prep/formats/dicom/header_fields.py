@@ -1,7 +1,7 @@
 """De-identified header of one DICOM file: every identifier is replaced by a salted hash.
 
-`header_fields` is the entry point. `Frame.attributes` holds what distinguishes the images of one series, such as echo,
-b-value and time.
+`header_fields` is the entry point. `DicomFrame.attributes` holds what distinguishes the images of one series, such as
+echo, b-value and time.
 """
 
 from __future__ import annotations
