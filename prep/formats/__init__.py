@@ -1,1 +1,1 @@
-"""How files become pixels and voxels: one file per format."""
+"""Readers of image, clip and volume formats, one file per format."""

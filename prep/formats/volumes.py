@@ -1,7 +1,8 @@
-"""Which kinds of volumes are read, and how one path becomes a scan or a mask.
+"""Table of the volume formats, and the functions that open a path as a scan or as a mask.
 
-A new format is one file in volume/, one line in FORMATS and one in `halofeed.prep.sources.file_names`. The readers,
-and with them nibabel and pydicom, are loaded when the first file of their kind is opened.
+A new format needs a file in volume/, and a line in each of `FORMATS`, `_open_file` and
+`halofeed.prep.sources.file_names`. The readers, and with them nibabel and pydicom, are imported when the first file of
+their format is opened.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from halofeed.prep.sources.files import SourceFiles
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import ListingRecords
-    from halofeed.prep.formats.volume.opened import OpenFile
+    from halofeed.prep.formats.volume.volume_file import VolumeFile
 
-__all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
+__all__ = ["FORMATS", "READABLE_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
 T = TypeVar("T")
 Members: TypeAlias = "tuple[str, ...] | ListingRecords"
@@ -30,13 +31,13 @@ Volume = tuple[int, int, str] | None
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeFormat:
-    """How one format is known and opened.
+    """File extensions, magic bytes and readers of one format.
 
     Args:
-        extensions: in lower case.
-        begins: whether the first `SIGN_BYTES` bytes of a file are those of this format.
-        open_scan: from (files, path, members, options, which volume of the members).
-        open_mask: from (files, path, the image's grid, options).
+        extensions: file extensions in lower case.
+        begins: function that tells whether the first `DETECTION_BYTES` bytes of a file are those of this format.
+        open_scan: function of (files, path, members, options, volume of the members).
+        open_mask: function of (files, path, grid of the image, options).
     """
 
     extensions: tuple[str, ...]
@@ -45,38 +46,29 @@ class VolumeFormat:
     open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
 
 
-def _in_files(name: str, load: Callable[[], OpenFile], begins: Callable[[bytes], bool]) -> VolumeFormat:
-    """A format of volumes in files of their own."""
+def _file_format(name: str, begins: Callable[[bytes], bool]) -> VolumeFormat:
+    """Return the entry of a format with one volume per file."""
     return VolumeFormat(
         extensions=NAMES[name].extensions,
         begins=begins,
-        open_scan=lambda files, path, members, options, volume: load()(files, path, options).scan(options),
-        open_mask=lambda files, path, image_grid, options: load()(files, path, options).mask(options),
+        open_scan=lambda files, path, members, options, volume: _open_file(name, files, path, options).scan(
+            options
+        ),
+        open_mask=lambda files, path, grid, options: _open_file(name, files, path, options).mask(options),
     )
 
 
-def _nifti() -> OpenFile:
-    from halofeed.prep.formats.volume.nifti import open_nifti
-
-    return open_nifti
-
-
-def _nrrd() -> OpenFile:
-    from halofeed.prep.formats.volume.nrrd import open_nrrd
-
-    return open_nrrd
-
-
-def _metaimage() -> OpenFile:
-    from halofeed.prep.formats.volume.metaimage import open_metaimage
-
-    return open_metaimage
-
-
-def _mgh() -> OpenFile:
-    from halofeed.prep.formats.volume.mgh import open_mgh
-
-    return open_mgh
+def _open_file(name: str, files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
+    """Import the reader of a format and open a file with it."""
+    if name == "nifti":
+        from halofeed.prep.formats.volume.nifti import open_nifti as open_file
+    elif name == "nrrd":
+        from halofeed.prep.formats.volume.nrrd import open_nrrd as open_file
+    elif name == "metaimage":
+        from halofeed.prep.formats.volume.metaimage import open_metaimage as open_file
+    else:
+        from halofeed.prep.formats.volume.mgh import open_mgh as open_file
+    return open_file(files, path, options)
 
 
 def _dicom_scan(
@@ -102,12 +94,12 @@ def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOp
 
 
 FORMATS: dict[str, VolumeFormat] = {
-    "nifti": _in_files("nifti", _nifti, lambda start: start[344:348] == b"n+1\0" or start[4:8] == b"n+2\0"),
-    "nrrd": _in_files("nrrd", _nrrd, lambda start: start.startswith(b"NRRD000")),
-    "metaimage": _in_files(
-        "metaimage", _metaimage, lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
+    "nifti": _file_format("nifti", lambda start: start[344:348] == b"n+1\0" or start[4:8] == b"n+2\0"),
+    "nrrd": _file_format("nrrd", lambda start: start.startswith(b"NRRD000")),
+    "metaimage": _file_format(
+        "metaimage", lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
     ),
-    "mgh": _in_files("mgh", _mgh, lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"),
+    "mgh": _file_format("mgh", lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"),
     "dicom": VolumeFormat(
         extensions=DICOM_EXTENSIONS,
         begins=lambda start: start[128:132] == b"DICM",
@@ -115,21 +107,24 @@ FORMATS: dict[str, VolumeFormat] = {
         open_mask=_dicom_mask,
     ),
 }
-SIGN_BYTES = 352
+DETECTION_BYTES = 352
 
-VOLUME_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension in entry.extensions)
-"""What the names of volumes end with. A pair may be named by either of its files; DICOM files may have any name."""
+READABLE_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension in entry.extensions)
+"""Extensions of volume files. A pair may be named by either of its files; DICOM files may have any name."""
 
-# What people have beside volumes that is not read, so that the reject can say what it is.
 RECOGNIZED = {
     ".mnc": "a MINC volume",
     ".npy": "a NumPy array, which has no affine",
     ".npz": "NumPy arrays, which have no affine",
 }
-_ARRAY_CURE = (
+"""Formats that are not read but are named in the error message."""
+_ARRAY_ADVICE = (
     "nibabel.save(nibabel.Nifti1Image(array, affine), 'scan.nii.gz') stores it as NIfTI, with its own affine"
 )
-_CURES = {".mnc": "`mnc2nii scan.mnc scan.nii` stores it as NIfTI", ".npy": _ARRAY_CURE, ".npz": _ARRAY_CURE}
+_ADVICE = {
+    ".mnc": "`mnc2nii scan.mnc scan.nii` stores it as NIfTI",
+    **dict.fromkeys((".npy", ".npz"), _ARRAY_ADVICE),
+}
 
 
 def open_scan(
@@ -139,24 +134,22 @@ def open_scan(
     options: ScanOptions | None = None,
     volume: Volume = None,
 ) -> Scan:
-    """Open a scan by its header; its voxels are read by the scan's `read`.
+    """Open a scan by its header; the scan's `read` reads the voxels later.
 
     Args:
-        files: where the files are.
-        path: a volume's file, or the folder of a DICOM series.
-        members: the files of a DICOM series, or what listing has read of them; left out, those anywhere below the
-            folder `path`.
-        options: what is allowed, and what is done about flaws.
-        volume: which scan of a DICOM series that holds several; see `Reference.volume`.
+        files: the source that holds the files.
+        path: path of a volume's file, or of the folder of a DICOM series.
+        members: files of a DICOM series, or their records in a listing. By default all files below the folder `path`.
+        options: limits, and the treatment of flaws.
+        volume: the scan of a DICOM series that holds several, see `halofeed.prep.formats.dicom.grouping.Series`.
 
     Raises:
-        SourceError: of no format that is read; else as the format's own reader raises.
+        SourceError: the format is not supported, or its reader refuses the file.
     """
     options = options or ScanOptions()
     if members:
         return FORMATS["dicom"].open_scan(files, path, members, options, volume)
-    below = _files_below(files, path) if not _by_name(path) else ()
-    if below:
+    if below := _files_below(files, path):
         return FORMATS["dicom"].open_scan(files, path, below, options, volume)
     return _open(files, path, lambda entry: entry.open_scan(files, path, (), options, None))
 
@@ -165,16 +158,16 @@ def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOpti
     """Open a mask by its header: a label volume, a DICOM SEG or an RTSTRUCT.
 
     Args:
-        files: where the files are.
-        path: the mask's file, or the folder that holds nothing else.
-        image_grid: that of the scan it belongs to; only an RTSTRUCT, whose contours have no grid, needs it.
-        options: as of `open_scan`.
+        files: the source that holds the files.
+        path: path of the mask's file, or of the folder that contains only this file.
+        image_grid: grid of the mask's scan. Only an RTSTRUCT, whose contours have no grid, needs it.
+        options: limits, and the treatment of flaws.
 
     Raises:
-        SourceError: of no format that is read; else as the format's own reader raises.
+        SourceError: the format is not supported, or its reader refuses the file.
     """
     options = options or ScanOptions()
-    below = _files_below(files, path) if not _by_name(path) else ()
+    below = _files_below(files, path)
     if len(below) > 1:
         raise SourceError("read", "a mask is one file", f"{len(below)} files in the folder")
     (path,) = below or (path,)
@@ -182,49 +175,52 @@ def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOpti
 
 
 def _open(files: SourceFiles, path: str, opener: Callable[[VolumeFormat], T]) -> T:
-    """Open a file by the format of its name, or where that fails by the one that its first bytes show."""
+    """Open a file by the format of its name, or if that fails, by the format of its first bytes."""
     name = _format_of(files, path)
     try:
         return opener(FORMATS[name])
     except SourceError as error:
         if error.stage == "read":
             raise
-        shown = _by_content(files.head(path, SIGN_BYTES))
-        if shown in (None, name):
+        detected = _format_by_content(files.head(path, DETECTION_BYTES))
+        if detected in (None, name):
             raise
-        return opener(FORMATS[shown])
+        return opener(FORMATS[detected])
 
 
-def _by_content(start: bytes) -> str | None:
+def _format_by_content(start: bytes) -> str | None:
     return next((name for name, entry in FORMATS.items() if entry.begins(start)), None)
 
 
 def _files_below(files: SourceFiles, path: str) -> tuple[str, ...]:
+    """Return the paths of the files below a folder; () if the path has the name of a volume file."""
+    if _format_by_name(path):
+        return ()
     folder = path.strip("/") + "/" if path.strip("./") else ""
     return tuple(name for name in files.sizes() if name.startswith(folder))
 
 
-def _by_name(path: str) -> str | None:
-    """The format that a file's name shows, or None.
+def _format_by_name(path: str) -> str | None:
+    """Return the format that a file's name shows, or None.
 
-    >>> _by_name("scan.nii.gz"), _by_name("IM00001")
+    >>> _format_by_name("scan.nii.gz"), _format_by_name("IM00001")
     ('nifti', None)
     """
     return next((name for name, entry in FORMATS.items() if path.lower().endswith(entry.extensions)), None)
 
 
 def _format_of(files: SourceFiles, path: str) -> str:
-    """The format of a file, by its name, else by its content."""
-    name = _by_name(path)
+    """Return the format of a file, by its name or else by its content."""
+    name = _format_by_name(path)
     if name is not None:
         return name
     for extension, kind in RECOGNIZED.items():
         if path.lower().endswith(extension):
-            detail = f"{kind}; read are {', '.join(VOLUME_EXTENSIONS)}; {_CURES[extension]}"
+            detail = f"{kind}; supported: {', '.join(READABLE_EXTENSIONS)}; {_ADVICE[extension]}"
             raise SourceError("read", "not a volume format that is read", detail)
-    start = files.head(path, SIGN_BYTES)
-    shown = _by_content(start)
-    if shown is not None:
-        return shown
-    detail = f"begins with {start[:8].hex(' ') or 'nothing'}; read are {', '.join(VOLUME_EXTENSIONS)}"
-    raise SourceError("read", "not a volume format that is read", detail)
+    start = files.head(path, DETECTION_BYTES)
+    name = _format_by_content(start)
+    if name is None:
+        detail = f"begins with {start[:8].hex(' ') or 'nothing'}; supported: {', '.join(READABLE_EXTENSIONS)}"
+        raise SourceError("read", "not a volume format that is read", detail)
+    return name

@@ -74,14 +74,14 @@ def test_each_header_is_parsed_once_and_each_file_opened_once_before_its_pixels(
 
         monkeypatch.setattr(LocalFiles, name, call)
 
-    class Walk(headers._Walk):
+    class Walk(headers._ElementParser):
         def data_set(self, offset: int, end: int | None, depth: int) -> Any:
             parsed.extend([offset] if depth == 0 else [])
             return super().data_set(offset, end, depth)
 
     counted("head")
     counted("read")
-    monkeypatch.setattr(headers, "_Walk", Walk)
+    monkeypatch.setattr(headers, "_ElementParser", Walk)
     done = run_convert(source, tmp_path / "out", workers=1, **OPTIONS | more)
     assert done.manifest.splits["train"].records == 3
     files = [path for path in LocalFiles(source).sizes() if path.startswith("patient")]

@@ -1,1 +1,1 @@
-"""DICOM: from the headers of many files to scans and masks."""
+"""Readers of DICOM series, segmentations and structure sets."""

@@ -1,4 +1,8 @@
-"""Values of single elements of DICOM files that hold masks, and the scan that a mask refers to."""
+"""Reader of the elements of DICOM masks with pydicom, and check that a mask refers to the given scan.
+
+Scans need only the elements of `halofeed.prep.formats.dicom.headers`. Masks need all their elements, and pydicom
+parses them here without converting their values.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -23,8 +27,8 @@ from pydicom.valuerep import TEXT_VR_DELIMS
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
-from halofeed.prep.formats.dicom.header_fields import HeaderFields, linked
-from halofeed.prep.formats.dicom.headers import damaged, named, read_file
+from halofeed.prep.formats.dicom.header_fields import HeaderFields, referenced_series, uid_digest
+from halofeed.prep.formats.dicom.headers import damaged_file, format_tag, read_dicom_file
 from halofeed.prep.geometry.scan import Finding, Origin
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
@@ -44,22 +48,33 @@ PARSE_FAILURES = (
     struct.error,
     zlib.error,
 )
-"""What pydicom raises of damaged files."""
+"""Exceptions that pydicom raises for damaged files."""
 CHARACTER_SET = 0x00080005
+ITEM_START = b"\xfe\xff\x00\xe0"
+"""First bytes of an item of a sequence."""
+ITEM_BYTES, READ_ITEM_BYTES = 1000, 3000
+"""Memory of an item with a few elements in pydicom: after parsing, and after its elements were read."""
+MAX_NUMBER_CHARACTERS, NUMBERS_PER_BLOCK = 64, 1 << 16
+STRUCTURES, STRUCTURE_CONTOURS, CONTOURS = 0x30060020, 0x30060039, 0x30060040
+FRAME_OF_STRUCTURE, DERIVATIONS, SOURCE_IMAGES = 0x30060024, 0x00089124, 0x00082112
+WRONG_SCAN = "label was drawn on another scan"
+_WRONG_SCAN_FIX = (
+    "pair it with the scan that it was drawn on, which --layout dicom finds, or say --mask-references ignore"
+)
 
 
-class _Unheard(logging.Filter):
-    """Drops what pydicom logs in a thread while `heard` is False there: its words may quote a damaged header."""
+class _SilencedThreads(logging.Filter):
+    """Filter that drops pydicom's log records in silenced threads, because they may quote a damaged header."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.here = threading.local()
+        self.state = threading.local()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return getattr(self.here, "heard", True)
+        return not getattr(self.state, "silenced", False)
 
 
-_UNHEARD = _Unheard()
+_SILENCED_THREADS = _SilencedThreads()
 for _name in (
     "pydicom",
     "pydicom.pixels.decoders.base",
@@ -67,24 +82,26 @@ for _name in (
     "openjpeg.utils",
     "openjpeg.decode",
 ):
-    logging.getLogger(_name).addFilter(_UNHEARD)  # which is not asked for what the loggers below it log
+    # A logger's filter does not apply to the records of its child loggers.
+    logging.getLogger(_name).addFilter(_SILENCED_THREADS)
 
 
 @contextlib.contextmanager
-def unheard() -> Iterator[None]:
-    """pydicom warns and logs nothing; where threads race for the warning filters, its own stay off for longer."""
-    before = getattr(_UNHEARD.here, "heard", True)
-    _UNHEARD.here.heard = False
+def silence_pydicom() -> Iterator[None]:
+    """Suppress pydicom's warnings and log records. Concurrent use may suppress warnings for longer."""
+    state = _SILENCED_THREADS.state
+    before = getattr(state, "silenced", False)
+    state.silenced = True
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"pydicom|halofeed\.prep\.formats\.dicom\.elements")
             yield
     finally:
-        _UNHEARD.here.heard = before
+        state.silenced = before
 
 
-class _Watched(io.BytesIO):
-    """Bytes that remember whether more of them was asked for than there is: pydicom cuts such values silently."""
+class _ShortReadDetector(io.BytesIO):
+    """Byte stream that records short reads, because pydicom cuts truncated values silently."""
 
     missing = 0
 
@@ -95,17 +112,16 @@ class _Watched(io.BytesIO):
         return data
 
 
-ITEM_MARK = b"\xfe\xff\x00\xe0"
-"""What begins an item of a sequence."""
-ITEM_BYTES, READ_ITEM_BYTES = 1000, 3000
-"""What pydicom makes of an item with a few elements, and once they are read."""
-LONGEST_NUMBER, NUMBERS_AT_ONCE = 64, 1 << 16
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parsed:
-    """A DICOM file whose elements were distinguished, how many bytes and items of sequences it has, and what it took to
-    tell the elements apart: the file's bytes twice, and its items."""
+class ParsedFile:
+    """Parsed DICOM file.
+
+    Args:
+        dataset: the elements, whose values are not converted yet.
+        file_bytes: size of the unpacked file.
+        items: number of items in its sequences.
+        parsed_bytes: memory that parsing took: twice the file, and its items.
+    """
 
     dataset: Dataset
     file_bytes: int
@@ -113,53 +129,58 @@ class Parsed:
     parsed_bytes: int
 
 
-def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> Parsed:
-    """One DICOM file, its values not yet converted; SourceError of stage `read` where it is none or is damaged.
+def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> ParsedFile:
+    """Parse one DICOM file.
 
     Args:
-        need: told how many bytes this takes.
+        files: the source that holds the file.
+        path: path of the file.
+        need: called with the number of bytes that parsing takes.
+
+    Raises:
+        SourceError: the file is not DICOM, damaged or truncated (stage `read`).
     """
-    data = read_file(files, path)
-    count = data.count(ITEM_MARK)
+    data = read_dicom_file(files, path)
+    count = data.count(ITEM_START)
     parsed_bytes = 2 * len(data) + ITEM_BYTES * count
     need(with_margin(parsed_bytes))
-    watched = _Watched(data)
+    stream = _ShortReadDetector(data)
     try:
-        with unheard():
-            dataset = pydicom.dcmread(watched)
+        with silence_pydicom():
+            dataset = pydicom.dcmread(stream)
     except InvalidDicomError as error:
-        raise SourceError("read", "file is not DICOM", "it does not start as DICOM files do") from error
+        raise SourceError("read", "file is not DICOM", "its first bytes are not those of DICOM") from error
     except (*PARSE_FAILURES, Warning):
-        raise damaged("its elements cannot be distinguished") from None
-    if watched.missing:
-        raise SourceError("read", "file is truncated", f"{watched.missing} bytes are missing")
-    return Parsed(dataset=dataset, file_bytes=len(data), items=count, parsed_bytes=parsed_bytes)
+        raise damaged_file("its elements cannot be parsed") from None
+    if stream.missing:
+        raise SourceError("read", "file is truncated", f"{stream.missing} bytes are missing")
+    return ParsedFile(dataset=dataset, file_bytes=len(data), items=count, parsed_bytes=parsed_bytes)
 
 
 def transfer_syntax(dataset: Dataset) -> str:
-    """The UID of how the file is written; pydicom has converted it already."""
+    """Return the UID of the file's transfer syntax."""
     return str(dataset.file_meta.get("TransferSyntaxUID", ""))
 
 
-def raw_value(dataset: Dataset, tag: int) -> bytes:
-    """The bytes of an element; empty where it is absent or has no value."""
+def element_bytes(dataset: Dataset, tag: int) -> bytes:
+    """Return the bytes of an element; b"" if it is absent or has no value."""
     element = dataset.get_item(tag)
     value = None if element is None else element.value
     if value is None or value == "":
         return b""
     if not isinstance(value, bytes):
-        raise damaged(f"element {named(tag)} is of another kind than expected")
+        raise damaged_file(f"element {format_tag(tag)} has an unexpected type")
     return value
 
 
-def text(dataset: Dataset, tag: int) -> str:
-    """A code string or UID, "" where absent."""
-    return raw_value(dataset, tag).decode("ascii", "replace").strip(" \0")
+def code_text(dataset: Dataset, tag: int) -> str:
+    """Return a code string or a UID; "" if absent."""
+    return element_bytes(dataset, tag).decode("ascii", "replace").strip(" \0")
 
 
-def label(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
-    """A name that people gave, in the file's own character set; without control characters."""
-    value = raw_value(dataset, tag).rstrip(b" \0")
+def decode_name(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
+    """Return a user-defined name without control characters, decoded with the item's or the file's character sets."""
+    value = element_bytes(dataset, tag).rstrip(b" \0")
     known = [name for name in declared_character_sets(dataset) or character_sets if name in python_encoding]
     if len(known) > 1:
         decoded = decode_bytes(value, convert_encodings(known), TEXT_VR_DELIMS)
@@ -169,8 +190,8 @@ def label(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
 
 
 def declared_character_sets(dataset: Dataset) -> Sequence[str]:
-    """The character sets that a data set, or an item of its own, is written in; pydicom has converted them already."""
-    element = dataset.get_item(CHARACTER_SET)
+    """Return the names of the character sets that a data set or an item declares."""
+    element = dataset.get_item(CHARACTER_SET)  # pydicom has converted its value already
     value = None if element is None else element.value
     if isinstance(value, bytes):
         value = value.decode("ascii", "replace").split("\\")
@@ -179,163 +200,154 @@ def declared_character_sets(dataset: Dataset) -> Sequence[str]:
 
 
 def decimals(dataset: Dataset, tag: int, count: int | None = None) -> NDArray[np.float64] | None:
-    """Decimal strings as float64 [count]; None where absent; SourceError where not `count` finite numbers."""
-    value = raw_value(dataset, tag).strip(b" \0")
+    """Return decimal strings as float64 [count], or None if absent.
+
+    Raises:
+        SourceError: the values are not finite numbers, or not `count` of them.
+    """
+    value = element_bytes(dataset, tag).strip(b" \0")
     if not value:
         return None
     try:
-        numbers = np.concatenate([np.array(some).astype(np.float64) for some in _parts(value)])
+        numbers = np.concatenate([np.array(block).astype(np.float64) for block in _split_numbers(value)])
     except ValueError:
-        raise damaged(f"element {named(tag)} holds what is not a number") from None
+        raise damaged_file(f"element {format_tag(tag)} holds a value that is not a number") from None
     if count is not None and len(numbers) != count:
-        raise damaged(f"element {named(tag)} has {len(numbers)} values, expected {count}")
+        raise damaged_file(f"element {format_tag(tag)} has {len(numbers)} values, expected {count}")
     if not np.isfinite(numbers).all():
-        raise damaged(f"element {named(tag)} holds a number that is not finite")
+        raise damaged_file(f"element {format_tag(tag)} holds a number that is not finite")
     return numbers
 
 
-def _parts(value: bytes) -> Iterator[list[bytes]]:
-    """The numbers of a value, some at a time: NumPy gives each the room of the longest. ValueError: one is too long."""
+def _split_numbers(value: bytes) -> Iterator[list[bytes]]:
+    """Yield the numbers of a value in blocks: NumPy's fixed-width strings are as long as the longest of a block.
+
+    Raises:
+        ValueError: a number is longer than `MAX_NUMBER_CHARACTERS`.
+    """
     start = 0
     while start <= len(value):
-        stop = value.find(b"\\", start + 16 * NUMBERS_AT_ONCE)
+        stop = value.find(b"\\", start + 16 * NUMBERS_PER_BLOCK)
         stop = stop if stop >= 0 else len(value)
-        some = value[start:stop].split(b"\\")
-        if max(map(len, some)) > LONGEST_NUMBER:
-            raise ValueError("a number of too many characters")
-        yield some
+        block = value[start:stop].split(b"\\")
+        if max(map(len, block)) > MAX_NUMBER_CHARACTERS:
+            raise ValueError("a number has too many characters")
+        yield block
         start = stop + 1
 
 
 def decimal_integer(dataset: Dataset, tag: int, default: int | None = None) -> int:
-    """An integer string."""
-    value = raw_value(dataset, tag).strip(b" \0")
+    """Return the value of an integer string."""
+    value = element_bytes(dataset, tag).strip(b" \0")
     if not value and default is not None:
         return default
     try:
         number = int(value)
     except ValueError:
-        raise damaged(f"element {named(tag)} holds no whole number") from None
+        raise damaged_file(f"element {format_tag(tag)} is not an integer") from None
     if abs(number) >= 2**31:
-        raise damaged(f"element {named(tag)} is out of range")
+        raise damaged_file(f"element {format_tag(tag)} is out of range")
     return number
 
 
 def unsigned_short(dataset: Dataset, tag: int, default: int | None = None) -> int:
-    """A 16-bit unsigned integer of a little-endian file."""
-    value = raw_value(dataset, tag)
+    """Return a 16-bit unsigned integer of a little-endian file."""
+    value = element_bytes(dataset, tag)
     if not value and default is not None:
         return default
     if len(value) != 2:
-        raise damaged(f"element {named(tag)} has {len(value)} bytes, expected 2")
+        raise damaged_file(f"element {format_tag(tag)} has {len(value)} bytes, expected 2")
     return int.from_bytes(value, "little")
 
 
-def items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
-    """The items of a sequence; none where it is absent."""
+def sequence_items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
+    """Return the items of a sequence; () if it is absent."""
     if tag not in dataset:
         return ()
     try:
-        with unheard():
+        with silence_pydicom():
             value: Any = dataset[tag].value
     except PARSE_FAILURES:
-        raise damaged(f"sequence {named(tag)} cannot be read") from None
+        raise damaged_file(f"sequence {format_tag(tag)} cannot be read") from None
     if isinstance(value, bytes | str) or not isinstance(value, Sequence):
-        raise damaged(f"element {named(tag)} is not a sequence")
+        raise damaged_file(f"element {format_tag(tag)} is not a sequence")
     return value
 
 
-def overlap_refused(what: str, numbers: Iterable[int], voxels: int) -> SourceError:
-    """The error of a mask with voxels in several segments or structures."""
+def overlap_error(what: str, numbers: Iterable[int], voxels: int) -> SourceError:
+    """Return the error for a mask with voxels in several segments or structures."""
     listed = ", ".join(map(str, sorted(numbers)))
     detail = f"{voxels} voxels are in more than one of the {what} {listed}; {OVERLAP_CURE}"
     return SourceError("annotation", f"{what} overlap", detail)
 
 
-def left_out(names: Mapping[int, str], kept: Mapping[int, str]) -> list[Finding]:
-    """What is said of the classes that a user's choice leaves out of a mask."""
+def left_out_findings(names: Mapping[int, str], kept: Mapping[int, str]) -> list[Finding]:
+    """Return the finding that lists the classes which the user's choice leaves out of a mask, if there are any."""
     others = [name for number, name in names.items() if number not in kept]
     return [Finding.noted("classes left out by choice", ", ".join(others[:20]))] if others else []
 
 
-MaskDataset: TypeAlias = Any
-"""pydicom's."""
-FRAME_OF_STRUCTURE, STRUCTURES, STRUCTURE_CONTOURS, CONTOURS = 0x30060024, 0x30060020, 0x30060039, 0x30060040
-DERIVATIONS, SOURCE_IMAGES = 0x00089124, 0x00082112
-ANOTHER_SCAN = "label was drawn on another scan"
-_CURE = (
-    "pair it with the scan that it was drawn on, which --layout dicom finds, or say --mask-references ignore"
-)
-
-
-def origin_of(images: Iterable[HeaderFields]) -> Origin:
-    """What masks of these images refer to."""
-    some = list(images)
+def scan_origin(images: Iterable[HeaderFields]) -> Origin:
+    """Return the identity of the scan of some images, for the comparison with the references of a mask."""
+    listed = list(images)
     return Origin(
-        series=frozenset(facts.link[0] for facts in some) - {b""},
-        frames=frozenset(facts.link[1] for facts in some) - {b""},
-        images=frozenset(facts.uid for facts in some) - {b""},
+        series=frozenset(fields.series_digest for fields in listed) - {b""},
+        frames=frozenset(fields.frame_digest for fields in listed) - {b""},
+        images=frozenset(fields.instance_digest for fields in listed) - {b""},
     )
 
 
-def check_drawn_on(dataset: MaskDataset, scan: Origin) -> None:
-    """Refuse a mask that names another scan.
+def check_references(dataset: Dataset, scan: Origin) -> None:
+    """Refuse a mask that refers to another scan.
 
     Raises:
-        SourceError: it names images, a series or a frame of reference, and these are not the scan's.
+        SourceError: the mask names images, a series or a frame of reference that the scan does not have.
     """
-    series = list(_referenced_series(dataset))
-    images = {linked(uid) for uid in _images(dataset, series)} - {b""}
+    series = referenced_series(dataset, sequence_items)
+    images = set(map(uid_digest, _image_uids(dataset, series))) - {b""}
     if images and scan.images:
         if not images & scan.images:
-            raise _refused(
+            detail = (
                 f"none of the {len(images)} images that it names (ReferencedSOPInstanceUID) is the scan's"
             )
+            raise _wrong_scan(detail)
         return
-    uids = [uid for uid in (raw_value(item, headers.SERIES_UID) for item in series) if linked(uid)]
-    if uids and scan.series and not scan.series & set(map(linked, uids)):
-        raise _refused("the series that it names (SeriesInstanceUID) is not the scan's")
-    frames = {linked(uid) for uid in _frames(dataset)} - {b""}
-    if not uids and frames and scan.frames and not frames & scan.frames:
-        raise _refused("its frame of reference (FrameOfReferenceUID) is not the scan's")
+    named_series = {uid_digest(element_bytes(item, headers.SERIES_UID)) for item in series} - {b""}
+    if named_series and scan.series and not scan.series & named_series:
+        raise _wrong_scan("the series that it names (SeriesInstanceUID) is not the scan's")
+    frames = set(map(uid_digest, _frame_uids(dataset))) - {b""}
+    if not named_series and frames and scan.frames and not frames & scan.frames:
+        raise _wrong_scan("its frame of reference (FrameOfReferenceUID) is not the scan's")
 
 
-def _refused(detail: str) -> SourceError:
-    return SourceError("annotation", ANOTHER_SCAN, f"{detail}; {_CURE}")
+def _wrong_scan(detail: str) -> SourceError:
+    return SourceError("annotation", WRONG_SCAN, f"{detail}; {_WRONG_SCAN_FIX}")
 
 
-def _referenced_series(dataset: MaskDataset) -> Iterator[MaskDataset]:
-    """What the file says of each series that it refers to."""
-    yield from items(dataset, headers.REFERENCED_SERIES)
-    for frame in items(dataset, headers.RT_FRAMES):
-        for study in items(frame, headers.RT_STUDIES):
-            yield from items(study, headers.RT_SERIES)
+def _image_uids(dataset: Dataset, series: Iterable[Dataset]) -> set[bytes]:
+    """Return the UIDs of the images that the file names: with the series, else in its frames or contours."""
+    uids = set(_instance_uids(series, headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES))
+    if uids:
+        return uids
+    groups = [*sequence_items(dataset, headers.SHARED_GROUPS), *sequence_items(dataset, headers.FRAME_GROUPS)]
+    derivations = [item for group in (dataset, *groups) for item in sequence_items(group, DERIVATIONS)]
+    uids.update(_instance_uids((dataset, *derivations), SOURCE_IMAGES))
+    for structure in sequence_items(dataset, STRUCTURE_CONTOURS):
+        uids.update(_instance_uids(sequence_items(structure, CONTOURS), headers.CONTOUR_IMAGES))
+    return uids
 
 
-def _images(dataset: MaskDataset, series: Iterable[MaskDataset]) -> set[bytes]:
-    """The UIDs of the images that the file names: beside the series, else in its frames or contours."""
-    found = set(_named(series, (headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES)))
-    if found:
-        return found
-    groups = [*items(dataset, headers.SHARED_GROUPS), *items(dataset, headers.FRAME_GROUPS)]
-    derivations = [item for group in (dataset, *groups) for item in items(group, DERIVATIONS)]
-    found = set(_named((dataset, *derivations), (SOURCE_IMAGES,)))
-    for structure in items(dataset, STRUCTURE_CONTOURS):
-        found.update(_named(items(structure, CONTOURS), (headers.CONTOUR_IMAGES,)))
-    return found
-
-
-def _named(holders: Iterable[MaskDataset], tags: Iterable[int]) -> Iterator[bytes]:
-    for holder in holders:
+def _instance_uids(parents: Iterable[Dataset], *tags: int) -> Iterator[bytes]:
+    for parent in parents:
         for tag in tags:
-            for image in items(holder, tag):
-                yield raw_value(image, headers.REFERENCED_INSTANCE)
+            for image in sequence_items(parent, tag):
+                yield element_bytes(image, headers.REFERENCED_INSTANCE)
 
 
-def _frames(dataset: MaskDataset) -> Iterator[bytes]:
-    """The UIDs of the frames of reference in which the file's masks lie."""
-    yield raw_value(dataset, headers.FRAME_OF_REFERENCE)
-    for frame in items(dataset, headers.RT_FRAMES):
-        yield raw_value(frame, headers.FRAME_OF_REFERENCE)
-    for structure in items(dataset, STRUCTURES):
-        yield raw_value(structure, FRAME_OF_STRUCTURE)
+def _frame_uids(dataset: Dataset) -> Iterator[bytes]:
+    """Yield the UIDs of the frames of reference that the file names."""
+    yield element_bytes(dataset, headers.FRAME_OF_REFERENCE)
+    for frame in sequence_items(dataset, headers.RT_FRAMES):
+        yield element_bytes(frame, headers.FRAME_OF_REFERENCE)
+    for structure in sequence_items(dataset, STRUCTURES):
+        yield element_bytes(structure, FRAME_OF_STRUCTURE)

@@ -1,4 +1,9 @@
-"""Which files make one stack of slices, by what their headers say, and what the other files are."""
+"""Grouping of DICOM files into series and scans by their headers.
+
+files --(read_headers)--> images and masks by series, and other files
+series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
+scans --(scans_of_series)--> `Series`, the description of a scan in a listing
+"""
 
 from __future__ import annotations
 
@@ -14,19 +19,19 @@ from halofeed.prep.formats.dicom.header_fields import LOCALIZER_WORDS, MOSAIC, H
 from halofeed.prep.formats.dicom.headers import (
     HeaderContinuesError,
     checksum_before,
-    media_class,
-    read_file,
-    read_header,
-    read_start,
+    media_sop_class,
+    parse_dicom_header,
+    read_dicom_file,
+    read_dicom_start,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, kind_of_class
+from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
 from halofeed.prep.formats.dicom.pixels import split_mosaic
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
-    Volumes,
+    VolumeSplit,
     folders_disagree,
     positions_of,
-    separate,
+    split_contradictions,
     split_volumes,
     thickness_of,
 )
@@ -34,45 +39,45 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     axes_of,
-    lacking,
+    count_missing_slices,
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
 
 HEAD_BYTES = 1 << 16
-"""How much of a file is read for its header; all of it where the header is longer."""
+"""First read of a file for its header; a longer header causes a read of the complete file."""
 Images = list[tuple[str, HeaderFields]]
-"""Files, each with what it says."""
+"""Paths of files, each with its header fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The files of one scan.
+    """Description of one scan of a DICOM series, without its slices.
 
     Args:
-        key: a salted hash that is the same in every run; stacks of one series differ in what follows it.
-        series: the hash of the series' UID, to which `Apart.refers_to` refers; None where it has none.
-        study: that of the study's UID; None where there is none.
-        group: that of the patient's id; None where there is none.
-        frame_of_reference: that of the frame of reference.
-        members: the files, sorted along the normal of the slices, then by path; all of the series where one of them
-            holds slices of several scans; () where they are `stored`.
-        stored: the name under which its slices are kept, a digest of the files' names and sizes, and one of their
+        key: salted hash that is the same in every run; scans of one series differ in its suffix.
+        series: hash of the series' UID, to which `Apart.refers_to` refers; None if absent.
+        study: hash of the study's UID; None if absent.
+        group: hash of the patient's id; None if absent.
+        frame_of_reference: hash of the frame of reference's UID; None if absent.
+        members: paths of the files, sorted along the normal of the slices, then by path. If one file holds slices of
+            several scans, these are all files of the series. () if the files are `stored`.
+        stored: name under which the listing stores the files, a digest of their paths and sizes, and a digest of their
             stamps; see `halofeed.prep.formats.dicom.series_listing`.
-        first: the first of the files by name.
-        folder: that holds all of them.
-        folders: in which they lie.
-        volume: which scan of the series it is, where there are several: its number from 1, of how many, and what
-            tells them apart; None where it is the only one.
-        masks: where it is one of several: the masks that name some of its images.
+        first: first path in alphabetical order.
+        folder: common folder of all files.
+        folders: folders that hold the files.
+        volume: (number from 1, count, distinguishing attributes) of this scan among the scans of the series; None if
+            the series is one scan.
+        masks: paths of the masks that name images of this scan, if the series has several scans.
         modality: "CT", "MR" ..., or "".
         size: (rows, columns).
-        slices: frames in all.
-        places: positions at which they lie.
-        lacking: how many more there have to be between those.
-        chosen: whether it is of a modality and description that the policy wants.
-        problem: stage, reason and detail of what refuses it by policy.
+        slices: number of frames.
+        places: number of different positions of the frames.
+        lacking: number of slices that are missing between those.
+        chosen: whether the policy selects the modality and the description.
+        problem: stage, reason and detail of why the policy refuses the scan.
     """
 
     key: str
@@ -98,12 +103,12 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FoundScan:
-    """What becomes one scan: a volume, or several that become its channels.
+    """Slices of one scan: a volume, or several volumes that become its channels.
 
     Args:
-        parts: the slices of each volume.
-        by: what tells the scans of the series, or the volumes of this one, apart; "" where there is one of each.
-        problem: stage, reason and detail of why its files are no scan.
+        parts: slices of each volume.
+        by: attributes that distinguish the scans of the series, or the volumes of this one; "" if there is one.
+        problem: stage, reason and detail of why the files are not a scan.
     """
 
     parts: tuple[tuple[Slice, ...], ...]
@@ -111,23 +116,28 @@ class FoundScan:
     problem: Problem | None = None
 
     @property
+    def slices(self) -> list[Slice]:
+        """Slices of all volumes."""
+        return list(chain(*self.parts))
+
+    @property
     def paths(self) -> set[str]:
-        """The files of its slices."""
-        return {part.path for volume in self.parts for part in volume}
+        """Paths of the files."""
+        return {part.path for part in self.slices}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """A file that belongs to no stack of slices.
+    """A file that is not a slice of a scan.
 
     Args:
-        path: of the file.
-        kind: what it is: "not DICOM", "DICOMDIR", "localizer", "image without position", "color image", "mosaic",
+        path: path of the file.
+        kind: "not DICOM", "DICOMDIR", "localizer", "image without position", "color image", "mosaic",
             "segmentation", "structure set", "report", "presentation state", "damaged" ...
         refers_to: the `Series.series` that a segmentation or a structure set was drawn on.
-        series, group, frame_of_reference: as of a `Series`.
-        error: why a damaged file cannot be read.
-        file_bytes: of the file.
+        series, group, frame_of_reference: see `Series`.
+        error: the reason why a damaged file cannot be read.
+        file_bytes: size of the file.
     """
 
     path: str
@@ -141,58 +151,62 @@ class Apart:
 
     @property
     def is_mask(self) -> bool:
-        """Whether it holds labels."""
+        """True if the file holds labels."""
         return self.kind in MASK_KINDS
 
     @property
     def may_be_slice(self) -> bool:
-        """Whether it may be a slice of the stack beside it that cannot be read."""
-        named = self.path.lower().endswith(DICOM_EXTENSIONS)
-        return self.kind == "damaged" or (self.kind == "not DICOM" and named)
+        """True if the file may be an unreadable slice of a scan in the same folder."""
+        has_dicom_name = self.path.lower().endswith(DICOM_EXTENSIONS)
+        return self.kind == "damaged" or (self.kind == "not DICOM" and has_dicom_name)
 
 
-def _facts_in(
+def _read_fields(
     files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
 ) -> HeaderFields:
-    """What one file says, from its first bytes where they suffice; SourceError where it is no DICOM, or damaged."""
+    """Return the header fields of one file, from its first bytes if they contain the header.
+
+    Raises:
+        SourceError: the file is not DICOM, or damaged.
+    """
     head, complete, packed = start
     try:
-        header, body = read_header(head, complete)
+        header, body = parse_dicom_header(head, complete)
     except HeaderContinuesError:
-        header, body = read_header(read_file(files, path))
-    facts = replace(
+        header, body = parse_dicom_header(read_dicom_file(files, path))
+    fields = replace(
         header_fields(header, policy),
         packed=packed,
         file_bytes=files.size(path),
         header_checksum=checksum_before(header.pixels, body),
     )
-    if MOSAIC in facts.image_words:
-        return split_mosaic(header.elements, facts) or facts
-    return facts
+    if MOSAIC in fields.image_words:
+        return split_mosaic(header.elements, fields) or fields
+    return fields
 
 
-def _kind_of(facts: HeaderFields) -> str:
-    """ "image" for what may be a slice of a volume, else why it is none."""
-    if facts.kind != IMAGE:
-        return facts.kind
-    if facts.stored.samples != 1 or facts.stored.photometric == "color":
+def _kind_of(fields: HeaderFields) -> str:
+    """Return "image" if the file may be a slice of a volume, else the kind of file that it is."""
+    if fields.kind != IMAGE:
+        return fields.kind
+    if fields.stored.samples != 1 or fields.stored.photometric == "color":
         return "color image"
-    if MOSAIC in facts.image_words and facts.tiles is None:
+    if MOSAIC in fields.image_words and fields.tiles is None:
         return "mosaic"
-    if "SCREEN SAVE" in facts.image_words:
+    if "SCREEN SAVE" in fields.image_words:
         return SECONDARY_CAPTURE
-    if LOCALIZER_WORDS.intersection(facts.image_words):
+    if LOCALIZER_WORDS.intersection(fields.image_words):
         return LOCALIZER
-    if facts.is_survey:
+    if fields.is_survey:
         return "survey by its description"
-    if any(frame.position_mm is None or frame.orientation is None for frame in facts.frames):
-        return "nuclear medicine image" if facts.modality == "NM" else "image without position"
+    if any(frame.position_mm is None or frame.orientation is None for frame in fields.frames):
+        return "nuclear medicine image" if fields.modality == "NM" else "image without position"
     return IMAGE
 
 
 def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
-    """What a file is that cannot be read: "damaged", unless its first bytes say that it is no slice anyway."""
-    kind = kind_of_class(media_class(head))
+    """Return the kind of an unreadable file: "damaged", unless its first bytes show that it is not a slice."""
+    kind = sop_class_kind(media_sop_class(head))
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
@@ -201,11 +215,11 @@ def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
 def read_headers(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
 ) -> tuple[dict[str, Images], list[Apart]]:
-    """Look at each file once.
+    """Read the header of each file once.
 
     Returns:
-        Of each series, by its key: the files that may be its slices and the masks that were drawn on it, with what they
-        say; and the files that are no slices, masks among them; all in order of their path.
+        For each series, by its key, the images and the masks that were drawn on it, with their header fields; and the
+        files that are not slices, including the masks. All are sorted by path.
     """
     by_series: dict[str, Images] = {}
     apart = []
@@ -213,45 +227,45 @@ def read_headers(
         head = b""
         try:
             stamp = settled_stamp(files, path)
-            start = read_start(files, path, HEAD_BYTES)
+            start = read_dicom_start(files, path, HEAD_BYTES)
             head = start[0]
-            facts = replace(_facts_in(files, path, start, policy), stamp=stamp)
+            fields = replace(_read_fields(files, path, start, policy), stamp=stamp)
         except SourceError as error:
             not_dicom = error.reason == "file is not DICOM"
             kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
             apart.append(Apart(path=path, kind=kind, error=error, file_bytes=files.size(path)))
             continue
-        kind = _kind_of(facts)
-        keys: Iterable[str] = facts.refers_to if kind in MASK_KINDS else ()
+        kind = _kind_of(fields)
+        keys: Iterable[str] = fields.refers_to if kind in MASK_KINDS else ()
         if kind == IMAGE:
             folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
-            series = None if policy.identity == "folder" else facts.series
+            series = None if policy.identity == "folder" else fields.series
             keys = (series or policy.key(b"folder " + folder) or "",)
         else:
             apart.append(
                 Apart(
                     path=path,
                     kind=kind,
-                    refers_to=facts.refers_to,
-                    series=facts.series,
-                    group=facts.group,
-                    frame_of_reference=facts.frame_of_reference,
-                    file_bytes=facts.file_bytes,
+                    refers_to=fields.refers_to,
+                    series=fields.series,
+                    group=fields.group,
+                    frame_of_reference=fields.frame_of_reference,
+                    file_bytes=fields.file_bytes,
                 )
             )
         for key in keys:
-            by_series.setdefault(key, []).append((path, facts))
+            by_series.setdefault(key, []).append((path, fields))
     return by_series, apart
 
 
-def images_of(found: Iterable[tuple[str, HeaderFields]]) -> Images:
-    """Those of a series' files that may be its slices."""
-    return [(path, facts) for path, facts in found if facts.kind == IMAGE]
+def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
+    """Return the files of a series that may be slices; the others are masks."""
+    return [(path, fields) for path, fields in found if fields.kind == IMAGE]
 
 
-def _alike(first: Slice, second: Slice) -> bool:
-    """Whether two images can be slices of one stack: of one size, orientation and pixel spacing."""
-    if first.facts.stored.size != second.facts.stored.size:
+def _can_stack(first: Slice, second: Slice) -> bool:
+    """Return whether two images have the same size, orientation and pixel spacing."""
+    if first.fields.stored.size != second.fields.stored.size:
         return False
     pairs = zip(first.orientation, second.orientation, strict=True)
     if any(abs(one - other) > ORIENTATION_TOLERANCE for one, other in pairs):
@@ -260,14 +274,14 @@ def _alike(first: Slice, second: Slice) -> bool:
     return all(abs(one - other) <= SPACING_TOLERANCE * abs(one) for one, other in pairs)
 
 
-def _stacks(images: Sequence[tuple[str, HeaderFields]]) -> list[Volumes]:
-    """The images of one series, in stacks of one size, orientation and pixel spacing, and those in volumes."""
+def _stacks(images: Sequence[tuple[str, HeaderFields]]) -> list[VolumeSplit]:
+    """Group the images of one series by size, orientation and pixel spacing, and split each stack into volumes."""
     stacks: list[list[Slice]] = []
-    for path, facts in images:
-        for index, frame in enumerate(facts.frames):
-            part = Slice(path=path, facts=facts, index=index, frame=frame)
-            # The last stack first: the frames of a file mostly go on as they began.
-            stack = next((stack for stack in reversed(stacks) if _alike(stack[0], part)), None)
+    for path, fields in images:
+        for index, frame in enumerate(fields.frames):
+            part = Slice(path=path, fields=fields, index=index, frame=frame)
+            # The last stack first, because the frames of a file usually belong together.
+            stack = next((stack for stack in reversed(stacks) if _can_stack(stack[0], part)), None)
             if stack is None:
                 stacks.append([part])
             else:
@@ -276,41 +290,41 @@ def _stacks(images: Sequence[tuple[str, HeaderFields]]) -> list[Volumes]:
 
 
 def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy) -> list[FoundScan]:
-    """The scans of one series."""
-    found = []
-    for group in separate(images, policy):
-        if group.problem is not None:
-            parts = tuple(part for stack in _stacks(group.images) for part in stack.parts)
-            found.append(FoundScan(parts=(tuple(chain(*parts)),), by="", problem=group.problem))
-            continue
+    """Split the images of one series into scans."""
+    scans = []
+    for group in split_contradictions(images, policy):
         stacks = _stacks(group.images)
+        if group.problem is not None:
+            slices = tuple(chain.from_iterable(part for stack in stacks for part in stack.parts))
+            scans.append(FoundScan(parts=(slices,), by="", problem=group.problem))
+            continue
         for stack in stacks:
-            by = " and ".join(
-                (
-                    *group.by,
-                    *(stack.by or (("orientation, size or pixel spacing",) if len(stacks) > 1 else ())),
-                )
-            )
-            scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
-            found += [FoundScan(parts=parts, by=by, problem=_of_folders(parts, policy)) for parts in scans]
-    return found
+            stack_by = stack.by
+            if not stack_by and len(stacks) > 1:
+                stack_by = ("orientation, size or pixel spacing",)
+            by = " and ".join((*group.by, *stack_by))
+            volumes = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
+            scans += [
+                FoundScan(parts=parts, by=by, problem=_folder_problem(parts, policy)) for parts in volumes
+            ]
+    return scans
 
 
-def _of_folders(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
-    """What is wrong with volumes whose folders hold different scans."""
+def _folder_problem(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
+    """Return the problem of the first volume whose folders hold different scans, or None."""
     problems = (
-        folders_disagree(tuple({one.path: one.facts for one in part}.items()), policy) for part in parts
+        folders_disagree(tuple({one.path: one.fields for one in part}.items()), policy) for part in parts
     )
     return next(filter(None, problems), None)
 
 
 def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Problem | None:
-    """What is wrong with a stack of so many slices: stage, reason and detail; None where they suffice.
+    """Return the problem (stage, reason, detail) of a scan with too few slices, or None.
 
     Args:
-        places: at which its slices lie.
-        policy: how many are needed.
-        beside: how many stacks of its folder have too few.
+        places: number of different positions of its slices.
+        policy: policy that states the required number.
+        beside: number of scans in the same folder that have too few slices.
     """
     if places >= policy.min_slices:
         return None
@@ -324,9 +338,8 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     return "selection", "series has too few slices", detail
 
 
-def wrong_scan(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
-    """What is wrong with a scan of several volumes, or of files that are no scan: stage, reason and detail; None where
-    they are taken."""
+def scan_problem(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+    """Return the problem (stage, reason, detail) of files that are not one scan under the policy, or None."""
     if scan.problem is not None:
         return scan.problem
     if len(scan.parts) == 1 or policy.split != "refuse":
@@ -339,91 +352,91 @@ def wrong_scan(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | 
 def group_series(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy | None = None
 ) -> tuple[tuple[Series, ...], tuple[Apart, ...]]:
-    """Group files into series by what their headers say, and series into scans.
+    """Group files into series by their headers, and split the series into scans.
 
-    Images without a series UID are grouped by their folder. A scan is a stack of slices of one size, orientation
-    and pixel spacing, or with `SeriesPolicy.split` "volumes" each volume of such a stack.
+    Images without a series UID are grouped by folder. A scan is a stack of slices with one size, orientation and pixel
+    spacing. With `SeriesPolicy.split` "volumes", each volume of such a stack is a scan.
 
     Args:
-        files: where the files are.
-        paths: any files; those that are no DICOM slices come back apart.
-        policy: what makes a scan; its salt goes into every hash.
+        files: the source that holds the files.
+        paths: paths of any files, which need not be DICOM.
+        policy: rules that define a scan; its salt is part of every hash.
 
     Returns:
-        The scans in order of their first path, and the files that belong to none, in order of their path.
+        The scans sorted by their first path, and the other files sorted by path.
     """
     policy = policy or SeriesPolicy()
     by_series, apart = read_headers(files, paths, policy)
-    found = [series for key, some in by_series.items() for series, _ in scans_of_series(key, some, policy)]
-    return in_order_of_files(found), tuple(apart)
+    scans = [scan for key, found in by_series.items() for scan, _ in scans_of_series(key, found, policy)]
+    return in_order_of_files(scans), tuple(apart)
 
 
 def in_order_of_files(series: Iterable[Series]) -> tuple[Series, ...]:
-    """Scans in order of their first path."""
+    """Sort scans by their first path."""
     return tuple(sorted(series, key=lambda one: (one.first, one.key)))
 
 
 def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple[Series, Images]]:
-    """The scans of one series, each with the files of which `Series.members` consists, in order of their path.
+    """Return the scans of one series, each with its files sorted by path.
 
     Args:
-        key: of the series.
-        found: its files and masks, in order of their path, as `read_headers` gives them.
-        policy: what makes a scan.
+        key: key of the series.
+        found: images and masks of the series, sorted by path, as `read_headers` returns them.
+        policy: rules that define a scan.
     """
-    images = images_of(found)
+    images = select_images(found)
     scans = find_scans(images, policy)
     uses = Counter(path for scan in scans for path in scan.paths)
-    described, of = [], len(scans)
+    described, count = [], len(scans)
     for number, scan in enumerate(scans, start=1):
-        slices = [part for volume in scan.parts for part in volume]
-        own = _in_order(slices)
+        slices = scan.slices
+        own = _sort_paths(slices)
         is_shared = any(uses[path] > 1 for path in own)
         members = tuple(path for path, _ in images) if is_shared else own
-        first = slices[0].facts
-        instances = {part.facts.instance for part in slices if of > 1}
+        first = slices[0].fields
+        instances = {part.fields.instance for part in slices if count > 1}
         series = Series(
-            key=key if of == 1 else f"{key}-{number}",
+            key=key if count == 1 else f"{key}-{number}",
             series=first.series,
             study=first.study,
-            group=next((part.facts.group for part in slices if part.facts.group), None),
+            group=next((part.fields.group for part in slices if part.fields.group), None),
             frame_of_reference=first.frame_of_reference,
             members=members,
             first=min(members),
             folder=common_folder(members),
             folders=tuple(sorted(set(map(folder_of, members)))),
-            volume=(number, of, scan.by) if of > 1 and scan.by else None,
-            masks=frozenset(path for path, facts in found if not instances.isdisjoint(facts.images)),
+            volume=(number, count, scan.by) if count > 1 and scan.by else None,
+            masks=frozenset(path for path, fields in found if not instances.isdisjoint(fields.images)),
             modality=first.modality,
             size=first.stored.size,
             slices=len(slices),
             places=min(map(_places, scan.parts)),
-            lacking=sum(map(_lacking, scan.parts)),
+            lacking=sum(map(_count_missing, scan.parts)),
             chosen=first.chosen,
-            problem=wrong_scan(scan, policy),
+            problem=scan_problem(scan, policy),
         )
         described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
     return described
 
 
 def _places(slices: Sequence[Slice]) -> int:
-    """At how many places slices lie, to a thousandth of a millimeter."""
+    """Return the number of different positions of slices, rounded to a thousandth of a millimeter."""
     return len({tuple(round(value, 3) for value in part.position_mm) for part in slices})
 
 
-def _lacking(slices: Sequence[Slice]) -> int:
-    """How many slices of a volume are missing between others; 0 where their places do not say."""
+def _count_missing(slices: Sequence[Slice]) -> int:
+    """Return the number of missing slices of a volume; 0 if the orientation is invalid."""
     try:
-        return lacking(positions_of(slices), slices[0].orientation, thickness_of(slices))
+        return count_missing_slices(positions_of(slices), slices[0].orientation, thickness_of(slices))
     except SourceError:
-        return 0  # Opening the series says why it is refused.
+        return 0  # `open_series` raises the error.
 
 
-def _in_order(slices: Sequence[Slice]) -> tuple[str, ...]:
-    """The files of slices, along the normal of the slices, then by path."""
+def _sort_paths(slices: Sequence[Slice]) -> tuple[str, ...]:
+    """Return the paths of slices, sorted along the normal of the slices, then by path."""
     try:
         normal = axes_of(slices[0].orientation)[2]
     except SourceError:
-        normal = np.zeros(3)  # Opening the series says why it is refused.
+        normal = np.zeros(3)  # `open_series` raises the error.
     places = {part.path: float(np.dot(part.position_mm, normal)) for part in slices}
     return tuple(sorted(places, key=lambda path: (places[path], path)))

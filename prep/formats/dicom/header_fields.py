@@ -1,27 +1,32 @@
-"""Fields of one DICOM file's header, with every identifier replaced by a salted hash."""
+"""De-identified header of one DICOM file: every identifier is replaced by a salted hash.
+
+`header_fields` is the entry point. `DicomFrame.attributes` holds what distinguishes the images of one series, such as
+echo, b-value and time.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
+from typing import TypeVar
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
+    DicomHeader,
     Element,
     Elements,
-    Header,
-    PixelPlace,
-    damaged,
+    PixelLocation,
+    damaged_file,
+    finite_number,
     integer,
     items,
-    number,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, kind_of
+from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 
 VolumeAttribute = float | str | tuple[float, ...]
@@ -30,7 +35,7 @@ VolumeAttributes = Mapping[str, VolumeAttribute]
 IMAGE_TYPE, ACQUISITION_NUMBER, TRIGGER_TIME = "image type", "acquisition number", "trigger time"
 ACQUISITION_TIME, CONTENT_TIME, INSTANCE_NUMBER = "acquisition time", "content time", "instance number"
 
-NUMBERS: Mapping[str, tuple[int, ...]] = {
+NUMERIC_ATTRIBUTES: Mapping[str, tuple[int, ...]] = {
     "temporal position": (headers.TEMPORAL_POSITION, headers.TEMPORAL_INDEX),
     "temporal offset": (headers.TEMPORAL_OFFSET,),
     "frame reference time": (headers.FRAME_REFERENCE_TIME,),
@@ -46,98 +51,21 @@ NUMBERS: Mapping[str, tuple[int, ...]] = {
     ACQUISITION_NUMBER: (headers.FRAME_ACQUISITION_NUMBER, headers.ACQUISITION_NUMBER),
     INSTANCE_NUMBER: (headers.INSTANCE_NUMBER,),
 }
-"""By name: the elements that say it, the first that a file has."""
-TEXTS: Mapping[str, tuple[int, ...]] = {
+"""Numeric attributes: for each name the elements that may hold it; the first with a value counts."""
+TEXT_ATTRIBUTES: Mapping[str, tuple[int, ...]] = {
     IMAGE_TYPE: (headers.FRAME_TYPE, headers.IMAGE_TYPE),
     "complex component": (headers.COMPLEX_COMPONENT,),
     "reconstruction kernel": (headers.KERNEL,),
     "stack": (headers.STACK_ID,),
 }
-KINDS = (*(name for name in NUMBERS if name != INSTANCE_NUMBER), *TEXTS)
-"""Marks whose values are the same for all images of one volume, in the order in which volumes are sorted."""
+VOLUME_ATTRIBUTES = (*(name for name in NUMERIC_ATTRIBUTES if name != INSTANCE_NUMBER), *TEXT_ATTRIBUTES)
+"""Attributes whose values are the same for all images of one volume, in the order in which volumes are sorted."""
 TIMES = (TRIGGER_TIME, ACQUISITION_TIME, CONTENT_TIME)
-"""Marks whose values may be of single images; then their order alone counts."""
+"""Attributes whose values may differ between the images of one volume; then only their order counts."""
 PASSES = frozenset((IMAGE_TYPE, ACQUISITION_NUMBER, TRIGGER_TIME, ACQUISITION_TIME, CONTENT_TIME))
-"""Marks that may differ between the passes in which one volume is taken, such as every other slice first."""
+"""Attributes that may differ between the passes of one acquisition, such as first all odd and then all even slices."""
 
-DIGITS = re.compile(r"(\d{2})(\d{2})?(\d{2})?(\.\d{1,6})?")
-
-
-def volume_attributes(groups: Sequence[Elements]) -> VolumeAttributes:
-    """The marks of the frame that these elements describe together; the first that has a value counts."""
-
-    def find(tags: Sequence[int]) -> tuple[Elements, int] | None:
-        return next(((part, tag) for tag in tags for part in groups if _has_value(part, tag)), None)
-
-    found: dict[str, VolumeAttribute] = {}
-    for name, tags in NUMBERS.items():
-        if place := find(tags):
-            values = _numbers(*place)
-            if values is not None:
-                found[name] = values if len(values) > 1 else values[0]
-    for name, tags in TEXTS.items():
-        if place := find(tags):
-            found[name] = _sortable(headers.text(*place))
-    if place := find((headers.DIMENSION_INDEX,)):
-        for number, value in enumerate(_numbers(*place) or (), start=1):
-            found[f"dimension {number}"] = value
-    moments = {
-        ACQUISITION_TIME: (headers.ACQUISITION_DATE, headers.ACQUISITION_TIME),
-        CONTENT_TIME: (headers.CONTENT_DATE, headers.CONTENT_TIME),
-    }
-    for name, (day, time) in moments.items():
-        if place := find((time,)):
-            days = find((day,))
-            seconds = _seconds(headers.text(*place), headers.text(*days) if days else "")
-            if seconds is not None:
-                found[name] = seconds
-    if place := find((headers.FRAME_MOMENT, headers.FRAME_REFERENCE_MOMENT, headers.ACQUISITION_MOMENT)):
-        text = headers.text(*place)
-        seconds = _seconds(re.split(r"[+-]", text[8:])[0], text[:8])
-        if seconds is not None:
-            found[ACQUISITION_TIME] = seconds
-    return found
-
-
-def _sortable(text: str) -> str:
-    """A text in the order of its words and numbers.
-
-    >>> sorted(["Stack 10", "stack 2"], key=_sortable)
-    ['stack 2', 'Stack 10']
-    """
-    return re.sub(r"\d+", lambda number: number[0].zfill(16), text.upper())
-
-
-def _has_value(elements: Elements, tag: int) -> bool:
-    element = elements.get(tag)
-    return isinstance(element, Element) and bool(element.data.strip(b" \0") or element.vr in headers.NUMBERS)
-
-
-def _numbers(elements: Elements, tag: int) -> tuple[float, ...] | None:
-    """Numbers that matter only to tell images apart: None where they are none."""
-    try:
-        return headers.numbers(elements, tag, None)
-    except SourceError:
-        return None
-
-
-def _seconds(time: str, day: str) -> float | None:
-    """A time of day as DICOM writes it, with its date, in seconds; None where it is none.
-
-    >>> _seconds("101530.5", ""), _seconds("1015", "00010102"), _seconds("noon", "")
-    (36930.5, 123300.0, None)
-    """
-    parts = DIGITS.fullmatch(time.strip())
-    if parts is None:
-        return None
-    hours, minutes, seconds, fraction = parts.groups()
-    total = 3600 * int(hours) + 60 * int(minutes or 0) + int(seconds or 0) + float(fraction or 0)
-    try:
-        days = date(int(day[:4]), int(day[4:6]), int(day[6:8])).toordinal() - 1
-    except ValueError:
-        days = 0
-    return total + 86400 * days
-
+TIME_OF_DAY = re.compile(r"(\d{2})(\d{2})?(\d{2})?(\.\d{1,6})?")
 
 MODALITIES = frozenset(
     (
@@ -145,7 +73,7 @@ MODALITIES = frozenset(
         *("RTIMAGE", "SC", "SEG", "SM", "ST", "US", "XA", "XC"),
     )
 )
-"""The modalities that are passed on; any other word is not, as nothing says that it is one."""
+"""The modalities that are kept; another word might not be a modality but text that identifies someone."""
 
 FRAME_DESCRIPTIONS = (
     *(headers.PLANE_POSITION, headers.PLANE_ORIENTATION, headers.PIXEL_MEASURES),
@@ -156,8 +84,7 @@ FRAME_DESCRIPTIONS = (
 """The functional groups of a frame that are read."""
 ALWAYS_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (50, 51))
 MAYBE_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (81, 91, 203))
-"""The transfer syntaxes whose pixels are changed by compression: JPEG; JPEG-LS near-lossless, JPEG 2000 and its
-high-throughput form, which can be lossless as well."""
+"""Transfer syntaxes of lossy compression: JPEG always; JPEG-LS near-lossless, JPEG 2000 and HTJ2K maybe."""
 RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
 MOSAIC = "MOSAIC"
 LOCALIZER_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "SURVEY"))
@@ -165,7 +92,7 @@ IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset((MOSAIC, "SCREEN SAVE"))
 SURVEY = re.compile(
     r"(?<![a-z])(locali[sz]ers?|scouts?|surveys?|topograms?|surviews?|scanograms?)(?![a-z])", re.IGNORECASE
 )
-"""What people call the images on which a scan is planned."""
+"""Words for the images on which a scan is planned."""
 IDENTITY = (
     ("PatientID", "patient", headers.PATIENT_ID),
     ("PatientName", "patient", headers.PATIENT_NAME),
@@ -183,15 +110,17 @@ IDENTITY = (
     ("StationName", "equipment", headers.STATION),
     ("DeviceSerialNumber", "equipment", headers.SERIAL_NUMBER),
 )
-"""What all files of a series share: the name of each attribute, what it describes, and its tag."""
-_IDENTITY_BYTES, _LINK_BYTES = 4, 8
-_UNCHANGED_BY_SPELLING = re.compile(rb"[\s\0^=]+")
-"""Blanks, and what separates the parts of a name, count once, and neither at the end nor in any case of letters."""
+"""The attributes that all files of a series share: name, the entity that it describes, and tag."""
+_IDENTITY_BYTES, _UID_BYTES = 4, 8
+_SEPARATORS = re.compile(rb"[\s\0^=]+")
+"""Whitespace and the separators of name components, of which `_identity` ignores repetitions."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale:
-    """How stored values become real ones: `slope` * stored + `intercept`; `kind` "" where the file names none."""
+    """Rescaling of stored values: value = `slope` * stored + `intercept`; `kind` is the rescale type or ""."""
 
     slope: float
     intercept: float
@@ -199,16 +128,18 @@ class Rescale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
-    """Where one frame lies in the patient, in DICOM's left, posterior, superior millimeters.
+class DicomFrame:
+    """Geometry and attributes of one frame, in DICOM's millimeters to the left, posterior, superior.
+
+    Every field except `attributes` is None if the file does not state it.
 
     Args:
-        position_mm: of the first pixel's center; None where the file does not say.
-        orientation: the directions along a row and along a column; None likewise.
-        spacing_mm: between rows and between columns; None likewise.
-        thickness_mm: of the slice; None likewise.
-        rescale: None where the file has no slope and intercept.
-        marks: what else tells frames apart: echo, time, b-value, acquisition.
+        position_mm: center of the first pixel.
+        orientation: unit vectors along a row and along a column.
+        spacing_mm: distance between rows and distance between columns.
+        thickness_mm: thickness of the slice.
+        rescale: slope and intercept.
+        attributes: values that distinguish frames, such as echo, time, b-value and acquisition.
     """
 
     position_mm: tuple[float, ...] | None
@@ -216,15 +147,22 @@ class Frame:
     spacing_mm: tuple[float, ...] | None
     thickness_mm: float | None
     rescale: Rescale | None
-    marks: VolumeAttributes = field(default_factory=dict)
+    attributes: VolumeAttributes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelFormat:
-    """How the pixels of a frame are stored.
+    """Storage format of the pixels of a frame.
 
     Args:
-        padding: the bits of the padding value, and of the other end of its range; None where there is none.
+        size: (rows, columns).
+        samples: values per pixel.
+        photometric: "MONOCHROME1", "MONOCHROME2" or "color".
+        bits_allocated: bits of the word that holds a value.
+        bits_stored: bits of the word that the value uses.
+        high_bit: index of the highest bit that the value uses.
+        signed: whether the values are signed.
+        padding: bits of the padding value and of the other end of its range; None if the file has no padding.
     """
 
     size: tuple[int, int]
@@ -239,34 +177,37 @@ class PixelFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderFields:
-    """One DICOM file, de-identified.
+    """De-identified header of one DICOM file.
+
+    Hashes are salted by the policy, and None if the file lacks the identifier.
 
     Args:
-        kind: "image", or what else it is.
+        kind: "image", or the kind of another object, see `halofeed.prep.formats.dicom.kinds`.
         modality: one of `MODALITIES`, or "".
-        series, group, frame_of_reference: salted hashes of the series' UID, the patient's id, the frame of
-            reference; None where the file has none.
-        instance: the hash of its own UID.
-        refers_to: the hashes of the series that it refers to.
-        images: of a mask: the hashes of the images that it refers to.
-        study: the hash of the study's UID.
-        chosen: whether modality and description are those that the policy wants.
-        image_words: those of `IMAGE_TYPE_WORDS` that its image type has.
-        is_survey: whether its description is that of a survey and not one that the policy asks for.
-        lookup_table: whether values go through a modality look-up table.
-        format, pixels: None where it is no image.
-        syntax: the transfer syntax.
-        lossy: whether the pixels have ever been compressed in a way that changes them.
-        frames: one or more.
-        packed: whether the whole file is compressed by gzip.
-        tiles: of a mosaic: how many of its frames lie side by side in the one image that is stored.
-        file_bytes: of the file as it lies there; None where nobody knows.
-        header_checksum: of the bytes before the pixels, see `halofeed.prep.formats.dicom.headers.body_of`.
-        stamp: of the file before it was read, see `halofeed.prep.sources.files.settled_stamp`.
-        identity: a short hash of each attribute of `IDENTITY`, which compares files of one series only; b"" where the
-            file has no value.
-        link: what stands for the UIDs of its series and its frame of reference, see `linked`.
-        uid: what stands for its own UID.
+        series: hash of the series' UID.
+        group: hash of the patient's id.
+        frame_of_reference: hash of the frame of reference's UID.
+        instance: hash of the file's own UID.
+        refers_to: hashes of the series that the file refers to.
+        images: hashes of the images that a mask refers to.
+        study: hash of the study's UID.
+        chosen: whether the policy selects the modality and the description.
+        image_words: the words of `IMAGE_TYPE_WORDS` in the image type.
+        is_survey: whether the description names a survey that the policy does not ask for.
+        lookup_table: whether the file has a modality look-up table.
+        format: storage format of the pixels; None if the file is not an image.
+        pixels: location of the pixels; None if the file is not an image.
+        syntax: UID of the transfer syntax.
+        lossy: whether the pixels have ever been compressed lossily.
+        frames: one or more frames; () if the file is not an image.
+        packed: whether the file is compressed with gzip.
+        tiles: frames per row and per column of a mosaic; None if the image is not a mosaic.
+        file_bytes: size of the stored file; None if unknown.
+        header_checksum: checksum of the bytes before the pixels, see `headers.checksum_before`.
+        stamp: stamp of the file before it was read, see `halofeed.prep.sources.files.settled_stamp`.
+        identity: short hash of each attribute of `IDENTITY`, b"" if absent. It compares files of one series only.
+        series_digest, frame_digest, instance_digest: digests of the UIDs of the series, the frame of reference and
+            the file, see `uid_digest`.
     """
 
     kind: str
@@ -283,28 +224,86 @@ class HeaderFields:
     is_survey: bool
     lookup_table: bool
     format: PixelFormat | None
-    pixels: PixelPlace | None
+    pixels: PixelLocation | None
     syntax: str
     lossy: bool
-    frames: tuple[Frame, ...]
+    frames: tuple[DicomFrame, ...]
     packed: bool = False
     tiles: int | None = None
     file_bytes: int | None = None
     header_checksum: int = 0
     stamp: tuple[int, ...] | None = None
     identity: tuple[bytes, ...] = ()
-    link: tuple[bytes, ...] = (b"", b"")
-    uid: bytes = b""
+    series_digest: bytes = b""
+    frame_digest: bytes = b""
+    instance_digest: bytes = b""
 
     @property
     def stored(self) -> PixelFormat:
-        """How the pixels of an image are stored."""
+        """Storage format of the pixels of an image."""
         assert self.format is not None
         return self.format
 
 
+def header_fields(header: DicomHeader, policy: SeriesPolicy) -> HeaderFields:
+    """De-identify a header.
+
+    Raises:
+        SourceError: the header contradicts itself, or lacks an element that an image needs.
+    """
+    elements = header.elements
+
+    def hashed(tag: int) -> str | None:
+        return policy.key(headers.raw_value(elements, tag))
+
+    def digest(tag: int) -> bytes:
+        return uid_digest(headers.raw_value(elements, tag))
+
+    modality = headers.text(elements, headers.MODALITY)
+    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
+    kind = object_kind(classes, modality, header.pixels is not None)
+    image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
+    references = referenced_series(elements, items)
+    keys = (policy.key(headers.raw_value(item, headers.SERIES_UID)) for item in references)
+    images = map(policy.key, _referenced_images(references)) if kind in MASK_KINDS else ()
+    if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
+        kind = IMAGE
+    is_image = kind == IMAGE
+    # Descriptions are compared here and not kept: people write names into them.
+    description = headers.text(elements, headers.SERIES_DESCRIPTION)
+    series = (
+        b"" if policy.identity == "folder" else headers.raw_value(elements, headers.SERIES_UID).strip(b" \0")
+    )
+    asked_for = policy.asks_for(description)
+    return HeaderFields(
+        kind=kind,
+        modality=modality if modality in MODALITIES else "",
+        series=hashed(headers.SERIES_UID),
+        group=hashed(headers.PATIENT_ID),
+        frame_of_reference=hashed(headers.FRAME_OF_REFERENCE),
+        instance=hashed(headers.SOP_INSTANCE),
+        refers_to=tuple(dict.fromkeys(key for key in keys if key)),
+        images=frozenset(key for key in images if key),
+        study=hashed(headers.STUDY_UID),
+        chosen=(not policy.modalities or modality in policy.modalities)
+        and (policy.description is None or asked_for),
+        is_survey=not asked_for and SURVEY.search(description) is not None,
+        image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
+        lookup_table=bool(items(elements, headers.MODALITY_LUT)),
+        format=_format(elements) if is_image else None,
+        pixels=header.pixels if is_image else None,
+        syntax=header.syntax,
+        lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
+        frames=_frames(elements) if is_image else (),
+        identity=_identity(series, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY)),
+        series_digest=digest(headers.SERIES_UID),
+        frame_digest=digest(headers.FRAME_OF_REFERENCE),
+        instance_digest=digest(headers.SOP_INSTANCE),
+    )
+
+
 def _rescale(elements: Elements) -> Rescale | None:
-    slope, intercept = number(elements, headers.SLOPE), number(elements, headers.INTERCEPT)
+    slope, intercept = finite_number(elements, headers.SLOPE), finite_number(elements, headers.INTERCEPT)
     if slope is None or intercept is None:
         return None
     kind = headers.text(elements, headers.RESCALE_TYPE).upper()
@@ -312,8 +311,8 @@ def _rescale(elements: Elements) -> Rescale | None:
     return Rescale(slope=slope, intercept=intercept, kind=kind if known else "other")
 
 
-def _frame(groups: tuple[Elements, ...]) -> Frame:
-    """The frame that these elements describe together; the first that has a value counts."""
+def _frame(groups: tuple[Elements, ...]) -> DicomFrame:
+    """Return the frame that the groups describe together; the first group with a value counts."""
 
     def first(tag: int) -> Elements:
         return next((elements for elements in groups if tag in elements), {})
@@ -321,38 +320,38 @@ def _frame(groups: tuple[Elements, ...]) -> Frame:
     def numbers(tag: int, count: int) -> tuple[float, ...] | None:
         return headers.numbers(first(tag), tag, count)
 
-    spacing = number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
-    thickness = number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
+    spacing = finite_number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
+    thickness = finite_number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
     rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
-    return Frame(
+    return DicomFrame(
         position_mm=numbers(headers.POSITION, 3),
         orientation=numbers(headers.ORIENTATION, 6),
         spacing_mm=numbers(headers.PIXEL_SPACING, 2),
         thickness_mm=abs(thickness or spacing or 0.0) or None,
         rescale=_rescale(first(rescale_tag)),
-        marks=volume_attributes(groups),
+        attributes=volume_attributes(groups),
     )
 
 
-def _flat(groups: Elements) -> tuple[Elements, ...]:
-    """The functional groups of one item: each is a sequence of one item."""
-    found = [item for tag in FRAME_DESCRIPTIONS for item in items(groups, tag)[:1]]
-    directions = [part for item in found for part in items(item, headers.GRADIENT_DIRECTIONS)[:1]]
-    return (*found, *directions)
+def _flatten(groups: Elements) -> tuple[Elements, ...]:
+    """Return the functional groups of one frame, each of which is a sequence of one item."""
+    described = [item for tag in FRAME_DESCRIPTIONS for item in items(groups, tag)[:1]]
+    directions = [part for item in described for part in items(item, headers.GRADIENT_DIRECTIONS)[:1]]
+    return (*described, *directions)
 
 
-def _frames(elements: Elements) -> tuple[Frame, ...]:
+def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     count = integer(elements, headers.FRAMES, 1)
     per_frame = items(elements, headers.FRAME_GROUPS)
-    shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flat(item)]
+    shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flatten(item)]
     if not per_frame and count == 1:
         return (_frame((*shared, elements)),)
     if not per_frame and not shared:
-        # Frames that nothing places: one stands for all, as the file is no volume anyway.
+        # The frames have no positions, so the file is not a volume: one frame is enough to describe it.
         return (replace(_frame((elements,)), position_mm=None),)
     if len(per_frame) != count:
-        raise damaged(f"{count} frames, but {len(per_frame)} descriptions of frames")
-    return tuple(_frame((*_flat(item), *shared, elements)) for item in per_frame)
+        raise damaged_file(f"{count} frames, but {len(per_frame)} descriptions of frames")
+    return tuple(_frame((*_flatten(item), *shared, elements)) for item in per_frame)
 
 
 def _format(elements: Elements) -> PixelFormat:
@@ -360,11 +359,13 @@ def _format(elements: Elements) -> PixelFormat:
     stored = integer(elements, headers.BITS_STORED, allocated)
     high = integer(elements, headers.HIGH_BIT, stored - 1)
     if not 1 <= stored <= high + 1 <= allocated <= 64:
-        raise damaged(f"{stored} bits stored up to bit {high} of {allocated} allocated")
-    padding, limit = (headers.bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT))
+        raise damaged_file(f"{stored} bits stored up to bit {high} of {allocated} allocated")
+    padding, limit = (
+        headers.unsigned_bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT)
+    )
     rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
     if rows < 1 or columns < 1:
-        raise damaged(f"an image of {rows} x {columns} pixels")
+        raise damaged_file(f"an image of {rows} x {columns} pixels")
     photometric = headers.text(elements, headers.PHOTOMETRIC)
     return PixelFormat(
         size=(rows, columns),
@@ -378,24 +379,29 @@ def _format(elements: Elements) -> PixelFormat:
     )
 
 
-def _references(elements: Elements) -> tuple[Elements, ...]:
-    """What a segmentation or a structure set says of each series that it refers to."""
+def referenced_series(elements: T, items: Callable[[T, int], Sequence[T]]) -> list[T]:
+    """Return the descriptions of the series that a segmentation or a structure set refers to.
+
+    Args:
+        elements: the file's elements, of this module's or of pydicom's type.
+        items: function that returns the items of a sequence by its tag.
+    """
     series = list(items(elements, headers.REFERENCED_SERIES))
     for frame in items(elements, headers.RT_FRAMES):
         for study in items(frame, headers.RT_STUDIES):
             series.extend(items(study, headers.RT_SERIES))
-    return tuple(series)
+    return series
 
 
-def _referenced_images(series: tuple[Elements, ...]) -> Iterator[bytes]:
+def _referenced_images(series: list[Elements]) -> Iterator[bytes]:
     for item in series:
         for tag in (headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES):
             for image in items(item, tag):
-                yield headers.identifier(image, headers.REFERENCED_INSTANCE)
+                yield headers.raw_value(image, headers.REFERENCED_INSTANCE)
 
 
 def _is_lossy(said: str, syntax: str) -> bool:
-    """Whether pixels are not those of the scanner: the header says so, also of pixels that were unpacked since."""
+    """Return whether the pixels were ever compressed lossily; `said` also covers files that were unpacked since."""
     if syntax in ALWAYS_LOSSY or said == "01":
         return True
     return syntax in MAYBE_LOSSY and said != "00"
@@ -403,74 +409,103 @@ def _is_lossy(said: str, syntax: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _identity(series: bytes, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The hashes of the values of `IDENTITY`. The series' UID is mixed in, so that no list of likely dates or names
-    finds a value. Files of one series share the result, as their facts are kept in memory."""
-    found = []
+    """Return the hashes of the values of `IDENTITY`.
+
+    The series' UID acts as a salt, so that a list of likely dates or names does not reveal a value. The cache lets the
+    files of one series share one tuple, because all header fields of a series are in memory together.
+    """
+    hashes = []
     for (name, _, _), data in zip(IDENTITY, values, strict=False):
-        value = _UNCHANGED_BY_SPELLING.sub(b" ", data).strip().upper()
+        value = _SEPARATORS.sub(b" ", data).strip().upper()
         digest = hashlib.sha256(b"\0".join((series, name.encode(), value))).digest()
-        found.append(digest[:_IDENTITY_BYTES] if value else b"")
-    return tuple(found)
+        hashes.append(digest[:_IDENTITY_BYTES] if value else b"")
+    return tuple(hashes)
 
 
 @lru_cache(maxsize=1024)
-def linked(uid: bytes) -> bytes:
-    """What stands for a UID where a mask is compared with its scan; b"" for none.
+def uid_digest(uid: bytes) -> bytes:
+    """Return the digest of a UID with which a mask is compared with its scan; b"" for an empty UID.
 
-    >>> linked(b"1.2 ") == linked(b"1.2"), linked(b"")
+    >>> uid_digest(b"1.2 ") == uid_digest(b"1.2"), uid_digest(b"")
     (True, b'')
     """
     stripped = uid.strip(b" \0")
-    return hashlib.sha256(stripped).digest()[:_LINK_BYTES] if stripped else b""
+    return hashlib.sha256(stripped).digest()[:_UID_BYTES] if stripped else b""
 
 
-def header_fields(header: Header, policy: SeriesPolicy) -> HeaderFields:
-    """De-identify a header.
+def volume_attributes(groups: Sequence[Elements]) -> VolumeAttributes:
+    """Return the attributes of a frame. `groups` describe it together; the first group with a value counts."""
 
-    Raises:
-        SourceError: it contradicts itself, or lacks what an image must say.
+    def find(tags: Sequence[int]) -> tuple[Elements, int] | None:
+        return next(((group, tag) for tag in tags for group in groups if _has_value(group, tag)), None)
+
+    attributes: dict[str, VolumeAttribute] = {}
+    for name, tags in NUMERIC_ATTRIBUTES.items():
+        if element := find(tags):
+            values = _numbers(*element)
+            if values is not None:
+                attributes[name] = values if len(values) > 1 else values[0]
+    for name, tags in TEXT_ATTRIBUTES.items():
+        if element := find(tags):
+            attributes[name] = _sort_key(headers.text(*element))
+    if element := find((headers.DIMENSION_INDEX,)):
+        for number, value in enumerate(_numbers(*element) or (), start=1):
+            attributes[f"dimension {number}"] = value
+    moments = {
+        ACQUISITION_TIME: (headers.ACQUISITION_DATE, headers.ACQUISITION_TIME),
+        CONTENT_TIME: (headers.CONTENT_DATE, headers.CONTENT_TIME),
+    }
+    for name, (day, time) in moments.items():
+        if element := find((time,)):
+            date_element = find((day,))
+            seconds = _seconds(headers.text(*element), headers.text(*date_element) if date_element else "")
+            if seconds is not None:
+                attributes[name] = seconds
+    if element := find((headers.FRAME_MOMENT, headers.FRAME_REFERENCE_MOMENT, headers.ACQUISITION_MOMENT)):
+        text = headers.text(*element)
+        seconds = _seconds(re.split(r"[+-]", text[8:])[0], text[:8])
+        if seconds is not None:
+            attributes[ACQUISITION_TIME] = seconds
+    return attributes
+
+
+def _sort_key(text: str) -> str:
+    """Return a text that sorts by its words and by the values of its numbers.
+
+    >>> sorted(["Stack 10", "stack 2"], key=_sort_key)
+    ['stack 2', 'Stack 10']
     """
-    elements = header.elements
-    modality = headers.text(elements, headers.MODALITY)
-    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
-    kind = kind_of(classes, modality, header.pixels is not None)
-    image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
-    references = _references(elements)
-    keys = (policy.key(headers.identifier(item, headers.SERIES_UID)) for item in references)
-    images = map(policy.key, _referenced_images(references)) if kind in MASK_KINDS else ()
-    if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
-        kind = IMAGE
-    is_image = kind == IMAGE
-    # Descriptions are compared here and not kept: people write names into them.
-    description = headers.text(elements, headers.SERIES_DESCRIPTION)
-    series = (
-        b"" if policy.identity == "folder" else headers.identifier(elements, headers.SERIES_UID).strip(b" \0")
+    return re.sub(r"\d+", lambda number: number[0].zfill(16), text.upper())
+
+
+def _has_value(elements: Elements, tag: int) -> bool:
+    element = elements.get(tag)
+    return isinstance(element, Element) and bool(
+        element.data.strip(b" \0") or element.vr in headers.BINARY_NUMBERS
     )
-    asked_for = policy.asks_for(description)
-    return HeaderFields(
-        kind=kind,
-        modality=modality if modality in MODALITIES else "",
-        series=policy.key(headers.identifier(elements, headers.SERIES_UID)),
-        group=policy.key(headers.identifier(elements, headers.PATIENT_ID)),
-        frame_of_reference=policy.key(headers.identifier(elements, headers.FRAME_OF_REFERENCE)),
-        instance=policy.key(headers.identifier(elements, headers.SOP_INSTANCE)),
-        refers_to=tuple(dict.fromkeys(key for key in keys if key)),
-        images=frozenset(key for key in images if key),
-        study=policy.key(headers.identifier(elements, headers.STUDY_UID)),
-        chosen=(not policy.modalities or modality in policy.modalities)
-        and (policy.description is None or asked_for),
-        is_survey=not asked_for and SURVEY.search(description) is not None,
-        image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
-        lookup_table=bool(items(elements, headers.MODALITY_LUT)),
-        format=_format(elements) if is_image else None,
-        pixels=header.pixels if is_image else None,
-        syntax=header.syntax,
-        lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
-        frames=_frames(elements) if is_image else (),
-        identity=_identity(series, tuple(headers.identifier(elements, tag) for _, _, tag in IDENTITY)),
-        link=tuple(
-            linked(headers.identifier(elements, tag))
-            for tag in (headers.SERIES_UID, headers.FRAME_OF_REFERENCE)
-        ),
-        uid=linked(headers.identifier(elements, headers.SOP_INSTANCE)),
-    )
+
+
+def _numbers(elements: Elements, tag: int) -> tuple[float, ...] | None:
+    """Return numbers that only distinguish images; None if the values are not numbers."""
+    try:
+        return headers.numbers(elements, tag, None)
+    except SourceError:
+        return None
+
+
+def _seconds(time: str, day: str) -> float | None:
+    """Return a DICOM time and date in seconds; None if `time` is not a time of day.
+
+    >>> _seconds("101530.5", ""), _seconds("1015", "00010102"), _seconds("noon", "")
+    (36930.5, 123300.0, None)
+    """
+    parts = TIME_OF_DAY.fullmatch(time.strip())
+    if parts is None:
+        return None
+    hours, minutes, seconds, fraction = parts.groups()
+    total = 3600 * int(hours) + 60 * int(minutes or 0) + int(seconds or 0) + float(fraction or 0)
+    try:
+        days = date(int(day[:4]), int(day[4:6]), int(day[6:8])).toordinal() - 1
+    except ValueError:
+        days = 0
+    return total + 86400 * days

@@ -1,4 +1,8 @@
-"""Reader of DICOM headers: the elements that a volume needs, as bytes, and where the pixels begin."""
+"""Reader of DICOM headers: the elements that a volume needs, as bytes, and the location of the pixels.
+
+A header may hold any text, so nothing here decodes more than `HEADER_VRS` lists. Parsing stops at the pixels, and
+`HeaderContinuesError` asks the caller for more bytes of the file.
+"""
 
 from __future__ import annotations
 
@@ -13,77 +17,38 @@ from dataclasses import dataclass
 from typing import Union
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.streams import MAGIC, MOST_PER_BYTE, OUTPUT_BYTES, open_stream
+from halofeed.prep.formats.volume.streams import GZIP_MAGIC, MAX_DEFLATE_RATIO, OUTPUT_BYTES, open_stream
 from halofeed.prep.sources.files import SourceFiles
 
 MAX_UNPACKED_BYTES = 1 << 31
-GZIP_FORMAT = 31
-
-
-def most_unpacked(byte_count: int) -> int:
-    """What so many bytes of a compressed file can become at most."""
-    return min(MOST_PER_BYTE * byte_count, MAX_UNPACKED_BYTES)
-
-
-def read_file(files: SourceFiles, path: str) -> bytes:
-    """The bytes of a DICOM file, unpacked where they are gzip.
-
-    Raises:
-        SourceError: it cannot be read, is damaged gzip, or has more than `MAX_UNPACKED_BYTES` when unpacked.
-    """
-    data = files.read(path)
-    if not data.startswith(MAGIC):
-        return data
-    stream, found = open_stream(data), io.BytesIO()  # which gives its bytes away without a copy
-    piece = memoryview(bytearray(OUTPUT_BYTES))
-    while filled := stream.read_into(piece):
-        found.write(piece[:filled])
-        if found.tell() > MAX_UNPACKED_BYTES:
-            raise SourceError("read", "DICOM file is too large", f"over {MAX_UNPACKED_BYTES} bytes unpacked")
-    return found.getvalue()
-
-
-def read_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, bool]:
-    """The first bytes of a DICOM file, whether they are all of it, and whether it is packed.
-
-    Raises:
-        SourceError: it cannot be read, or is damaged gzip.
-    """
-    head = files.head(path, size)
-    if not head.startswith(MAGIC):
-        return head, len(head) < size, False
-    stream = zlib.decompressobj(GZIP_FORMAT)
-    try:
-        found = stream.decompress(head, size)
-    except zlib.error as error:
-        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
-    return found, stream.eof and len(found) < size, True
-
-
+GZIP_WINDOW_BITS = 31
+"""The `wbits` argument with which zlib expects a gzip header."""
 Elements = Mapping[int, Union["Element", "tuple[Elements, ...]"]]
+"""Elements by tag; a sequence is the tuple of its items."""
 
 MAX_DEPTH, MAX_VALUE_BYTES, MAX_INFLATED_BYTES = 24, 1 << 16, 1 << 30
-MOST_ELEMENTS = 4_000_000
-"""Of those that are looked at: a time series of 30,000 frames has a million."""
-_INFLATED_AT_ONCE = 1 << 20
+MAX_ELEMENTS = 4_000_000
+"""Limit on the elements and items that are kept; a time series of 30,000 frames has a million."""
+_INFLATE_BLOCK_BYTES = 1 << 20
 UNDEFINED = 0xFFFFFFFF
 ITEM, ITEM_END, SEQUENCE_END = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
-PIXEL_TAGS = {0x7FE00008: "float", 0x7FE00009: "double", 0x7FE00010: "integer"}
+PIXEL_KINDS = {0x7FE00008: "float", 0x7FE00009: "double", 0x7FE00010: "integer"}
 LONG_VRS = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 SHORT_VRS = frozenset(b"AE AS AT CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UI UL US".split())
-NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
+BINARY_NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
+"""The VRs of binary numbers, each with its code for `struct`."""
 DECIMAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 IMPLICIT_LITTLE, EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 EXPLICIT_BIG, DEFLATED = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
 
-WANTED: dict[int, str] = {}
-"""The tags of the elements that are read, each with the VR that an implicit file leaves out."""
+HEADER_VRS: dict[int, str] = {}
+"""The tags of the elements that are read, each with its VR, which files of implicit VR leave out."""
 
 
 def _tags(vr: str, *tags: int) -> tuple[int, ...]:
-    """These are wanted."""
-    WANTED.update(dict.fromkeys(tags, vr))
+    """Add tags of one VR to `HEADER_VRS` and return them."""
+    HEADER_VRS.update(dict.fromkeys(tags, vr))
     return tags
 
 
@@ -136,12 +101,12 @@ OFFSET_TABLE, OFFSET_TABLE_LENGTHS = _tags("OV", 0x7FE00001, 0x7FE00002)
 
 
 class HeaderContinuesError(Exception):
-    """The header is longer than the bytes at hand."""
+    """Exception for a header that is longer than the given bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """The value of one element, as it lies in the file."""
+    """Value of one element, as the file stores it."""
 
     vr: str
     data: bytes
@@ -149,13 +114,13 @@ class Element:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelPlace:
-    """Where the pixels lie in the file: in the inflated bytes, if the file is deflated.
+class PixelLocation:
+    """Location of the pixels in the file, or in the inflated bytes of a deflated file.
 
     Args:
-        kind: integer, float or double.
-        offset: of the first byte of the value.
-        length: bytes of the value; None where the pixels are in fragments.
+        kind: "integer", "float" or "double".
+        offset: offset of the first byte of the value.
+        length: bytes of the value; None if the pixels are in fragments.
         words: whether the VR is OW, which decides how big-endian bytes are swapped.
     """
 
@@ -166,27 +131,70 @@ class PixelPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
-    """The elements of `WANTED` that a file has.
+class DicomHeader:
+    """Header of a file: its elements that `HEADER_VRS` lists.
 
     Args:
-        elements: by tag; sequences as tuples of the same.
-        syntax: the UID of the transfer syntax.
-        pixels: None where the file has no pixels.
+        elements: the elements of the file meta information and of the data set.
+        syntax: UID of the transfer syntax.
+        pixels: location of the pixels; None if the file has none.
     """
 
     elements: Elements
     syntax: str
-    pixels: PixelPlace | None
+    pixels: PixelLocation | None
 
 
-def damaged(detail: str) -> SourceError:
-    """The error of a file whose bytes are not what DICOM says."""
+def max_unpacked_bytes(byte_count: int) -> int:
+    """Return the most bytes that a gzip file of `byte_count` bytes can unpack to."""
+    return min(MAX_DEFLATE_RATIO * byte_count, MAX_UNPACKED_BYTES)
+
+
+def read_dicom_file(files: SourceFiles, path: str) -> bytes:
+    """Read a DICOM file completely, and unpack it if it is a gzip file.
+
+    Raises:
+        SourceError: the file cannot be read, is damaged gzip, or unpacks to more than `MAX_UNPACKED_BYTES`.
+    """
+    data = files.read(path)
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    stream, unpacked = open_stream(data), io.BytesIO()  # `getvalue` makes no copy
+    block = memoryview(bytearray(OUTPUT_BYTES))
+    while filled := stream.read_into(block):
+        unpacked.write(block[:filled])
+        if unpacked.tell() > MAX_UNPACKED_BYTES:
+            raise SourceError("read", "DICOM file is too large", f"over {MAX_UNPACKED_BYTES} bytes unpacked")
+    return unpacked.getvalue()
+
+
+def read_dicom_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, bool]:
+    """Read the first bytes of a DICOM file.
+
+    Returns:
+        At most `size` bytes, unpacked; whether they are the complete file; and whether the file is gzip.
+
+    Raises:
+        SourceError: the file cannot be read, or is damaged gzip.
+    """
+    head = files.head(path, size)
+    if not head.startswith(GZIP_MAGIC):
+        return head, len(head) < size, False
+    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
+    try:
+        start = stream.decompress(head, size)
+    except zlib.error as error:
+        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
+    return start, stream.eof and len(start) < size, True
+
+
+def damaged_file(detail: str) -> SourceError:
+    """Return the error for a file whose bytes violate the DICOM standard."""
     return SourceError("read", "DICOM file is damaged", detail)
 
 
 def is_dicom(head: bytes) -> bool:
-    """Whether a file is DICOM by its first bytes: after the preamble, or without one from group 2 or 8 on."""
+    """Return whether the first bytes are those of a DICOM file: with a preamble, or from group 2 or 8 on."""
     if head[128:132] == b"DICM":
         return True
     if len(head) < 16 or head[:2] not in (b"\x02\x00", b"\x08\x00") or head[3] != 0 or head[2] > 0x70:
@@ -194,204 +202,202 @@ def is_dicom(head: bytes) -> bool:
     return head[4:6] in SHORT_VRS | LONG_VRS or 0 < struct.unpack_from("<I", head, 4)[0] <= 64
 
 
-def named(tag: int) -> str:
-    """A tag as people write it: (0028,0010)."""
+def format_tag(tag: int) -> str:
+    """Return a tag in the notation of the standard, such as (0028,0010)."""
     return f"({tag >> 16:04X},{tag & 0xFFFF:04X})"
 
 
-class _Walk:
-    """Elements one after the other, in one byte order."""
+class _ElementParser:
+    """Parser of consecutive elements in one byte order, with explicit or implicit VRs."""
 
-    def __init__(self, data: bytes, complete: bool, explicit: bool, little: bool) -> None:
+    def __init__(
+        self, data: bytes, complete: bool, explicit: bool, little: bool, kept: Counter[str] | None = None
+    ) -> None:
         self.data, self.complete, self.explicit, self.little = data, complete, explicit, little
         order = "<" if little else ">"
         self.tag, self.short, self.long = (struct.Struct(order + form) for form in ("HH", "H", "I"))
-        self.pixels: PixelPlace | None = None
-        self.kept = Counter[str]()
+        self.pixels: PixelLocation | None = None
+        self.kept = Counter[str]() if kept is None else kept
 
-    def keep(self) -> None:
-        """Count one more element or item that is kept."""
+    def count_kept(self) -> None:
+        """Count one more element or item that is kept; raise SourceError beyond `MAX_ELEMENTS`."""
         self.kept["all"] += 1
-        if self.kept["all"] > MOST_ELEMENTS:
-            raise SourceError("read", "DICOM header is too long", f"more than {MOST_ELEMENTS} elements")
+        if self.kept["all"] > MAX_ELEMENTS:
+            raise SourceError("read", "DICOM header is too long", f"more than {MAX_ELEMENTS} elements")
 
-    def need(self, end: int) -> None:
+    def require(self, end: int) -> None:
+        """Raise an error if the data ends before the offset `end`."""
         if end > len(self.data):
             if not self.complete:
                 raise HeaderContinuesError
-            detail = f"the header goes on to byte {end} of {len(self.data)}"
+            detail = f"the header continues to byte {end} of {len(self.data)}"
             raise SourceError("read", "file is truncated", detail)
 
-    def tag_at(self, offset: int) -> int:
-        group, number = self.tag.unpack_from(self.data, offset)
-        return int(group) << 16 | int(number)
-
     def element(self, offset: int) -> tuple[int, str, int, int]:
-        """Tag, VR ("" if implicit), length, and where the value begins."""
-        self.need(offset + 8)
-        tag = self.tag_at(offset)
+        """Return the tag, the VR ("" if implicit), the length, and the offset of the value."""
+        self.require(offset + 8)
+        group, number = self.tag.unpack_from(self.data, offset)
+        tag = int(group) << 16 | int(number)
         if not self.explicit or tag >> 16 == 0xFFFE:
             return tag, "", self.long.unpack_from(self.data, offset + 4)[0], offset + 8
         vr = self.data[offset + 4 : offset + 6]
         if vr in SHORT_VRS:
             return tag, vr.decode(), self.short.unpack_from(self.data, offset + 6)[0], offset + 8
         if not (vr in LONG_VRS or (vr.isalpha() and vr.isupper())):
-            raise damaged(f"element {named(tag)} has no value representation")
-        self.need(offset + 12)
+            raise damaged_file(f"element {format_tag(tag)} has no value representation")
+        self.require(offset + 12)
         return tag, vr.decode(), self.long.unpack_from(self.data, offset + 8)[0], offset + 12
 
     def data_set(self, offset: int, end: int | None, depth: int) -> tuple[Elements, int]:
-        """The wanted elements up to `end`, or to the item's end mark, and the offset behind them."""
+        """Return the elements of `HEADER_VRS` up to `end`, or to the item delimiter, and the offset after them."""
         if depth > MAX_DEPTH:
-            raise damaged(f"sequences nested more than {MAX_DEPTH} deep")
-        found: dict[int, Element | tuple[Elements, ...]] = {}
+            raise damaged_file(f"sequences nested more than {MAX_DEPTH} deep")
+        elements: dict[int, Element | tuple[Elements, ...]] = {}
         while end is None or offset < end:
             tag, vr, length, value = self.element(offset)
             if tag == ITEM_END and end is None:
-                return found, value
-            if depth == 0 and tag in PIXEL_TAGS:
+                return elements, value
+            if depth == 0 and tag in PIXEL_KINDS:
                 stated, words = None if length == UNDEFINED else length, vr in ("", "OW")
-                self.pixels = PixelPlace(kind=PIXEL_TAGS[tag], offset=value, length=stated, words=words)
-                return found, value
-            kind = WANTED.get(tag, "")
+                self.pixels = PixelLocation(kind=PIXEL_KINDS[tag], offset=value, length=stated, words=words)
+                return elements, value
+            listed_vr = HEADER_VRS.get(tag, "")
             if length == UNDEFINED:
                 if vr in ("OB", "OW"):
                     offset = self.fragments_end(value)
                     continue
                 items, offset = self.items(value, None, depth, vr)
-            elif kind == "SQ":
-                self.need(value + length)
+            elif listed_vr == "SQ":
+                self.require(value + length)
                 items, offset = self.items(value, value + length, depth, vr)
             else:
                 offset = value + length
                 if tag == CSA_IMAGE_HEADER and length > MAX_VALUE_BYTES:
-                    pass  # It is somebody else's private element: see `CSA_CREATOR`.
-                elif kind and tag not in found:
-                    if length > MAX_VALUE_BYTES and kind != "OV":
-                        raise damaged(f"element {named(tag)} has {length} bytes")
-                    self.need(offset)
-                    known = vr if vr not in ("", "UN") else kind
-                    self.keep()
-                    found[tag] = Element(vr=known, data=self.data[value:offset], little=self.little)
+                    pass  # It is a private element of another creator: see `CSA_CREATOR`.
+                elif listed_vr and tag not in elements:
+                    if length > MAX_VALUE_BYTES and listed_vr != "OV":
+                        raise damaged_file(f"element {format_tag(tag)} has {length} bytes")
+                    self.require(offset)
+                    known_vr = vr if vr not in ("", "UN") else listed_vr
+                    self.count_kept()
+                    elements[tag] = Element(vr=known_vr, data=self.data[value:offset], little=self.little)
                 elif depth:
-                    self.need(offset)
+                    self.require(offset)
                 continue
-            if kind == "SQ":
-                found[tag] = items
+            if listed_vr == "SQ":
+                elements[tag] = items
         if end is not None and offset != end and depth:
-            raise damaged("an item of a sequence is shorter than its elements")
-        return found, offset
+            raise damaged_file("an item of a sequence is shorter than its elements")
+        return elements, offset
 
     def items(self, offset: int, end: int | None, depth: int, vr: str) -> tuple[tuple[Elements, ...], int]:
-        """The items of a sequence, and the offset behind it."""
-        walk = self
+        """Return the items of a sequence, and the offset after it."""
+        parser = self
         if vr == "UN":
-            # PS3.5 6.2.2: a sequence of unknown representation is implicit little endian inside.
-            walk = _Walk(self.data, self.complete, False, True)
-            walk.kept = self.kept
-        found: list[Elements] = []
+            # PS3.5 6.2.2: the content of a sequence with an unknown VR is implicit little endian.
+            parser = _ElementParser(self.data, self.complete, False, True, self.kept)
+        items: list[Elements] = []
         while end is None or offset < end:
-            walk.need(offset + 8)
-            tag, _, length, value = walk.element(offset)
+            tag, _, length, value = parser.element(offset)
             if tag == SEQUENCE_END and end is None:
-                return tuple(found), value
+                return tuple(items), value
             if tag != ITEM:
-                raise damaged("a sequence holds something else than items")
-            self.keep()
-            item, offset = walk.data_set(value, None if length == UNDEFINED else value + length, depth + 1)
-            found.append(item)
-        return tuple(found), offset
+                raise damaged_file("a sequence contains elements other than items")
+            self.count_kept()
+            item, offset = parser.data_set(value, None if length == UNDEFINED else value + length, depth + 1)
+            items.append(item)
+        return tuple(items), offset
 
     def fragments_end(self, offset: int) -> int:
-        """The offset behind pixels in fragments, such as those of an icon."""
+        """Return the offset after pixels in fragments, such as those of an icon."""
         while True:
             tag, _, length, value = self.element(offset)
             if tag == SEQUENCE_END:
                 return value
             if tag != ITEM or length == UNDEFINED:
-                raise damaged("pixels in fragments hold something else than fragments")
+                raise damaged_file("pixels in fragments contain elements other than fragments")
             offset = value + length
 
 
-def _meta(data: bytes, complete: bool) -> tuple[Elements, int]:
-    """The elements of group 2, and where the data set begins."""
+def _file_meta(data: bytes, complete: bool) -> tuple[Elements, int]:
+    """Return the elements of the file meta information (group 2), and the offset of the data set."""
     offset = 132 if data[128:132] == b"DICM" else 0
-    walk = _Walk(data, complete, True, True)
-    found: dict[int, Element] = {}
+    parser = _ElementParser(data, complete, True, True)
+    elements: dict[int, Element] = {}
     while offset + 8 <= len(data) and data[offset : offset + 2] == b"\x02\x00":
-        tag, vr, length, value = walk.element(offset)
+        tag, vr, length, value = parser.element(offset)
         offset = value + length
-        walk.need(offset)
-        if tag in WANTED and length <= 256:
-            found[tag] = Element(vr=vr, data=data[value:offset], little=True)
-    return found, offset
+        parser.require(offset)
+        if tag in HEADER_VRS and length <= 256:
+            elements[tag] = Element(vr=vr, data=data[value:offset], little=True)
+    return elements, offset
 
 
-def media_class(data: bytes) -> str:
-    """The SOP class that a file's first bytes name, however damaged the rest is; "" where they name none."""
+def media_sop_class(data: bytes) -> str:
+    """Return the SOP class from a file's first bytes, even if the rest is damaged; "" if they name none."""
     if not is_dicom(data):
         return ""
     try:
-        return text(_meta(data, True)[0], MEDIA_SOP_CLASS)
+        return text(_file_meta(data, True)[0], MEDIA_SOP_CLASS)
     except SourceError:
         return ""
 
 
 def inflate(data: bytes) -> bytes:
-    """The bytes of a deflated data set, as far as they go.
+    """Inflate a deflated data set, which may be cut off.
 
     Raises:
-        SourceError: they are not deflated, or would be more than `MAX_INFLATED_BYTES`.
+        SourceError: the data is not deflated, or inflates to more than `MAX_INFLATED_BYTES`.
     """
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     inflated, view = io.BytesIO(), memoryview(data)
     try:
-        for start in range(0, len(view), _INFLATED_AT_ONCE):
-            piece: bytes | memoryview = view[start : start + _INFLATED_AT_ONCE]
-            while piece and not stream.eof:
-                inflated.write(stream.decompress(piece, _INFLATED_AT_ONCE))
-                piece = stream.unconsumed_tail
+        for start in range(0, len(view), _INFLATE_BLOCK_BYTES):
+            block: bytes | memoryview = view[start : start + _INFLATE_BLOCK_BYTES]
+            while block and not stream.eof:
+                inflated.write(stream.decompress(block, _INFLATE_BLOCK_BYTES))
+                block = stream.unconsumed_tail
                 if inflated.tell() > MAX_INFLATED_BYTES:
                     detail = f"more than {MAX_INFLATED_BYTES} bytes when inflated"
                     raise SourceError("read", "DICOM file is too large", detail)
-        while not stream.eof and (rest := stream.decompress(b"", _INFLATED_AT_ONCE)):
+        while not stream.eof and (rest := stream.decompress(b"", _INFLATE_BLOCK_BYTES)):
             inflated.write(rest)
     except zlib.error as error:
-        raise damaged("its deflated part cannot be inflated") from error
+        raise damaged_file("its deflated part cannot be inflated") from error
     return inflated.getvalue()
 
 
-def body_of(data: bytes, syntax: str) -> bytes:
-    """The bytes in which the pixels of a whole file lie: the file's own, or its inflated data set.
+def read_body(data: bytes, syntax: str) -> bytes:
+    """Return the bytes that hold the pixels of a complete file: the file's own, or its inflated data set.
 
     Raises:
-        SourceError: as `inflate`.
+        SourceError: see `inflate`.
     """
-    return inflate(data[_meta(data, True)[1] :]) if syntax == DEFLATED else data
+    return inflate(data[_file_meta(data, True)[1] :]) if syntax == DEFLATED else data
 
 
-def checksum_before(pixels: PixelPlace | None, body: bytes) -> int:
-    """A checksum of what stands before the pixels; 0 where there are none."""
+def checksum_before(pixels: PixelLocation | None, body: bytes) -> int:
+    """Return a checksum of the bytes before the pixels; 0 if there are no pixels."""
     return 0 if pixels is None else zlib.crc32(memoryview(body)[: pixels.offset])
 
 
-def read_header(data: bytes, complete: bool = True) -> tuple[Header, bytes]:
+def parse_dicom_header(data: bytes, complete: bool = True) -> tuple[DicomHeader, bytes]:
     """Read the header of a DICOM file.
 
     Args:
         data: the file, or its first bytes.
-        complete: whether it is the whole file.
+        complete: whether `data` is the complete file.
 
     Returns:
-        The header, and the bytes in which its pixels lie: `data`, or the inflated data set.
+        The header, and the bytes that hold the pixels: `data`, or the inflated data set.
 
     Raises:
-        HeaderContinuesError: `data` is not the whole file, and the header is longer.
-        SourceError: not DICOM, damaged, or truncated.
+        HeaderContinuesError: the header is longer than `data`, which is not the complete file.
+        SourceError: the file is not DICOM, damaged, or truncated.
     """
     if not is_dicom(data):
         raise SourceError("read", "file is not DICOM")
-    meta, offset = _meta(data, complete)
+    meta, offset = _file_meta(data, complete)
     syntax = text(meta, TRANSFER_SYNTAX)
     if syntax == DEFLATED:
         if not complete:
@@ -401,90 +407,92 @@ def read_header(data: bytes, complete: bool = True) -> tuple[Header, bytes]:
         raise HeaderContinuesError
     vr = data[offset + 4 : offset + 6]
     explicit = vr in SHORT_VRS or vr in LONG_VRS
-    walk = _Walk(data, complete, explicit, syntax != EXPLICIT_BIG)
+    parser = _ElementParser(data, complete, explicit, syntax != EXPLICIT_BIG)
     if not syntax:
         syntax = EXPLICIT_LITTLE if explicit else IMPLICIT_LITTLE
     if data[offset:] or not complete:
-        elements, end = walk.data_set(offset, len(data) if complete else UNDEFINED, 0)
-        if walk.pixels is None:
-            walk.need(end)
+        elements, end = parser.data_set(offset, len(data) if complete else UNDEFINED, 0)
+        if parser.pixels is None:
+            parser.require(end)
     else:
         elements = {}
-    return Header(elements={**meta, **elements}, syntax=syntax, pixels=walk.pixels), data
+    return DicomHeader(elements={**meta, **elements}, syntax=syntax, pixels=parser.pixels), data
 
 
 def text(elements: Elements, tag: int) -> str:
-    """A value as text without its padding; "" where there is none. Not for messages: it may be anything."""
-    return identifier(elements, tag).decode("latin-1").strip(" \0")
+    """Return a value as text without its padding, "" if absent. Keep it out of messages: it may name a patient."""
+    return raw_value(elements, tag).decode("latin-1").strip(" \0")
 
 
-def identifier(elements: Elements, tag: int) -> bytes:
-    """A value as bytes, to be hashed; empty where there is none."""
+def raw_value(elements: Elements, tag: int) -> bytes:
+    """Return the bytes of an element; b"" if the element is absent."""
     element = elements.get(tag)
     return element.data if isinstance(element, Element) else b""
 
 
 def items(elements: Elements, tag: int) -> tuple[Elements, ...]:
-    """The items of a sequence; none where there is none."""
-    found = elements.get(tag)
-    return found if isinstance(found, tuple) else ()
+    """Return the items of a sequence; () if the sequence is absent."""
+    sequence = elements.get(tag)
+    return sequence if isinstance(sequence, tuple) else ()
 
 
 def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...] | None:
-    """The values of an element as finite numbers; None where it is absent or empty.
+    """Return the values of an element as finite numbers; None if the element is absent or empty.
 
     Args:
-        count: how many there must be; None: any number.
+        elements: the elements of a data set or of an item.
+        tag: tag of the element.
+        count: required number of values; None allows any number.
 
     Raises:
-        SourceError: not numbers, not finite, or not `count` of them.
+        SourceError: the values are not finite numbers, or not `count` of them.
     """
     element = elements.get(tag)
     if not isinstance(element, Element) or not element.data:
         return None
-    if element.vr not in NUMBERS and not element.data.strip(b" \0"):
+    if element.vr not in BINARY_NUMBERS and not element.data.strip(b" \0"):
         return None
-    if element.vr in NUMBERS:
-        form = struct.Struct(("<" if element.little else ">") + NUMBERS[element.vr])
-        whole = len(element.data) // form.size * form.size
-        values = [float(value) for (value,) in form.iter_unpack(element.data[:whole])]
+    if element.vr in BINARY_NUMBERS:
+        form = struct.Struct(("<" if element.little else ">") + BINARY_NUMBERS[element.vr])
+        end = len(element.data) // form.size * form.size
+        values = [float(value) for (value,) in form.iter_unpack(element.data[:end])]
     else:
         parts = [part.strip(b" \0") for part in element.data.split(b"\\")]
         values = [float(part) if DECIMAL.fullmatch(part) else math.nan for part in parts]
     if (count is not None and len(values) != count) or not all(map(math.isfinite, values)):
-        wanted = "finite numbers" if count is None else f"{count} finite numbers"
-        raise damaged(f"element {named(tag)} is not {wanted}")
+        expected = "finite numbers" if count is None else f"{count} finite numbers"
+        raise damaged_file(f"element {format_tag(tag)} is not {expected}")
     return tuple(values)
 
 
-def number(elements: Elements, tag: int) -> float | None:
-    """The value of an element as a finite number; None where it is absent or empty."""
+def finite_number(elements: Elements, tag: int) -> float | None:
+    """Return the value of an element as a finite number; None if the element is absent or empty."""
     values = numbers(elements, tag, 1)
     return values[0] if values else None
 
 
 def integer(elements: Elements, tag: int, default: int | None = None) -> int:
-    """The value of an element as a whole number.
+    """Return the value of an element as an integer.
 
     Raises:
-        SourceError: absent without a default, or not a whole number.
+        SourceError: the value is not an integer, or is absent and has no default.
     """
-    value = number(elements, tag)
+    value = finite_number(elements, tag)
     if value is None:
         if default is None:
-            raise damaged(f"element {named(tag)} is missing")
+            raise damaged_file(f"element {format_tag(tag)} is missing")
         return default
     if not value.is_integer():
-        raise damaged(f"element {named(tag)} is not a whole number")
+        raise damaged_file(f"element {format_tag(tag)} is not an integer")
     return int(value)
 
 
-def bits(elements: Elements, tag: int) -> int | None:
-    """The first 16 bits of an element without a sign, however its VR reads them; None where there are none."""
+def unsigned_bits(elements: Elements, tag: int) -> int | None:
+    """Return the first 16 bits of an element as an unsigned number, whatever its VR; None if absent."""
     element = elements.get(tag)
     if not isinstance(element, Element) or len(element.data) < 2:
         return None
     if element.vr in ("DS", "IS"):
-        value = number(elements, tag)
+        value = finite_number(elements, tag)
         return None if value is None else int(value) & 0xFFFF
     return int.from_bytes(element.data[:2], "little" if element.little else "big")

@@ -1,4 +1,4 @@
-"""What a DICOM object is, by its SOP class: a slice of a volume, or what else."""
+"""Classification of DICOM objects by SOP class: images of volumes, masks, reports and other kinds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOLUME_CLASSES = frozenset(
 )
 """The SOP classes whose images can be slices of a volume."""
 
-KINDS: Mapping[str, str] = {
+SOP_CLASS_KINDS: Mapping[str, str] = {
     "1.2.840.10008.1.3.10": "DICOMDIR",
     **{
         _STORAGE + number: kind
@@ -48,7 +48,7 @@ KINDS: Mapping[str, str] = {
         }.items()
     },
 }
-KIND_FAMILIES: Mapping[str, str] = {
+SOP_CLASS_PREFIXES: Mapping[str, str] = {
     _STORAGE + "11.": "presentation state",
     _STORAGE + "88.": "report",
     _STORAGE + "104.": "document",
@@ -73,25 +73,25 @@ FLAT_MODALITIES: Mapping[str, str] = {
     **dict.fromkeys(("RF", "XA"), "fluoroscopy"),
     "RTIMAGE": "radiotherapy image",
 }
-"""Modalities that have no slices; they count where the SOP class says nothing."""
+"""Modalities without slices; they count only if the SOP class is unknown."""
 
 MASK_KINDS = ("segmentation", "label map segmentation", STRUCTURE_SET)
 
 
-def kind_of_class(uid: str) -> str | None:
-    """What objects of a SOP class are; None where the standard does not know it.
+def sop_class_kind(uid: str) -> str | None:
+    """Return the kind of the objects of a SOP class; None if the standard does not list the class.
 
-    >>> kind_of_class("1.2.840.10008.5.1.4.1.1.2"), kind_of_class("1.2.840.10008.5.1.4.1.1.7.2")
+    >>> sop_class_kind("1.2.840.10008.5.1.4.1.1.2"), sop_class_kind("1.2.840.10008.5.1.4.1.1.7.2")
     ('image', 'secondary capture')
-    >>> kind_of_class("1.2.840.10008.5.1.4.1.1.1"), kind_of_class("1.3.46.670589.11.0.0.12.1") is None
+    >>> sop_class_kind("1.2.840.10008.5.1.4.1.1.1"), sop_class_kind("1.3.46.670589.11.0.0.12.1") is None
     ('computed radiography image', True)
     """
     if uid in VOLUME_CLASSES:
         return IMAGE
-    if uid in KINDS:
-        return KINDS[uid]
-    for family, kind in KIND_FAMILIES.items():
-        if uid.startswith(family):
+    if uid in SOP_CLASS_KINDS:
+        return SOP_CLASS_KINDS[uid]
+    for prefix, kind in SOP_CLASS_PREFIXES.items():
+        if uid.startswith(prefix):
             return kind
     known = UID(uid, validation_mode=0)
     if known.type != "SOP Class" or not known.name:
@@ -99,25 +99,25 @@ def kind_of_class(uid: str) -> str | None:
     return str(known.name).removesuffix(" (Retired)").removesuffix(" Storage").lower()
 
 
-def name_of(uid: str, otherwise: str) -> str:
-    """What the standard calls a UID; `otherwise` where it does not know it, so that no UID is told.
+def uid_name(uid: str, otherwise: str) -> str:
+    """Return the standard's name of a UID, or `otherwise`, because a message must not quote an unknown UID.
 
-    >>> name_of("1.2.840.10008.1.2.5", "another"), name_of("1.2.3", "another")
+    >>> uid_name("1.2.840.10008.1.2.5", "another"), uid_name("1.2.3", "another")
     ('RLE Lossless', 'another')
     """
     known = UID(uid, validation_mode=0)
     return str(known.name) if known.type else otherwise
 
 
-def kind_of(classes: tuple[str, ...], modality: str, has_pixels: bool) -> str:
-    """What an object is.
+def object_kind(classes: tuple[str, ...], modality: str, has_pixels: bool) -> str:
+    """Return the kind of an object, such as "image", "segmentation" or "report".
 
     Args:
-        classes: its SOP class, as its data set and as its file says it; "" where that says nothing.
-        modality: as the header has it.
-        has_pixels: whether it has an image at all.
+        classes: SOP class in the data set, then in the file meta information; "" if absent.
+        modality: modality in the header.
+        has_pixels: whether the object has pixels.
     """
-    known = next((kind for kind in map(kind_of_class, classes) if kind is not None), None)
+    known = next((kind for kind in map(sop_class_kind, classes) if kind is not None), None)
     if known is not None and known != IMAGE:
         return known
     if modality in MODALITY_KINDS:

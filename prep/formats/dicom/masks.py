@@ -1,13 +1,19 @@
-"""Which DICOM files hold a mask, and who reads them."""
+"""Reader of DICOM masks: segmentations, label maps and RT structure sets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.elements import Parsed, check_drawn_on, read_dataset, text, transfer_syntax
+from halofeed.prep.formats.dicom.elements import (
+    ParsedFile,
+    check_references,
+    code_text,
+    read_dataset,
+    transfer_syntax,
+)
 from halofeed.prep.formats.dicom.headers import EXPLICIT_BIG, SOP_CLASS
-from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, kind_of_class, name_of
+from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, sop_class_kind, uid_name
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
 from halofeed.prep.formats.dicom.slice_geometry import TOLERANCE
@@ -26,32 +32,32 @@ def open_dicom_mask(
     need: Need = unlimited,
     scan: Origin | None = None,
 ) -> Mask:
-    """Reads what a DICOM SEG or RTSTRUCT file says of its mask; its voxels are made by the mask's `read`.
+    """Open a DICOM SEG or RTSTRUCT file; the mask's `read` makes the voxels later.
 
     Args:
-        path: of the file, below the root of `files`.
-        image_grid: of the scan that the mask was drawn on. A segmentation whose pixels are voxels of this grid is
-            put on it, whichever way either is turned; another keeps a grid of its own. Structures are always
-            drawn on it.
-        tolerance_voxels: how far a pixel of a segmentation may lie from the voxel that it is taken for.
-        keeps: whether a segment or structure of this name is read; contours of others may lie anywhere.
-        need: told how many bytes it takes to tell the file's elements apart.
-        scan: that it must have been drawn on, as far as the file says; None: on any.
+        files: the source that holds the file.
+        path: path of the file, relative to the root of `files`.
+        image_grid: grid of the scan that the mask was drawn on. Structures are drawn on it. A segmentation whose
+            pixels match its voxels, in any orientation, is put on it; another segmentation keeps its own grid.
+        tolerance_voxels: largest distance between a pixel of a segmentation and its voxel, in voxels.
+        keeps: function that tells by name whether a segment or structure is read. Contours of others are not checked.
+        need: called with the number of bytes that parsing takes.
+        scan: identity of the scan to which the mask must refer; None allows any scan.
 
     Returns:
-        The mask; `names` are the segments' labels or the structures' names by their numbers. Its `read` refuses voxels
-        in several of them; `read_classes` does as it is told.
+        The mask; `names` are the segments' labels or the structures' names by number. Its `read` refuses voxels in
+        several classes; `read_classes` has an option for them.
 
     Raises:
-        SourceError: of stage `read` where the file is damaged or is no mask, of stage `annotation` where its mask
-            cannot be put on a regular grid.
-        UsageError: for structures without `image_grid`.
+        SourceError: the file is damaged or not a mask (stage `read`), or its mask refers to another scan or fits no
+            regular grid (stage `annotation`).
+        UsageError: `image_grid` is missing for structures.
 
     References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
     """
-    parsed, kind = _opened(files, path, need)
+    parsed, kind = _parse_mask(files, path, need)
     if scan is not None:
-        check_drawn_on(parsed.dataset, scan)
+        check_references(parsed.dataset, scan)
     if kind == STRUCTURE_SET:
         need(with_margin(structure_bytes(parsed)))
         return read_structures(path, parsed, image_grid, keeps)
@@ -59,22 +65,22 @@ def open_dicom_mask(
 
 
 def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
-    """The names of all segments or structures of a file by their numbers.
+    """Return the names of all segments or structures of a file by number.
 
     Raises:
-        SourceError: as `open_dicom_mask`.
+        SourceError: see `open_dicom_mask`.
     """
-    parsed, kind = _opened(files, path, unlimited)
+    parsed, kind = _parse_mask(files, path, unlimited)
     return (structure_names if kind == STRUCTURE_SET else segment_names)(parsed.dataset)
 
 
-def _opened(files: SourceFiles, path: str, need: Need) -> tuple[Parsed, str]:
-    """The file of a mask, and of which of `MASK_KINDS` it is."""
+def _parse_mask(files: SourceFiles, path: str, need: Need) -> tuple[ParsedFile, str]:
+    """Parse the file of a mask; return it with its kind, one of `MASK_KINDS`."""
     parsed = read_dataset(files, path, need)
-    sop_class = text(parsed.dataset, SOP_CLASS)
-    kind = kind_of_class(sop_class)
+    sop_class = code_text(parsed.dataset, SOP_CLASS)
+    kind = sop_class_kind(sop_class)
     if kind not in MASK_KINDS:
-        detail = f"it is {name_of(sop_class, 'an unknown kind of object')}"
+        detail = f"it is {uid_name(sop_class, 'an unknown kind of object')}"
         raise SourceError("read", "DICOM file is neither a segmentation nor a structure set", detail)
     if transfer_syntax(parsed.dataset) == EXPLICIT_BIG:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")

@@ -1,8 +1,11 @@
-"""Reader of DICOM structure sets: contours as a label volume on the grid of their scan."""
+"""Reader of DICOM structure sets: draws contours into a label volume on the grid of their scan.
+
+`read_structures` is the entry point. `_contours` reads the contours, `_assign_slices` finds the slice of each, and
+`enclosed` draws the contours of one structure in one slice.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,142 +19,45 @@ from pydicom.dataset import Dataset
 
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.dicom.elements import (
+    CONTOURS,
     READ_ITEM_BYTES,
-    Parsed,
+    STRUCTURE_CONTOURS,
+    STRUCTURES,
+    ParsedFile,
+    code_text,
     decimal_integer,
     decimals,
     declared_character_sets,
-    items,
-    label,
-    left_out,
-    overlap_refused,
-    text,
+    decode_name,
+    left_out_findings,
+    overlap_error,
+    sequence_items,
 )
-from halofeed.prep.formats.dicom.headers import damaged
-from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS
+from halofeed.prep.formats.dicom.headers import damaged_file
+from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.voxels.masks import fill_polygons
 
-Points = NDArray[np.float64]
+PointArray = NDArray[np.float64]
 CROSSING_VOXELS, CROSSING_SHARE = 2, 0.01
-"""Up to how many voxels, or which share of a contour's, two contours may cross: noise of coordinates that touch."""
+"""Voxels, or share of a contour's voxels, by which two contours may cross: rounding of coordinates that touch."""
 TRACED_VOXELS = 0.02
-"""A contour all of whose points lie this near to voxel centers runs through them; its file has rounded them."""
+"""A contour runs through voxel centers if all its points are this near to one; the file rounded the coordinates."""
 ON_CONTOUR_VOXELS = 1e-6
-"""How far a center may lie from another contour that meets it: what is left of a coordinate in 16 characters."""
-EDGE_ROWS_AT_ONCE = 2**22
+"""Largest distance between a voxel center and a contour that meets it: the precision of 16 characters."""
+EDGE_ROWS_PER_BLOCK = 2**22
 
-
-def enclosed(
-    contours: Sequence[Points], size: tuple[int, int], what: str, *, may_cross: bool
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The voxels of a slice of (rows, columns) inside an odd number of contours, and those on a contour.
-
-    Voxels on a contour may be in the first, too: each that lies on a border between two regions is in one of them.
-
-    Args:
-        contours: float64 [point, 2], row and column in voxels; fewer than three points enclose nothing.
-        what: the structure, for messages.
-        may_cross: where the file says that its contours cross on purpose.
-
-    Raises:
-        SourceError: of stage `annotation`, where contours cross.
-    """
-    depth, on_contour = np.zeros(size, np.int32), np.zeros(size, np.bool_)
-    for points in sorted(map(_snapped, contours), key=_area, reverse=True):
-        on_contour[_centers_on(points, size)] = True
-        for window, covered in _covered(points, size):
-            part = depth[window]
-            # From the largest on, contours that nest or lie apart meet every voxel of the next one equally often.
-            _, voxels = np.unique(part[covered], return_counts=True)
-            crossing = int(voxels.sum() - voxels.max(initial=0))
-            if not may_cross and crossing > max(CROSSING_VOXELS, CROSSING_SHARE * voxels.sum()):
-                detail = f"{what}, {crossing} voxels of one slice lie in one of two contours or in both"
-                raise SourceError("annotation", "contours of one structure cross", detail)
-            part += covered
-    return (depth & 1).astype(np.bool_), on_contour
-
-
-def is_traced(points: Points) -> bool:
-    """Whether a contour runs through voxel centers."""
-    return bool((np.abs(points - np.rint(points)) <= TRACED_VOXELS).all())
-
-
-def _snapped(points: Points) -> Points:
-    return np.rint(points) if is_traced(points) else points
-
-
-def _area(points: Points) -> float:
-    centered = points - points[0]
-    following = np.roll(centered, -1, axis=0)
-    return float(abs(np.sum(centered[:, 0] * following[:, 1] - centered[:, 1] * following[:, 0])))
-
-
-def _centers_on(points: Points, size: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows and columns of the voxels whose centers an edge meets."""
-    found = [np.empty((0, 2), np.int64)]
-    ends = np.roll(points, -1, axis=0)
-    steps = ends - points
-    for along in (0, 1):  # edges that run more along the rows' axis, then the others
-        chosen = np.abs(steps[:, along]) >= np.abs(steps[:, 1 - along])
-        if along:
-            chosen &= np.abs(steps[:, 1]) != np.abs(steps[:, 0])
-        begin, step, end = points[chosen], steps[chosen], ends[chosen]
-        low, high = np.minimum(begin, end)[:, along], np.maximum(begin, end)[:, along]
-        first = np.clip(np.ceil(low - ON_CONTOUR_VOXELS), 0, size[along]).astype(np.int64)
-        last = np.clip(np.floor(high + ON_CONTOUR_VOXELS), -1, size[along] - 1).astype(np.int64)
-        counts = np.maximum(last - first + 1, 0)
-        parts = (np.cumsum(counts) / EDGE_ROWS_AT_ONCE).astype(np.int64)
-        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(counts)]
-        for start, stop in itertools.pairwise(cuts):
-            number = counts[start:stop]
-            edge = np.repeat(np.arange(start, stop), number)
-            place = np.arange(len(edge)) - np.repeat(np.cumsum(number) - number, number) + first[edge]
-            length = step[edge, along]
-            share = np.clip((place - begin[edge, along]) / np.where(length == 0, 1, length), 0, 1)
-            across = begin[edge, 1 - along] + share * step[edge, 1 - along]
-            nearest = np.rint(across).astype(np.int64)
-            meets = (
-                (np.abs(across - nearest) <= ON_CONTOUR_VOXELS) & (nearest >= 0) & (nearest < size[1 - along])
-            )
-            voxels = np.stack([place[meets], nearest[meets]], axis=1)
-            found.append(voxels[:, ::-1] if along else voxels)
-    rows, columns = np.concatenate(found).T
-    return rows, columns
-
-
-def _covered(
-    points: Points, size: tuple[int, int]
-) -> Iterator[tuple[tuple[slice, slice], NDArray[np.bool_]]]:
-    """The window of a slice around a contour, and which of its voxels' centers lie inside; none if it misses it.
-
-    Of the centers on the contour, those at the top and on the left are inside: regions that share a border share no
-    voxel.
-    """
-    if len(points) < 3:
-        return
-    low = np.maximum(np.floor(points.min(axis=0)), 0).astype(np.int64)
-    high = np.minimum(np.ceil(points.max(axis=0)) + 1, size).astype(np.int64)
-    if (low >= high).any():
-        return
-    rows, columns = (high - low).tolist()
-    y, x = (points - low + 0.5).T  # `fill_polygons` has a pixel's center at its half
-    inside = fill_polygons([np.stack([x, y], axis=1).ravel()], (rows, columns))
-    yield (slice(low[0], high[0]), slice(low[1], high[1])), inside.astype(np.bool_)
-
-
-STRUCTURES, STRUCTURE_NUMBER, STRUCTURE_NAME = 0x30060020, 0x30060022, 0x30060026
-STRUCTURE_CONTOURS, CONTOURS, CONTOURS_OF = 0x30060039, 0x30060040, 0x30060084
+STRUCTURE_NUMBER, STRUCTURE_NAME, CONTOURS_OF = 0x30060022, 0x30060026, 0x30060084
 CONTOUR_KIND, POINT_COUNT, CONTOUR_DATA = 0x30060042, 0x30060046, 0x30060050
 CLOSED, CLOSED_BY_PARITY = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
 OTHER_KINDS = frozenset(("POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"))
 ON_SLICE, NEAR_SLICE = 0.01, 0.25
-"""How far, in slices, a contour's plane may lie from a slice to be on it, and to be taken for it."""
+"""Largest distance, in slices, between a contour and a slice to be on it, and to be moved to it."""
 FLAT, SAME_PLANE = 0.25, 0.1
-"""How far, in slices, the points of a contour, and the contours of a structure in a slice, may lie apart."""
+"""Largest distance, in slices, between the points of a contour, and between the contours of a structure in a slice."""
 FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
 CONTOUR_BYTES, POINT_BYTES = 500, 200
-"""Of a contour, beside its points; and of each point of the one that is drawn."""
+"""Memory of a contour without its points, and of each point of the contour that is drawn."""
 
 OTHER, THIN = "contours that enclose no area", "contours of fewer than three points"
 DUPLICATE, MOVED = "repeated contours", "contours off their slice"
@@ -170,7 +76,105 @@ TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
     UNNAMED: ("noted", "called by number: {}"),
     RENUMBERED: ("corrected", "numbers below 1 replaced by unused ones: {}"),
 }
-"""What is done about a finding, and its detail by the count."""
+"""Treatment and detail of each finding; the detail contains the count."""
+
+
+def enclosed(
+    contours: Sequence[PointArray], size: tuple[int, int], what: str, *, may_cross: bool
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the voxels of a slice inside an odd number of contours, and the voxels on a contour.
+
+    Both results are [row, column]. A voxel on the border between two regions is inside exactly one of them.
+
+    Args:
+        contours: float64 [point, 2], row and column in voxels; fewer than three points enclose nothing.
+        size: (rows, columns) of the slice.
+        what: the structure, for messages.
+        may_cross: whether the file declares that its contours may cross.
+
+    Raises:
+        SourceError: contours cross (stage `annotation`).
+    """
+    depth, on_contour = np.zeros(size, np.int32), np.zeros(size, np.bool_)
+    for points in sorted(map(_snapped, contours), key=_area, reverse=True):
+        on_contour[_centers_on(points, size)] = True
+        for window, covered in _covered(points, size):
+            part = depth[window]
+            # In descending order of size, contours that do not cross cover all voxels of the next one equally often.
+            _, voxels = np.unique(part[covered], return_counts=True)
+            crossing = int(voxels.sum() - voxels.max(initial=0))
+            if not may_cross and crossing > max(CROSSING_VOXELS, CROSSING_SHARE * voxels.sum()):
+                detail = f"{what}, {crossing} voxels of one slice lie in one of two contours or in both"
+                raise SourceError("annotation", "contours of one structure cross", detail)
+            part += covered
+    return (depth & 1).astype(np.bool_), on_contour
+
+
+def is_traced(points: PointArray) -> bool:
+    """Return whether a contour runs through voxel centers."""
+    return bool((np.abs(points - np.rint(points)) <= TRACED_VOXELS).all())
+
+
+def _snapped(points: PointArray) -> PointArray:
+    return np.rint(points) if is_traced(points) else points
+
+
+def _area(points: PointArray) -> float:
+    centered = points - points[0]
+    following = np.roll(centered, -1, axis=0)
+    return float(abs(np.sum(centered[:, 0] * following[:, 1] - centered[:, 1] * following[:, 0])))
+
+
+def _centers_on(points: PointArray, size: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows and the columns of the voxels whose centers lie on an edge."""
+    found = [np.empty((0, 2), np.int64)]
+    ends = np.roll(points, -1, axis=0)
+    steps = ends - points
+    for along in (0, 1):  # edges that run more along the rows' axis, then the others
+        chosen = np.abs(steps[:, along]) >= np.abs(steps[:, 1 - along])
+        if along:
+            chosen &= np.abs(steps[:, 1]) != np.abs(steps[:, 0])
+        begin, step, end = points[chosen], steps[chosen], ends[chosen]
+        low, high = np.minimum(begin, end)[:, along], np.maximum(begin, end)[:, along]
+        first = np.clip(np.ceil(low - ON_CONTOUR_VOXELS), 0, size[along]).astype(np.int64)
+        last = np.clip(np.floor(high + ON_CONTOUR_VOXELS), -1, size[along] - 1).astype(np.int64)
+        counts = np.maximum(last - first + 1, 0)
+        blocks = (np.cumsum(counts) / EDGE_ROWS_PER_BLOCK).astype(np.int64)
+        cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(counts)]
+        for start, stop in pairwise(cuts):
+            number = counts[start:stop]
+            edge = np.repeat(np.arange(start, stop), number)
+            place = np.arange(len(edge)) - np.repeat(np.cumsum(number) - number, number) + first[edge]
+            length = step[edge, along]
+            share = np.clip((place - begin[edge, along]) / np.where(length == 0, 1, length), 0, 1)
+            across = begin[edge, 1 - along] + share * step[edge, 1 - along]
+            nearest = np.rint(across).astype(np.int64)
+            meets = (
+                (np.abs(across - nearest) <= ON_CONTOUR_VOXELS) & (nearest >= 0) & (nearest < size[1 - along])
+            )
+            voxels = np.stack([place[meets], nearest[meets]], axis=1)
+            found.append(voxels[:, ::-1] if along else voxels)
+    rows, columns = np.concatenate(found).T
+    return rows, columns
+
+
+def _covered(
+    points: PointArray, size: tuple[int, int]
+) -> Iterator[tuple[tuple[slice, slice], NDArray[np.bool_]]]:
+    """Yield the window of a slice around a contour, and the mask of the voxel centers inside, if there are any.
+
+    Voxel centers on the top and left border are inside, so that regions with a common border share no voxel.
+    """
+    if len(points) < 3:
+        return
+    low = np.maximum(np.floor(points.min(axis=0)), 0).astype(np.int64)
+    high = np.minimum(np.ceil(points.max(axis=0)) + 1, size).astype(np.int64)
+    if (low >= high).any():
+        return
+    rows, columns = (high - low).tolist()
+    y, x = (points - low + 0.5).T  # in `fill_polygons`, the center of a pixel is at 0.5
+    inside = fill_polygons([np.stack([x, y], axis=1).ravel()], (rows, columns))
+    yield (slice(low[0], high[0]), slice(low[1], high[1])), inside.astype(np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,41 +182,41 @@ class _Contour:
     """A contour that encloses an area, in voxels of the scan's grid.
 
     Args:
-        number: of its structure, from 1.
-        by_parity: whether the file says that contours of this structure are meant to cross.
+        number: number of its structure, from 1.
+        by_parity: whether the file declares that contours of this structure may cross.
         points: float64 [point, 3].
     """
 
     number: int
     by_parity: bool
-    points: Points
+    points: PointArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Drawing:
-    """Contours by where they are drawn.
+class _ContourSlices:
+    """Contours by slice and structure.
 
     Args:
-        axis: of the grid, across the slices.
-        slices: by slice and structure, the contours on it, every one flat.
+        axis: axis of the grid across the slices.
+        slices: for each slice and structure the contours in it.
     """
 
     axis: int
     slices: Mapping[int, Mapping[int, Sequence[_Contour]]]
 
 
-def read_structures(path: str, parsed: Parsed, grid: Grid | None, keeps: Callable[[str], bool]) -> Mask:
-    """An RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Callable[[str], bool]) -> Mask:
+    """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     if grid is None:
         message = "structures are contours without a grid; give image_grid, that of their scan"
         raise UsageError(f"{path}: {message}")
     counts: Counter[str] = Counter()
     numbers, names = _structures(parsed.dataset, counts)
     kept = {number: name for number, name in names.items() if keeps(name)}
-    chosen = left_out(names, kept)
+    chosen = left_out_findings(names, kept)
     contours = _contours(parsed.dataset, numbers, kept, grid, counts)
-    drawing = _drawing(contours, grid, kept, counts)
-    counts[SKIPPED] = _skipped(drawing)
+    drawing = _assign_slices(contours, grid, kept, counts)
+    counts[SKIPPED] = _count_skipped_slices(drawing)
 
     def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
         return _labels(drawing, grid, ids, overlap)
@@ -235,25 +239,28 @@ def read_structures(path: str, parsed: Parsed, grid: Grid | None, keeps: Callabl
     )
 
 
-def structure_bytes(parsed: Parsed) -> int:
-    """What the contours of a file take while they are read from its text."""
+def structure_bytes(parsed: ParsedFile) -> int:
+    """Return the memory that the contours of a file take while their coordinates are parsed."""
     return 5 * parsed.file_bytes + READ_ITEM_BYTES * parsed.items
 
 
 def structure_names(dataset: Dataset) -> Mapping[int, str]:
-    """The names of all structures by their class values."""
+    """Return the names of all structures by number."""
     return _structures(dataset, Counter())[1]
 
 
 def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:
-    """The class values of the stored structure numbers, and the names of the class values."""
+    """Return the structure numbers by stored number, and the names by structure number.
+
+    Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
+    """
     stored: dict[int, str] = {}
     character_set = declared_character_sets(dataset)
-    for item in items(dataset, STRUCTURES):
+    for item in sequence_items(dataset, STRUCTURES):
         number = decimal_integer(item, STRUCTURE_NUMBER)
         if number in stored:
-            raise damaged("two structures have one number")
-        stored[number] = label(item, STRUCTURE_NAME, character_set)
+            raise damaged_file("two structures have one number")
+        stored[number] = decode_name(item, STRUCTURE_NAME, character_set)
     if not stored:
         raise SourceError("annotation", "structure set has no structures")
     unused = max(0, *stored) + 1
@@ -264,48 +271,51 @@ def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int],
     counts[RENUMBERED] = sum(number <= 0 for number in stored)
     counts[UNNAMED] = sum(not name for name in stored.values())
     if unused > 2**31:
-        raise damaged("its structure numbers are out of range")
+        raise damaged_file("its structure numbers are out of range")
     return numbers, {numbers[number]: name or f"structure {number}" for number, name in stored.items()}
 
 
 def _contours(
     dataset: Dataset, numbers: Mapping[int, int], names: dict[int, str], grid: Grid, counts: Counter[str]
 ) -> list[_Contour]:
-    """All contours that enclose an area; structures that have only others are no classes and leave `names`."""
+    """Return all contours that enclose an area, in voxels of the grid.
+
+    Structures with only points and open contours are not classes and are removed from `names`.
+    """
     to_voxels = np.linalg.inv(grid.affine[:3, :3])
     contours: list[_Contour] = []
     drawn: set[int] = set()
     only_other: set[int] = set()
     thin: list[_Contour] = []
-    for structure in items(dataset, STRUCTURE_CONTOURS):
+    for structure in sequence_items(dataset, STRUCTURE_CONTOURS):
         stored_number = decimal_integer(structure, CONTOURS_OF)
         if stored_number not in numbers:
-            raise damaged("contours belong to a structure that is not described")
+            raise damaged_file("contours belong to a structure that is not described")
         number = numbers[stored_number]
         if number not in names:
             continue
-        for item in items(structure, CONTOURS):
-            kind = text(item, CONTOUR_KIND)
+        for item in sequence_items(structure, CONTOURS):
+            kind = code_text(item, CONTOUR_KIND)
             if kind in OTHER_KINDS:
                 counts[OTHER] += 1
                 only_other.add(number)
                 continue
             if kind not in (CLOSED, CLOSED_BY_PARITY):
-                raise damaged("a contour is of an unknown kind")
+                raise damaged_file("a contour is of an unknown kind")
             drawn.add(number)
             coordinates = decimals(item, CONTOUR_DATA)
             flat = np.empty(0) if coordinates is None else coordinates
             point_count = decimal_integer(item, POINT_COUNT, flat.size // 3)
             if flat.size != 3 * point_count:
-                raise damaged(f"a contour has {flat.size} coordinates for {point_count} points")
+                raise damaged_file(f"a contour has {flat.size} coordinates for {point_count} points")
             points = flat.reshape(-1, 3)
             if len(points) > 1 and (points[0] == points[-1]).all():
-                points = points[:-1]  # closed already
+                points = points[:-1]  # the file repeats the first point
             if not len(points):
                 counts[THIN] += 1
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
-                voxels = (points * LPS_TO_RAS - grid.affine[:3, 3]) @ to_voxels.T
+                voxels = (points * LPS_TO_RAS_SIGNS - grid.affine[:3, 3]) @ to_voxels.T
             far = not (np.abs(voxels) < FAR_VOXELS).all()
             if len(points) < 3:
                 if far or not is_traced(voxels):
@@ -316,7 +326,7 @@ def _contours(
             if far:
                 raise SourceError("annotation", "contours lie outside of the image", "a million voxels away")
             contours.append(_Contour(number=number, by_parity=kind == CLOSED_BY_PARITY, points=voxels))
-    # Where a structure is traced through voxel centers, one point is a voxel, and two are a line of them.
+    # In a structure traced through voxel centers, one point is a voxel, and two points are a line of voxels.
     not_traced = {contour.number for contour in contours if not is_traced(contour.points)}
     counts[THIN] += sum(contour.number in not_traced for contour in thin)
     contours += [contour for contour in thin if contour.number not in not_traced]
@@ -326,12 +336,16 @@ def _contours(
     return contours
 
 
-def _drawing(
+def _assign_slices(
     contours: Sequence[_Contour], grid: Grid, names: Mapping[int, str], counts: Counter[str]
-) -> _Drawing:
-    """Finds the slice of every contour; SourceError where one lies in no slice of the grid."""
+) -> _ContourSlices:
+    """Find the slice of every contour.
+
+    Raises:
+        SourceError: a contour does not lie in a slice of the grid.
+    """
     if not contours:
-        return _Drawing(axis=0, slices={})
+        return _ContourSlices(axis=0, slices={})
     lowest = np.array([contour.points.min(axis=0) for contour in contours])
     highest = np.array([contour.points.max(axis=0) for contour in contours])
     axis = int((highest - lowest).max(axis=0).argmin())
@@ -369,10 +383,10 @@ def _drawing(
         raise SourceError("annotation", "contours lie closer than the image's slices", detail)
     for structures in slices.values():
         for number, group in structures.items():
-            once = {_shape(contour.points, axis): contour for contour in group}
-            counts[DUPLICATE] += len(group) - len(once)
-            structures[number] = list(once.values())
-    return _Drawing(axis=axis, slices=slices)
+            unique = {_shape_key(contour.points, axis): contour for contour in group}
+            counts[DUPLICATE] += len(group) - len(unique)
+            structures[number] = list(unique.values())
+    return _ContourSlices(axis=axis, slices=slices)
 
 
 def _refuse_planes(
@@ -382,7 +396,7 @@ def _refuse_planes(
     limit: float,
     names: Mapping[int, str],
 ) -> NoReturn:
-    """Refuses contours that lie more than so many slices from where they should, by the names of their structures."""
+    """Raise the error for contours whose distance in slices exceeds a limit; it names their structures."""
     off = np.flatnonzero(slices > limit)
     owners = list(dict.fromkeys(names[contours[index].number] for index in off.tolist()))
     listed = ", ".join(map(repr, owners[:8])) + (" ..." if len(owners) > 8 else "")
@@ -391,8 +405,8 @@ def _refuse_planes(
     raise SourceError("annotation", reason, f"{count}, of {listed}; {cure}")
 
 
-def _skipped(drawing: _Drawing) -> int:
-    """How many slices lie between two contours of a structure that lie over each other, and have none of it."""
+def _count_skipped_slices(drawing: _ContourSlices) -> int:
+    """Return the number of slices without a contour between two contours of a structure that overlap in the plane."""
     places: dict[int, list[int]] = defaultdict(list)
     for index in sorted(drawing.slices):
         for number in drawing.slices[index]:
@@ -400,21 +414,20 @@ def _skipped(drawing: _Drawing) -> int:
     count = 0
     for number, indices in places.items():
         for low, high in pairwise(indices):
-            if high - low > 1 and _overlie(
-                drawing.slices[low][number], drawing.slices[high][number], drawing.axis
-            ):
+            first, second = drawing.slices[low][number], drawing.slices[high][number]
+            if high - low > 1 and _overlap_in_plane(first, second, drawing.axis):
                 count += high - low - 1
     return count
 
 
-def _overlie(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
-    """Whether the bounding box of a contour holds the middle of that of another."""
+def _overlap_in_plane(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
+    """Return whether the bounding box of one contour contains the center of that of another."""
 
-    def box(contour: _Contour) -> Points:
+    def box(contour: _Contour) -> PointArray:
         flat = np.delete(contour.points, axis, axis=1)
         return np.stack([flat.min(axis=0), flat.max(axis=0)])
 
-    def holds(outer: Points, inner: Points) -> bool:
+    def holds(outer: PointArray, inner: PointArray) -> bool:
         middle = inner.mean(axis=0)
         return bool(((outer[0] <= middle) & (middle <= outer[1])).all())
 
@@ -422,10 +435,11 @@ def _overlie(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -
     return any(holds(one, other) or holds(other, one) for one, other in pairs)
 
 
-def _shape(points: Points, axis: int) -> bytes:
-    """The same for a contour that begins elsewhere or runs the other way round.
+def _shape_key(points: PointArray, axis: int) -> bytes:
+    """Return a key that is the same for contours which differ only in their first point or direction.
 
-    Through voxel centers the other way round is another contour: the inner one of a ring that is one voxel thick.
+    Contours through voxel centers differ by direction, because a ring of one voxel has an inner and an outer contour
+    with the same points.
     """
     flat = np.delete(points, axis, axis=1)
     if len(flat) < 3:
@@ -440,9 +454,9 @@ def _shape(points: Points, axis: int) -> bytes:
 
 
 def _labels(
-    drawing: _Drawing, grid: Grid, ids: Mapping[int, int], overlap: Overlap
+    drawing: _ContourSlices, grid: Grid, ids: Mapping[int, int], overlap: Overlap
 ) -> tuple[NDArray[Any], int]:
-    """The ids of the structures, and how many voxels are in structures of several ids."""
+    """Return the label volume, and the number of voxels in structures with different ids."""
     largest = max(ids.values(), default=0)
     labels = np.zeros(grid.shape, np.uint8 if largest < 256 else np.uint16 if largest < 65536 else np.int32)
     overlapping: set[int] = set()
@@ -462,23 +476,23 @@ def _labels(
             if overlap == "channels":
                 plane[closed] |= labels.dtype.type(ids[number])
                 continue
-            taken = closed & (plane != 0) & (plane != ids[number])
-            touching = taken & border & on_contour & ~(inside & interior)
-            if (closed & ~taken).any() or (touching & inside).any():
-                both = taken & ~touching
+            occupied = closed & (plane != 0) & (plane != ids[number])
+            touching = occupied & border & on_contour & ~(inside & interior)
+            if (closed & ~occupied).any() or (touching & inside).any():
+                both = occupied & ~touching
             else:
-                both, touching = taken, np.zeros_like(taken)  # nothing of its own would be left
+                both, touching = occupied, np.zeros_like(occupied)  # the structure would have no voxel left
             if both.any():
                 overlapping |= {number, *np.unique(owners[both]).tolist()}
                 shared |= both
             if overlap == "refuse":
                 closed &= ~touching | inside
             elif overlap == "first":
-                closed &= ~taken
+                closed &= ~occupied
             plane[closed], owners[closed] = ids[number], number
             interior |= inside
             border |= on_contour
         voxels += int(np.count_nonzero(shared))
     if voxels and overlap == "refuse":
-        raise overlap_refused("structures", overlapping, voxels)
+        raise overlap_error("structures", overlapping, voxels)
     return labels, voxels

@@ -1,4 +1,4 @@
-"""How the frames of a DICOM segmentation become one label volume."""
+"""Reader of DICOM segmentations and label maps: combines the frames into one label volume."""
 
 from __future__ import annotations
 
@@ -17,31 +17,37 @@ from pydicom.pixels.decoders.base import get_decoder
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import (
-    Parsed,
+    ParsedFile,
+    code_text,
     decimal_integer,
     decimals,
     declared_character_sets,
-    items,
-    label,
-    left_out,
-    overlap_refused,
-    raw_value,
+    decode_name,
+    element_bytes,
+    left_out_findings,
+    overlap_error,
     read_dataset,
-    text,
+    sequence_items,
+    silence_pydicom,
     transfer_syntax,
-    unheard,
     unsigned_short,
 )
-from halofeed.prep.formats.dicom.headers import damaged
-from halofeed.prep.formats.dicom.kinds import name_of
+from halofeed.prep.formats.dicom.headers import damaged_file
+from halofeed.prep.formats.dicom.kinds import uid_name
 from halofeed.prep.formats.dicom.pixels import (
     PLUGINS,
     RUN_LENGTHS,
     START_OF_FRAME,
     UNCOMPRESSED,
-    decode_run_lengths,
+    decode_rle,
 )
-from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
+from halofeed.prep.formats.dicom.slice_geometry import (
+    LPS_TO_RAS_SIGNS,
+    FrameGeometry,
+    Placement,
+    own_grid,
+    place_frames,
+)
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.sources.files import SourceFiles
 
@@ -49,27 +55,30 @@ TYPE, MAXIMUM_FRACTION, FRACTION_TYPE, PIXEL_DATA = 0x00620001, 0x0062000E, 0x00
 SEGMENTS, SEGMENT_NUMBER, SEGMENT_LABEL = 0x00620002, 0x00620004, 0x00620005
 SEGMENT_GROUP, SEGMENT_REFERENCE = 0x0062000A, 0x0062000B
 BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
-"""Bits per stored pixel, by segmentation type; some writers store binary segments a byte per pixel."""
+"""Allowed bits per stored pixel by segmentation type; some writers store binary segments with one byte per pixel."""
 DECODERS = {
-    syntax: plugin
-    for syntax, (family, plugin) in PLUGINS.items()
-    if family in ("RLE", "JPEG-LS", "JPEG 2000")
+    syntax: plugin for syntax, (codec, plugin) in PLUGINS.items() if codec in ("RLE", "JPEG-LS", "JPEG 2000")
 }
-"""pydicom's plugin by transfer syntax: left to itself, pydicom tries GDCM on damaged frames, which may abort."""
-LEAST_SPACING_MM, MOST_SPACING_MM = 1e-6, 1e6
-"""Beyond these a step squared, or the volume of a voxel, is no number any more."""
+"""pydicom's plug-in by transfer syntax. Without a choice, pydicom tries GDCM, which may abort on damaged frames."""
+MIN_SPACING_MM, MAX_SPACING_MM = 1e-6, 1e6
+"""Outside this range, the square of a step or the volume of a voxel underflows or overflows."""
 ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE, VOXELS_PER_IMAGE_VOXEL = 2**27, 64, 4
+"""Limits on the voxels of a segmentation; the largest of the three counts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Segmentation:
-    """What the header says, checked.
+    """Checked header of a segmentation.
 
     Args:
-        kind: BINARY, FRACTIONAL or LABELMAP.
-        threshold: the smallest stored value that belongs to a segment; 1 but for fractions.
-        background: the stored value of a label map's background.
-        segments: of every frame, its segment's number; empty for a label map.
+        kind: "BINARY", "FRACTIONAL" or "LABELMAP".
+        bits: bits per stored pixel.
+        threshold: smallest stored value that belongs to a segment; 1 except for fractions.
+        background: stored value of a label map's background.
+        names: label of each segment by its number; "" if the file gives none.
+        segments: number of each frame's segment; () for a label map.
+        frames: geometry of the frames.
+        slice_spacing_mm: distance between slices, or None.
     """
 
     kind: str
@@ -78,7 +87,7 @@ class _Segmentation:
     background: int
     names: Mapping[int, str]
     segments: tuple[int, ...]
-    frames: Frames
+    frames: FrameGeometry
     slice_spacing_mm: float | None
 
     @property
@@ -89,18 +98,18 @@ class _Segmentation:
 def read_segmentation(
     files: SourceFiles,
     path: str,
-    parsed: Parsed,
+    parsed: ParsedFile,
     image_grid: Grid | None,
     tolerance_voxels: float,
     keeps: Callable[[str], bool],
 ) -> Mask:
-    """A DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     dataset = parsed.dataset
-    header = _header(dataset)
+    header = _parse_header(dataset)
     _check_pixel_data(dataset, header)
     findings = []
     if header.kind == "FRACTIONAL":
-        kind = text(dataset, FRACTION_TYPE).lower()
+        kind = code_text(dataset, FRACTION_TYPE).lower()
         meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
         detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
         findings.append(Finding.corrected("fractional segmentation", detail))
@@ -109,14 +118,14 @@ def read_segmentation(
     placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
     if placement is None:
         grid = own_grid(header.frames, header.slice_spacing_mm)
-        _check_voxels(grid, image_grid, len(raw_value(dataset, PIXEL_DATA)))
+        _check_voxels(grid, image_grid, len(element_bytes(dataset, PIXEL_DATA)))
         placement = place_frames(header.frames, grid)
     if placement is None:
         raise SourceError("annotation", "segmentation frames lie on no regular grid")
     _check_unique(header, placement)
-    names = _called(header.names)
+    names = _complete_names(header.names)
     kept = {number: name for number, name in names.items() if keeps(name)}
-    findings += left_out(names, kept)
+    findings += left_out_findings(names, kept)
 
     def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
         return _labels(read_dataset(files, path).dataset, header, placement, ids, overlap)
@@ -128,46 +137,48 @@ def read_segmentation(
         files=(path,),
         read=lambda: read_classes({number: number for number in kept}, "refuse")[0],
         read_classes=read_classes,
-        # The numbers of the segments, where they overlap, and the ids; and the file once more.
+        # The parsed file; and the arrays of segment numbers, overlaps and ids.
         read_bytes=parsed.parsed_bytes + math.prod(placement.grid.shape) * (2 * header.dtype().itemsize + 2),
         value_bytes=2,
     )
 
 
 def segment_names(dataset: Dataset) -> Mapping[int, str]:
-    """The names of all segments by their numbers."""
-    return _called(_header(dataset).names)
+    """Return the names of all segments by number."""
+    return _complete_names(_parse_header(dataset).names)
 
 
-def _called(names: Mapping[int, str]) -> dict[int, str]:
+def _complete_names(names: Mapping[int, str]) -> dict[int, str]:
+    """Return the names without the background, and with a default for segments without a label."""
     return {number: name or f"segment {number}" for number, name in names.items() if number}
 
 
-def _header(dataset: Dataset) -> _Segmentation:
-    kind = text(dataset, TYPE)
+def _parse_header(dataset: Dataset) -> _Segmentation:
+    kind = code_text(dataset, TYPE)
     if kind not in BITS:
-        raise damaged("its segmentation type is none of " + ", ".join(BITS))
+        raise damaged_file("its segmentation type is none of " + ", ".join(BITS))
     bits = unsigned_short(dataset, headers.BITS_ALLOCATED)
     if bits not in BITS[kind] or unsigned_short(dataset, headers.SAMPLES, 1) != 1:
-        raise damaged(f"{kind} segmentation with {bits} bits a pixel")
-    if text(dataset, headers.PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
-        raise damaged("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
+        raise damaged_file(f"{kind} segmentation with {bits} bits per pixel")
+    if code_text(dataset, headers.PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
+        raise damaged_file("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
     rows, columns = unsigned_short(dataset, headers.ROWS), unsigned_short(dataset, headers.COLUMNS)
     frame_count = decimal_integer(dataset, headers.FRAMES, 1)
-    groups = items(dataset, headers.FRAME_GROUPS)
+    groups = sequence_items(dataset, headers.FRAME_GROUPS)
     if rows < 1 or columns < 1 or frame_count < 1:
         detail = f"{frame_count} frames of {rows} x {columns}"
         raise SourceError("annotation", "segmentation has no pixels", detail)
     if len(groups) != frame_count:
-        raise damaged(f"{frame_count} frames, but {len(groups)} are described")
+        raise damaged_file(f"{frame_count} frames, but {len(groups)} are described")
     character_set = declared_character_sets(dataset)
-    described = items(dataset, SEGMENTS)
+    described = sequence_items(dataset, SEGMENTS)
     names = {
-        unsigned_short(item, SEGMENT_NUMBER): label(item, SEGMENT_LABEL, character_set) for item in described
+        unsigned_short(item, SEGMENT_NUMBER): decode_name(item, SEGMENT_LABEL, character_set)
+        for item in described
     }
     if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
-        raise damaged("its segments are not described once each")
-    shared = items(dataset, headers.SHARED_GROUPS)
+        raise damaged_file("its segments do not have one description each")
+    shared = sequence_items(dataset, headers.SHARED_GROUPS)
     frames, spacing = _frames((rows, columns), groups, shared[0] if shared else Dataset())
     segments: tuple[int, ...] = ()
     if kind != "LABELMAP":
@@ -176,10 +187,10 @@ def _header(dataset: Dataset) -> _Segmentation:
             for group in groups
         )
         if not set(segments) <= names.keys():
-            raise damaged("a frame belongs to a segment that is not described")
+            raise damaged_file("a frame belongs to a segment that is not described")
     most = unsigned_short(dataset, MAXIMUM_FRACTION) if kind == "FRACTIONAL" else 1
     if not 1 <= most <= 255:
-        raise damaged(f"its largest fraction is stored as {most}")
+        raise damaged_file(f"its largest fraction is stored as {most}")
     return _Segmentation(
         kind=kind,
         bits=bits,
@@ -193,15 +204,15 @@ def _header(dataset: Dataset) -> _Segmentation:
 
 
 def _group(tag: int, what: str, *groups: Dataset) -> Dataset:
-    """The description of one kind, of a frame itself or else of all frames."""
+    """Return a functional group from the first of `groups` that has it: the frame's own, then the shared ones."""
     for group in groups:
-        if found := items(group, tag):
+        if found := sequence_items(group, tag):
             return found[0]
     raise SourceError("annotation", f"segmentation frame lacks {what}")
 
 
-def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames, float | None]:
-    """Where all frames lie, and the distance between slices if the file says it."""
+def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[FrameGeometry, float | None]:
+    """Return the geometry of all frames, and the distance between slices if the file states it."""
     positions, directions, spacings, between = [], [], [], None
     for group in groups:
         measures = _group(headers.PIXEL_MEASURES, "a pixel spacing", group, shared)
@@ -223,24 +234,24 @@ def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames
         raise SourceError("annotation", "segmentation frames lie in several directions or spacings")
     across, down = direction[0].reshape(2, 3)
     if (
-        spacing.min() < LEAST_SPACING_MM
-        or spacing.max() > MOST_SPACING_MM
+        spacing.min() < MIN_SPACING_MM
+        or spacing.max() > MAX_SPACING_MM
         or np.abs(np.array([across @ across, down @ down, across @ down]) - (1, 1, 0)).max() > 1e-3
     ):
-        raise damaged("its pixel spacing or orientation is impossible")
+        raise damaged_file("its pixel spacing or orientation is impossible")
     if np.abs(origins).max() > 1e6:
-        raise damaged("its frames lie more than a kilometer away")
-    frames = Frames(
+        raise damaged_file("its frames are more than a kilometer away")
+    frames = FrameGeometry(
         size=size,
-        row_step=down * LPS_TO_RAS * spacing[0, 0],
-        column_step=across * LPS_TO_RAS * spacing[0, 1],
-        origins=origins * LPS_TO_RAS,
+        row_step=down * LPS_TO_RAS_SIGNS * spacing[0, 0],
+        column_step=across * LPS_TO_RAS_SIGNS * spacing[0, 1],
+        origins=origins * LPS_TO_RAS_SIGNS,
     )
     return frames, between
 
 
 def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
-    held = len(raw_value(dataset, PIXEL_DATA))
+    held = len(element_bytes(dataset, PIXEL_DATA))
     rows, columns = header.frames.size
     frame_count = len(header.frames.origins)
     if not held:
@@ -252,7 +263,7 @@ def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
 
 
 def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
-    """Refuses a grid far beyond what the file, or the scan, holds."""
+    """Refuse a grid with far more voxels than the file or the scan holds."""
     voxels = math.prod(grid.shape)
     of_image = 0 if image_grid is None else math.prod(image_grid.shape)
     allowed = max(ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE * held_bytes, VOXELS_PER_IMAGE_VOXEL * of_image)
@@ -278,7 +289,15 @@ def _check_unique(header: _Segmentation, placement: Placement) -> None:
 def _labels(
     dataset: Dataset, header: _Segmentation, placement: Placement, ids: Mapping[int, int], overlap: Overlap
 ) -> tuple[NDArray[Any], int]:
-    """The ids of the segments, and how many voxels are in segments of several ids; others than `ids` are left out."""
+    """Return the label volume, and the number of voxels in segments with different ids.
+
+    Args:
+        dataset: the file.
+        header: its header.
+        placement: position of the frames on the grid.
+        ids: id of each segment by its number; other segments are ignored.
+        overlap: treatment of voxels in several segments.
+    """
     numbers = np.zeros(placement.grid.shape, header.dtype)
     table = np.zeros(np.iinfo(header.dtype).max + 1, np.min_scalar_type(max(ids.values(), default=0)))
     for number, identity in ids.items():
@@ -300,21 +319,21 @@ def _labels(
         if sets is not None:
             placement.view(sets, frame)[inside] |= table[segment]
             continue
-        taken = inside & (view != 0)
-        if taken.any():
+        occupied = inside & (view != 0)
+        if occupied.any():
             inside &= (view == 0) | (view > segment) if overlap == "first" else view < segment
-            taken &= table[view] != table[segment]
-        if taken.any():
+            occupied &= table[view] != table[segment]
+        if occupied.any():
             if shared_voxels is None:
                 shared_voxels = np.zeros(numbers.shape, np.bool_)
-            placement.view(shared_voxels, frame)[taken] = True
-            overlapping |= {segment, *np.unique(view[taken]).tolist()}
+            placement.view(shared_voxels, frame)[occupied] = True
+            overlapping |= {segment, *np.unique(view[occupied]).tolist()}
         np.copyto(view, segment, where=inside)
     if sets is not None and header.kind != "LABELMAP":
         return sets, 0
     shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
     if shared and overlap == "refuse":
-        raise overlap_refused("segments", overlapping, shared)
+        raise overlap_error("segments", overlapping, shared)
     if table.dtype == numbers.dtype and all(ids.get(number) == number for number in header.names):
         return numbers, shared
     labels = np.empty(numbers.shape, table.dtype)
@@ -335,15 +354,15 @@ def _known_labels(pixels: NDArray[Any], header: _Segmentation) -> NDArray[Any]:
 
 
 def _stored_frames(dataset: Dataset, header: _Segmentation) -> Iterator[NDArray[Any]]:
-    """Every frame's stored values [row, column], in the file's order."""
+    """Yield the stored values [row, column] of each frame, in the file's order."""
     size, frame_count = header.frames.size, len(header.frames.origins)
     if transfer_syntax(dataset) not in UNCOMPRESSED:
         yield from _decoded_frames(dataset, size, frame_count, header.bits)
         return
-    data = np.frombuffer(raw_value(dataset, PIXEL_DATA), np.uint8)
+    data = np.frombuffer(element_bytes(dataset, PIXEL_DATA), np.uint8)
     pixels = size[0] * size[1]
     for start in range(0, frame_count * pixels, pixels):
-        if header.bits == 1:  # frames follow one another bit by bit, so that one may begin within a byte
+        if header.bits == 1:  # frames are not padded to bytes, so a frame may begin within a byte
             first, end = start // 8, (start + pixels + 7) // 8
             values = np.unpackbits(data[first:end], bitorder="little")[start % 8 : start % 8 + pixels]
         else:
@@ -357,7 +376,7 @@ def _decoded_frames(
 ) -> Iterator[NDArray[Any]]:
     syntax = transfer_syntax(dataset)
     if syntax not in DECODERS:
-        known = name_of(syntax, "an unknown one")
+        known = uid_name(syntax, "an unknown one")
         raise SourceError("decode", "DICOM compression is not supported for masks", known)
     found = 0
     try:
@@ -370,14 +389,13 @@ def _decoded_frames(
         decoded: Iterator[NDArray[Any]]
         if syntax == RUN_LENGTHS and bits >= 8:
             decoded = (
-                decode_run_lengths(encoded, bits // 8, size)
-                for encoded in _encoded_frames(dataset, frame_count)
+                decode_rle(encoded, bits // 8, size) for encoded in _encoded_frames(dataset, frame_count)
             )
         else:
             plugged = get_decoder(syntax).iter_array(dataset, raw=True, decoding_plugin=DECODERS[syntax])
             decoded = (pixels for pixels, _ in plugged)
         while True:
-            with unheard():
+            with silence_pydicom():
                 pixels = next(decoded, None)
             if pixels is None:
                 break
@@ -388,7 +406,7 @@ def _decoded_frames(
     except (SourceError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
     except BaseException:
-        # The plug-ins raise anything on damaged bytes; Rust's panics are not even Exceptions.
+        # The plug-ins may raise any type for damaged bytes; the panics of Rust are not subclasses of Exception.
         detail = f"frame {found + 1} of {frame_count} cannot be decoded"
         raise SourceError("decode", "compressed pixels are damaged", detail) from None
     if found < frame_count:
@@ -396,16 +414,22 @@ def _decoded_frames(
 
 
 def _encoded_frames(dataset: Dataset, frame_count: int) -> Iterator[bytes]:
-    offsets = raw_value(dataset, headers.OFFSET_TABLE), raw_value(dataset, headers.OFFSET_TABLE_LENGTHS)
+    offsets = (
+        element_bytes(dataset, headers.OFFSET_TABLE),
+        element_bytes(dataset, headers.OFFSET_TABLE_LENGTHS),
+    )
     yield from generate_frames(
-        raw_value(dataset, PIXEL_DATA),
+        element_bytes(dataset, PIXEL_DATA),
         number_of_frames=frame_count,
         extended_offsets=offsets if all(offsets) else None,
     )
 
 
 def _claimed_size(encoded: bytes) -> tuple[int, int, int] | None:
-    """(rows, columns, components) in a JPEG 2000, JPEG or JPEG-LS header: a decoder allocates what it says."""
+    """Return (rows, columns, components) from a JPEG 2000, JPEG or JPEG-LS header, or None.
+
+    A decoder allocates the memory that the header claims, so the size is checked before decoding.
+    """
     at = encoded.find(b"\xff\x4f\xff\x51", 0, 512)
     if at >= 0 and len(encoded) >= at + 42:
         right, bottom, left, top = struct.unpack_from(">4I", encoded, at + 8)

@@ -1,7 +1,7 @@
-"""How the files of a series become a scan: sorted by position, checked, corrected or refused, then read.
+"""Reader of DICOM series: sorts slices by position, checks them, corrects or refuses flaws, and reads the voxels.
 
-DICOM counts left, posterior and superior as positive; grids count right, anterior and superior. The depth of a
-scan grows along the normal of its slices, its height with the row, its width with the column.
+DICOM coordinates grow to the left, posterior and superior; those of grids grow to the right, anterior and superior.
+The depth of a scan grows along the normal of its slices, its height with the row, its width with the column.
 """
 
 from __future__ import annotations
@@ -18,28 +18,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.elements import origin_of
+from halofeed.prep.formats.dicom.elements import scan_origin
 from halofeed.prep.formats.dicom.grouping import (
     Apart,
     FoundScan,
-    Series,
     find_scans,
     group_series,
-    images_of,
     read_headers,
+    scan_problem,
+    select_images,
     too_few_slices,
-    wrong_scan,
 )
 from halofeed.prep.formats.dicom.header_fields import HeaderFields
 from halofeed.prep.formats.dicom.headers import (
     DEFLATED,
     MAX_INFLATED_BYTES,
-    body_of,
     checksum_before,
-    most_unpacked,
-    read_file,
+    max_unpacked_bytes,
+    read_body,
+    read_dicom_file,
 )
-from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, tile_at, values_of, whole_image
+from halofeed.prep.formats.dicom.pixels import (
+    FrameReader,
+    as_stored_image,
+    check_pixels,
+    extract_values,
+    tile_at,
+)
 from halofeed.prep.formats.dicom.series_listing import ListingRecords
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
@@ -49,61 +54,34 @@ from halofeed.prep.formats.dicom.series_splitting import (
     thickness_of,
 )
 from halofeed.prep.formats.dicom.slice_geometry import (
-    LPS_TO_RAS,
+    LPS_TO_RAS_SIGNS,
     ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     SlicePlan,
     axes_of,
     duplicate_sets,
     plan_slices,
-    refused,
+    series_error,
 )
-from halofeed.prep.formats.dicom.values import EXACT_DTYPES, ValuePlan, apply_values, plan_values
+from halofeed.prep.formats.dicom.values import (
+    EXACT_DTYPES,
+    ValuePlan,
+    apply_values,
+    plan_series_values,
+)
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
-from halofeed.prep.formats.volume.streams import MOST_PER_BYTE
+from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
 from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import CHANGED, SourceFiles
 
-__all__ = ["Apart", "Series", "group_series", "open_series"]
+__all__ = ["group_series", "open_series"]
 
-ALTERNATION, LEAST_ALTERNATING = 0.5, 5
-"""A volume of at least 5 slices alternates where slices two apart differ by less than half as much as neighbors do."""
-
-
-class _Frames:
-    """The frames of a series' files; the bytes of one file are held at a time."""
-
-    def __init__(self, files: SourceFiles) -> None:
-        self._files = files
-        self._path: str | None = None
-        self._reader: FrameReader | None = None
-        self._mosaic: tuple[NDArray[Any], int] | None = None
-
-    def words(self, part: Slice) -> tuple[NDArray[Any], int]:
-        """The stored words of one slice, and by how much they may be off; SourceError names the file."""
-        try:
-            if self._path != part.path or self._reader is None:
-                self._reader = self._mosaic = None
-                self._reader, self._path = self._opened(part.path, part.facts), part.path
-            if part.facts.tiles is None:
-                return self._reader.words(part.index)
-            self._mosaic = self._mosaic or self._reader.words(0)  # which is decoded once
-            image, near = self._mosaic
-            return image[tile_at(part.index, part.facts.tiles, part.facts.stored)], near
-        except SourceError as error:
-            raise error.at(part.path) from None
-
-    def stored_values(self, part: Slice) -> NDArray[Any]:
-        """The stored values of one slice."""
-        return values_of(self.words(part)[0], part.facts.stored)
-
-    def _opened(self, path: str, facts: HeaderFields) -> FrameReader:
-        body = body_of(read_file(self._files, path), facts.syntax)
-        if checksum_before(facts.pixels, body) != facts.header_checksum:
-            raise SourceError("read", CHANGED, "")
-        return FrameReader(body, whole_image(facts))
+ALTERNATION, MIN_ALTERNATING_SLICES = 0.5, 5
+"""A volume of at least 5 slices alternates if slices two apart differ by less than half as much as neighbors do."""
+FRAME_BYTES = 64
+"""Memory per pixel while a frame is decoded and converted from stored words to values."""
 
 
 def open_series(
@@ -115,34 +93,40 @@ def open_series(
     """Open the DICOM series among some files.
 
     Args:
-        files: where the files are.
-        members: the files of one series; others that are no slices (localizers, reports, a license) are left out
-            and noted. Or those whose headers are read already.
-        policy: what is corrected and what refused.
-        volume: which scan of the series, see `Series.volume`; `members` are its files, or those of the whole series.
+        files: the source that holds the files.
+        members: paths of the files of one series, or their records in a listing. Other files among them (localizers,
+            reports, a license) are ignored with a finding.
+        policy: flaws that are corrected or refused.
+        volume: the scan of the series, see `Series.volume`. `members` are its files, or all files of the series.
 
     Returns:
-        The scan. Its findings are those of other files, of the volumes in the series, duplicates, gaps, tilt, overlap,
-        rescale, padding, in this order. `read` holds the volume, two slices and one file's bytes.
+        The scan. Its findings are in this order: other files, volumes of the series, duplicates, gaps, tilt, overlap,
+        rescale, padding. `read` holds the volume, two slices and the bytes of one file in memory.
 
     Raises:
-        SourceError: no series, several of them, or one that is no volume, is damaged, or is refused by policy.
+        SourceError: there is no series or more than one, or the series is damaged, not a volume, or refused by policy.
     """
     policy = policy or SeriesPolicy()
     if isinstance(members, ListingRecords):
-        parts, apart = [members.images], list[Apart]()
+        series, apart = [members.images], list[Apart]()
     else:
         by_series, apart = read_headers(files, members, policy)
-        parts = sorted(filter(None, map(images_of, by_series.values())), key=lambda images: images[0][0])
-    findings = list(_judge_apart(apart))
-    scans = [scan for images in parts for scan in find_scans(images, policy)]
-    together = replace(policy, split="channels")
-    joins = policy.split != "channels" and sum(len(find_scans(images, together)) for images in parts) == 1
-    chosen = _choose(scans, apart, volume, joins=joins)
+        series = sorted(filter(None, map(select_images, by_series.values())), key=lambda images: images[0][0])
+    findings = list(_check_other_files(apart))
+    scans = [scan for images in series for scan in find_scans(images, policy)]
+    if not scans:
+        raise series_error("no DICOM series", _count_kinds(apart))
+    chosen = _choose_scan(scans, volume)
+    if chosen is None:
+        together = replace(policy, split="channels")
+        joins = (
+            policy.split != "channels" and sum(len(find_scans(images, together)) for images in series) == 1
+        )
+        raise _several_scans(scans, joins=joins)
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
         findings.append(Finding.noted("one of several volumes in a series", detail))
-    if problem := wrong_scan(chosen, policy):
+    if problem := scan_problem(chosen, policy):
         raise SourceError(*problem)
     opened = [_open_volume(files, part, policy) for part in chosen.parts]
     if len(opened) == 1:
@@ -152,28 +136,29 @@ def open_series(
     return _as_channels(opened, findings)
 
 
-def _choose(
-    scans: Sequence[FoundScan], apart: Sequence[Apart], volume: tuple[int, int, str] | None, *, joins: bool
-) -> FoundScan:
-    """The scan that is meant; `joins` says whether --series-split channels makes one of them."""
-    if not scans:
-        raise refused("no DICOM series", _kinds(apart))
+def _choose_scan(scans: Sequence[FoundScan], volume: tuple[int, int, str] | None) -> FoundScan | None:
+    """Return the only scan, or the one that `volume` selects; None if there are several and it selects none."""
     if len(scans) == 1:
         return scans[0]
     if volume is not None and volume[1] == len(scans):
         return scans[volume[0] - 1]
+    return None
+
+
+def _several_scans(scans: Sequence[FoundScan], *, joins: bool) -> SourceError:
+    """Return the error for several scans; `joins` tells whether --series-split channels makes one scan of them."""
     sizes = []
     for scan in scans[:8]:
-        rows, columns = scan.parts[0][0].facts.stored.size
-        sizes.append(f"{sum(map(len, scan.parts))} of {rows} x {columns}")
+        rows, columns = scan.parts[0][0].fields.stored.size
+        sizes.append(f"{len(scan.slices)} of {rows} x {columns}")
     cure = "name one as FOLDER#MARK, as --layout dicom lists them"
     cure += ", or say --series-split channels" if joins else ""
     detail = f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
-    raise refused("several series, or several stacks in one", detail)
+    return series_error("several series, or several stacks in one", detail)
 
 
 def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
-    """Volumes on one grid as the channels of one scan."""
+    """Combine volumes on one grid into the channels of one scan."""
     first = scans[0]
     for scan in scans[1:]:
         if not grids_agree(first.grid, scan.grid):
@@ -198,41 +183,41 @@ def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
 
 
 def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy) -> Scan:
-    """Open one volume by its slices."""
+    """Plan the scan of one volume from its slices, and check them."""
     slices = list(part)
     orientation, spacing_mm = _check_alike(slices)
-    for path, facts in {one.path: one.facts for one in slices}.items():
-        if facts.lookup_table:
-            raise refused("modality look-up tables are not supported", path)
+    for path, fields in {one.path: one.fields for one in slices}.items():
+        if fields.lookup_table:
+            raise series_error("modality look-up tables are not supported", path)
         try:
-            unpacked_later = facts.packed or facts.syntax == DEFLATED
-            check_pixels(whole_image(facts), None if unpacked_later else facts.file_bytes)
+            is_packed = fields.packed or fields.syntax == DEFLATED
+            check_pixels(as_stored_image(fields), None if is_packed else fields.file_bytes)
         except SourceError as error:
             raise error.at(path) from None
-    slices, duplicates = _without_duplicates(files, slices, orientation, policy)
+    slices, duplicates = _drop_duplicates(files, slices, orientation, policy)
     if problem := too_few_slices(len(slices), policy):
         raise SourceError(*problem)
     paths = [one.path for one in slices]
     plan = plan_slices(positions_of(slices), orientation, thickness_of(slices), policy, paths)
     slices = [slices[index] for index in plan.order]
-    first = slices[0].facts
-    values = plan_values(slices, (), policy)
+    first = slices[0].fields
+    values = plan_series_values(slices, (), policy)
     if values.unit:
-        values = plan_values(slices, _corners(files, slices), policy)
+        values = plan_series_values(slices, _corners(files, slices), policy)
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
     along_row, along_column, _ = axes_of(orientation)
     affine = np.eye(4)
-    affine[:3, 0] = plan.step_mm * LPS_TO_RAS
-    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS
-    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS
-    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS
-    suspect = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
+    affine[:3, 0] = plan.step_mm * LPS_TO_RAS_SIGNS
+    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS_SIGNS
+    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS_SIGNS
+    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS_SIGNS
+    may_alternate = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
 
     def read() -> NDArray[Any]:
         voxels = _read_volume(files, slices, plan, values)
-        if suspect:
-            check_alternation(voxels)
+        if may_alternate:
+            _check_alternation(voxels)
         return voxels
 
     return Scan(
@@ -244,42 +229,41 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         findings=(*duplicates, *plan.findings, *values.findings),
         files=tuple(sorted({part.path for part in slices})),
         read=read,
-        origin=origin_of({one.path: one.facts for one in part}.values()),
+        origin=scan_origin({one.path: one.fields for one in part}.values()),
         read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
     )
 
 
-FRAME_BYTES = 64
-"""For each pixel of a frame: what its decoder holds, and the steps from stored words to values."""
-
-
 def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str) -> int:
-    """The most that `_read_volume` takes: the volume, one file, and what becomes of one frame."""
+    """Return the most memory that `_read_volume` takes: the volume, one file, and the decoding of one frame."""
     most = 0
-    for facts in {one.path: one.facts for one in slices}.values():
-        size = facts.file_bytes or 0
-        if facts.packed:
-            size += most_unpacked(size)
-        if facts.syntax == DEFLATED:
-            size += min(MOST_PER_BYTE * size, MAX_INFLATED_BYTES)
-        most = max(most, 2 * size + FRAME_BYTES * math.prod(whole_image(facts).stored.size))
-    return depth * math.prod(slices[0].facts.stored.size) * np.dtype(dtype).itemsize + most
+    for fields in {one.path: one.fields for one in slices}.values():
+        size = fields.file_bytes or 0
+        if fields.packed:
+            size += max_unpacked_bytes(size)
+        if fields.syntax == DEFLATED:
+            size += min(MAX_DEFLATE_RATIO * size, MAX_INFLATED_BYTES)
+        most = max(most, 2 * size + FRAME_BYTES * math.prod(as_stored_image(fields).stored.size))
+    return depth * math.prod(slices[0].fields.stored.size) * np.dtype(dtype).itemsize + most
 
 
-def check_alternation(voxels: NDArray[Any]) -> None:
-    """Refuse a volume whose every other slice shows something else.
+def _check_alternation(voxels: NDArray[Any]) -> None:
+    """Refuse a volume that consists of two interleaved scans.
 
-    In one scan neighbors are more alike than slices that are two apart; where two are mixed it is the other way.
+    In one scan, a slice resembles its neighbor more than the slice after that. In interleaved scans it is the opposite.
 
     Args:
         voxels: [depth, height, width, channel].
+
+    Raises:
+        SourceError: slices two apart resemble each other much more than neighbors do.
     """
-    thinned = voxels[:, ::4, ::4] if min(voxels.shape[1:3]) >= 64 else voxels
-    if len(thinned) < LEAST_ALTERNATING:
+    sampled = voxels[:, ::4, ::4] if min(voxels.shape[1:3]) >= 64 else voxels
+    if len(sampled) < MIN_ALTERNATING_SLICES:
         return
 
     def difference(step: int) -> float:
-        pairs = zip(thinned, thinned[step:], strict=False)
+        pairs = zip(sampled, sampled[step:], strict=False)
         return float(np.median([np.abs(one.astype(np.float64) - other).mean() for one, other in pairs]))
 
     near, far = difference(1), difference(2)
@@ -287,87 +271,133 @@ def check_alternation(voxels: NDArray[Any]) -> None:
         detail = f"neighbors differ by {near:.4g} on average, every other slice by {far:.4g}"
         cure = "give each its own series UID, or say --alternating-slices keep"
         reason = "every other slice shows something else, as if two scans were mixed"
-        raise refused(reason, f"{detail}; {cure}")
+        raise series_error(reason, f"{detail}; {cure}")
 
 
-def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
-    """What is said of files that are no slices; a damaged one may be a slice, so it fails the series."""
+def _check_other_files(apart: Sequence[Apart]) -> Iterable[Finding]:
+    """Yield the finding about files that are not slices.
+
+    Raises:
+        SourceError: a file is damaged and may be a slice.
+    """
     for item in apart:
         if item.error is not None and item.may_be_slice:
             raise item.error.at(item.path)
     if apart:
-        yield Finding.noted("other files left out", _kinds(apart))
+        yield Finding.noted("other files left out", _count_kinds(apart))
 
 
-def _kinds(apart: Sequence[Apart]) -> str:
+def _count_kinds(apart: Sequence[Apart]) -> str:
     kinds = Counter(item.kind for item in apart)
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
 
 
 def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The one orientation and pixel spacing of all slices; SourceError where they differ, or are none."""
+    """Return the orientation and the pixel spacing of all slices.
+
+    Raises:
+        SourceError: they differ between slices, or are missing or invalid.
+    """
     orientation, spacing_mm = slices[0].orientation, slices[0].frame.spacing_mm
     axes_of(orientation)
     for part in slices:
         pairs = zip(orientation, part.orientation, strict=True)
         if max(abs(a - b) for a, b in pairs) > ORIENTATION_TOLERANCE:
-            raise refused("slices differ in orientation", part.path)
+            raise series_error("slices differ in orientation", part.path)
         if part.frame.spacing_mm is None or spacing_mm is None:
-            raise refused("pixel spacing is missing", part.path)
+            raise series_error("pixel spacing is missing", part.path)
         if min(part.frame.spacing_mm) <= 0:
-            raise refused("pixel spacing is not positive", part.path)
+            raise series_error("pixel spacing is not positive", part.path)
         pairs = zip(spacing_mm, part.frame.spacing_mm, strict=True)
         if max(abs(a - b) / a for a, b in pairs) > SPACING_TOLERANCE:
-            raise refused("slices differ in pixel spacing", part.path)
+            raise series_error("slices differ in pixel spacing", part.path)
     assert spacing_mm is not None
     return orientation, spacing_mm
 
 
-def _cure_of_folders(first: str, second: str) -> str:
-    """How two files become slices of different scans."""
+def _separation_advice(first: str, second: str) -> str:
+    """Return the advice that makes two files slices of different scans."""
     if folder_of(first) != folder_of(second):
         return "--series-identity folder takes the files of each folder as a scan of their own"
     return "put the files of each scan into a folder of their own, and say --series-identity folder"
 
 
-def _without_duplicates(
+def _drop_duplicates(
     files: SourceFiles, slices: list[Slice], orientation: tuple[float, ...], policy: SeriesPolicy
 ) -> tuple[list[Slice], list[Finding]]:
-    """One slice at each position; the others must be the same image."""
+    """Keep one slice at each position.
+
+    Raises:
+        SourceError: slices at one position show different images, or the policy refuses duplicates.
+    """
     positions = positions_of(slices)
     sets = duplicate_sets(positions, orientation)
     dropped = len(slices) - len(sets)
     if not dropped:
         return slices, []
-    frames = _Frames(files)
+    reader = _SliceReader(files)
     for alike in sets:
         kept = slices[alike[0]]
         for index in alike[1:]:
             other = slices[index]
             if np.linalg.norm(positions[index] - positions[alike[0]]) > 0.1:
-                raise refused("slices lie side by side", f"{kept.path}, {other.path}")
-            if not _same_image(frames, kept, other):
-                apart = kept.path != other.path
-                where = f"{kept.path} and {other.path}" if apart else f"frames of {kept.path}"
-                cure = _cure_of_folders(kept.path, other.path)
-                detail = f"{dropped} positions more than once; {where}; {cure}"
-                raise refused("different images at one position", detail)
+                raise series_error("slices lie side by side", f"{kept.path}, {other.path}")
+            if not _is_same_image(reader, kept, other):
+                two_files = kept.path != other.path
+                where = f"{kept.path} and {other.path}" if two_files else f"frames of {kept.path}"
+                advice = _separation_advice(kept.path, other.path)
+                detail = f"{dropped} positions more than once; {where}; {advice}"
+                raise series_error("different images at one position", detail)
     if policy.duplicates == "refuse":
-        raise refused("slices are duplicated", f"{dropped} of {len(slices)}")
+        raise series_error("slices are duplicated", f"{dropped} of {len(slices)}")
     detail = f"{dropped} of {len(slices)} slices are the same image at the same position; one of each is kept"
     return [slices[alike[0]] for alike in sets], [Finding.corrected("duplicates", detail)]
 
 
-def _same_image(frames: _Frames, one: Slice, other: Slice) -> bool:
+def _is_same_image(reader: _SliceReader, one: Slice, other: Slice) -> bool:
     if one.frame.rescale != other.frame.rescale:
         return False
-    return bool(np.array_equal(frames.stored_values(one), frames.stored_values(other)))
+    return bool(np.array_equal(reader.stored_values(one), reader.stored_values(other)))
 
 
 def _corners(files: SourceFiles, slices: Sequence[Slice]) -> tuple[int, ...]:
-    """The stored values at the corners of the middle slice."""
-    values = _Frames(files).stored_values(slices[len(slices) // 2])
+    """Return the stored values at the four corners of the middle slice."""
+    values = _SliceReader(files).stored_values(slices[len(slices) // 2])
     return tuple(int(value) for value in (values[0, 0], values[0, -1], values[-1, 0], values[-1, -1]))
+
+
+class _SliceReader:
+    """Reader of single slices that caches the bytes of the last file, and its image if that is a mosaic."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self._path: str | None = None
+        self._reader: FrameReader | None = None
+        self._mosaic: tuple[NDArray[Any], int] | None = None
+
+    def words(self, part: Slice) -> tuple[NDArray[Any], int]:
+        """Return the stored words of one slice, and their largest error. A SourceError names the file."""
+        try:
+            if self._path != part.path or self._reader is None:
+                self._reader = self._mosaic = None
+                self._reader, self._path = self._open(part.path, part.fields), part.path
+            if part.fields.tiles is None:
+                return self._reader.words(part.index)
+            self._mosaic = self._mosaic or self._reader.words(0)  # decoded once for all its slices
+            image, near = self._mosaic
+            return image[tile_at(part.index, part.fields.tiles, part.fields.stored)], near
+        except SourceError as error:
+            raise error.at(part.path) from None
+
+    def stored_values(self, part: Slice) -> NDArray[Any]:
+        """Return the stored values of one slice."""
+        return extract_values(self.words(part)[0], part.fields.stored)
+
+    def _open(self, path: str, fields: HeaderFields) -> FrameReader:
+        body = read_body(read_dicom_file(self._files, path), fields.syntax)
+        if checksum_before(fields.pixels, body) != fields.header_checksum:
+            raise SourceError("read", CHANGED, "")
+        return FrameReader(body, as_stored_image(fields))
 
 
 def _read_volume(
@@ -375,28 +405,28 @@ def _read_volume(
 ) -> NDArray[Any]:
     """Read the slices one by one into a volume [depth, height, width, 1].
 
-    Slices between stored ones are their linear interpolation, rounded to the nearest whole number in an integer dtype.
+    Slices between stored ones are interpolated linearly, and rounded to the nearest integer in an integer dtype.
     """
-    frames = _Frames(files)
-    held: dict[int, NDArray[Any]] = {}
+    reader = _SliceReader(files)
+    cache: dict[int, NDArray[Any]] = {}
     volume: NDArray[Any] | None = None
 
-    def value(place: int) -> NDArray[Any]:
-        if place not in held:
-            words, near = frames.words(slices[place])
-            held[place] = apply_values(words, slices[place], values, near)
-        return held[place]
+    def read_slice(index: int) -> NDArray[Any]:
+        if index not in cache:
+            words, near = reader.words(slices[index])
+            cache[index] = apply_values(words, slices[index], values, near)
+        return cache[index]
 
     for index, (lower, weight) in enumerate(zip(plan.lower, plan.weight, strict=True)):
-        for place in [place for place in held if place < lower]:
-            del held[place]
-        array = value(lower)
+        for passed in [number for number in cache if number < lower]:
+            del cache[passed]
+        array = read_slice(lower)
         if weight:
-            upper = value(lower + 1)
+            upper = read_slice(lower + 1)
             mixed = array * np.float64(1 - weight) + upper * np.float64(weight)
             array = mixed if array.dtype.kind == "f" else np.rint(mixed)
         if volume is None:
-            # Made only now: one slice at least has shown that the files hold what their headers claim.
+            # Allocated only after one slice was decoded, because headers may claim any size.
             volume = np.empty((len(plan.lower), *array.shape, 1), values.dtype)
         volume[index, ..., 0] = array
     assert volume is not None

@@ -1,4 +1,8 @@
-"""List of the DICOM series below folders, found in steps that may run in other processes."""
+"""Listing of the DICOM series below folders, in one process or in steps that run in several processes.
+
+`list_series` does it in this process. In several processes, `list_bundles` splits the files into bundles,
+`grouping.read_headers` reads the headers of each bundle, and `join_series` describes the scans of each series.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from halofeed.prep.formats.dicom.grouping import (
     Images,
     Series,
     group_series,
-    images_of,
     scans_of_series,
+    select_images,
 )
-from halofeed.prep.formats.dicom.header_fields import Frame, HeaderFields, PixelFormat, Rescale
-from halofeed.prep.formats.dicom.headers import PixelPlace
+from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat, Rescale
+from halofeed.prep.formats.dicom.headers import PixelLocation
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import FolderIndex, files_of, is_scan_name
 from halofeed.prep.sources.files import SourceFiles
@@ -37,57 +41,7 @@ __all__ = [
     "listing_from_bytes",
     "listing_to_bytes",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed:
-    """What listing found beside the files whose headers are to be read.
-
-    Args:
-        named: by folder, the files with names of volumes and pictures, and their sizes.
-        faults: the folders that were left out.
-        refusal: why nothing could be listed, or "".
-    """
-
-    named: dict[str, dict[str, int]]
-    faults: dict[str, Problem]
-    refusal: str = ""
-
-
-CLASSES = (Apart, HeaderFields, Frame, Listed, PixelFormat, PixelPlace, Rescale, Series, SourceError)
-"""What alone is believed of what was found."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListingRecords:
-    """The files of a scan in order of their path, each with what it says."""
-
-    images: Images
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Their paths."""
-        return tuple(path for path, _ in self.images)
-
-    @property
-    def digest(self) -> str:
-        """Of their paths and sizes."""
-        listed = "\n".join(f"{facts.file_bytes} {path}" for path, facts in self.images)
-        return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-    @property
-    def stamp(self) -> str:
-        """Of all of them; "" where one of them has none."""
-        stamps = [facts.stamp for _, facts in self.images]
-        return "" if None in stamps else hashlib.sha256(repr(stamps).encode()).hexdigest()[:32]
-
-
-def listing_from_bytes(data: bytes) -> Any:
-    """What `listing_to_bytes` was given; UnpicklingError where it is anything else."""
-    return pickles.from_bytes(data, CLASSES)
-
-
-FILES_AT_ONCE = 256
+FILES_PER_BUNDLE = 256
 
 ROOT = "."
 Bundle = tuple[str, dict[str, int]]
@@ -95,13 +49,61 @@ Bundle = tuple[str, dict[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesListing:
-    """What lies below a folder, beside documents.
+class Listed:
+    """Result of the first step of a listing: the files whose names show their format, and errors.
 
     Args:
-        series: the scans in order of their first path.
-        apart: the files that are no slices and have no name of a volume or a picture, in order of their path.
-        named: those that have such a name, likewise.
+        named: for each folder the files with names of volumes or pictures, and their sizes.
+        faults: folders that could not be listed, with the reason.
+        refusal: reason why nothing could be listed, or "".
+    """
+
+    named: dict[str, dict[str, int]]
+    faults: dict[str, Problem]
+    refusal: str = ""
+
+
+CLASSES = (Apart, HeaderFields, DicomFrame, Listed, PixelFormat, PixelLocation, Rescale, Series, SourceError)
+"""The only classes that may be unpickled from the results of a listing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListingRecords:
+    """Files of a scan sorted by path, each with its header fields."""
+
+    images: Images
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Paths of the files."""
+        return tuple(path for path, _ in self.images)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the paths and sizes of the files."""
+        listed = "\n".join(f"{fields.file_bytes} {path}" for path, fields in self.images)
+        return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+    @property
+    def stamp(self) -> str:
+        """Digest of the stamps of the files; "" if a file has none."""
+        stamps = [fields.stamp for _, fields in self.images]
+        return "" if None in stamps else hashlib.sha256(repr(stamps).encode()).hexdigest()[:32]
+
+
+def listing_from_bytes(data: bytes) -> Any:
+    """Return the value that `listing_to_bytes` wrote; raise UnpicklingError for other bytes."""
+    return pickles.from_bytes(data, CLASSES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesListing:
+    """Files below a folder, except documents.
+
+    Args:
+        series: scans sorted by their first path.
+        apart: files that are not slices and whose names are not those of volumes or pictures, sorted by path.
+        named: paths of the files with names of volumes or pictures, sorted.
     """
 
     series: tuple[Series, ...]
@@ -112,25 +114,25 @@ class SeriesListing:
 def list_series(
     files: SourceFiles, policy: SeriesPolicy, folders: Sequence[str] = ()
 ) -> dict[str, SeriesListing]:
-    """Find the series below each of some folders in this process; () is the root, which is called "."."""
-    found = {}
-    for folder, (named, others) in _names(files, folders).items():
+    """List the series below each of some folders in this process; () means the root, which is called "."."""
+    listings = {}
+    for folder, (named, others) in _split_by_name(files, folders).items():
         series, apart = group_series(files, others, policy)
-        found[folder] = SeriesListing(series=series, apart=apart, named=named)
-    return found
+        listings[folder] = SeriesListing(series=series, apart=apart, named=named)
+    return listings
 
 
 def list_bundles(
     files: SourceFiles, folders: Sequence[str]
 ) -> tuple[dict[str, dict[str, int]], Iterator[Bundle]]:
-    """By folder the files with names of volumes or pictures and their sizes; and the others, some at a time."""
-    names, sizes = _names(files, folders), files.sizes()
+    """Return the files with names of volumes or pictures by folder, with their sizes; and bundles of the others."""
+    names, sizes = _split_by_name(files, folders), files.sizes()
 
     def bundles() -> Iterator[Bundle]:
         for folder, (_, others) in names.items():
             rest = iter(others)
-            while some := {path: sizes[path] for path in islice(rest, FILES_AT_ONCE)}:
-                yield folder, some
+            while bundle := {path: sizes[path] for path in islice(rest, FILES_PER_BUNDLE)}:
+                yield folder, bundle
 
     return {folder: {path: sizes[path] for path in named} for folder, (named, _) in names.items()}, bundles()
 
@@ -138,36 +140,39 @@ def list_bundles(
 def join_series(
     folder: str, key: str, found: Iterable[tuple[str, HeaderFields]], policy: SeriesPolicy
 ) -> Iterator[tuple[Series, Images]]:
-    """The scans of one series, each with the files to be stored under the name that it says.
+    """Yield the scans of one series, each with the files to store under the name in `Series.stored`.
 
     Args:
-        folder: below which its files were looked for.
-        key: of the series.
-        found: its files and masks of all bundles, in any order, as `read_headers` gives them.
-        policy: what makes a scan.
+        folder: folder below which the files were listed.
+        key: key of the series.
+        found: images and masks from all bundles, in any order, as `read_headers` returns them.
+        policy: rules that define a scan.
     """
     ordered = sorted(found, key=lambda one: one[0])
-    count = len(images_of(ordered))
+    count = len(select_images(ordered))
     below = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     for series, images in scans_of_series(key, ordered, policy):
         name = key if len(images) == count else series.key
-        files = ListingRecords(images=images)
-        stored = (f"{below}-{name}", files.digest, files.stamp)
+        records = ListingRecords(images=images)
+        stored = (f"{below}-{name}", records.digest, records.stamp)
         yield replace(series, stored=stored), images
 
 
-def _names(files: SourceFiles, folders: Sequence[str]) -> dict[str, tuple[tuple[str, ...], list[str]]]:
+def _split_by_name(
+    files: SourceFiles, folders: Sequence[str]
+) -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    """Return for each folder the files with names of volumes or pictures, and the others."""
     index, found = FolderIndex(files), {}
     for folder in folders or (ROOT,):
         paths = index.below(folder)
         named = tuple(path for path in paths if is_scan_name(path) and not _is_dicom(files, path))
-        apart = {*named, *data_files(files, named)}
-        found[folder] = named, [path for path in paths if path not in apart]
+        accounted = {*named, *data_files(files, named)}
+        found[folder] = named, [path for path in paths if path not in accounted]
     return found
 
 
 def _is_dicom(files: SourceFiles, path: str) -> bool:
-    """Whether a file is DICOM although its name is that of voxels beside a header, where no header lies beside it."""
+    """Return whether a file is DICOM although its name is that of the voxels of a missing header file."""
     header = files_of(path)[0]
     if header == path or files.size(header) is not None:
         return False

@@ -1,11 +1,16 @@
-"""Split of one series into several scans: files that contradict each other, several volumes at one place."""
+"""Split of one series into several scans.
+
+`split_contradictions` separates files whose headers contradict each other, for example about the patient.
+`folders_disagree` detects folders of one series that hold different scans. `split_volumes` separates several volumes at
+one position, such as phases and echoes, and stacks of slices that interleave.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,10 +19,10 @@ from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
     IDENTITY,
     INSTANCE_NUMBER,
-    KINDS,
     PASSES,
     TIMES,
-    Frame,
+    VOLUME_ATTRIBUTES,
+    DicomFrame,
     HeaderFields,
     VolumeAttribute,
 )
@@ -31,19 +36,23 @@ from halofeed.prep.formats.dicom.slice_geometry import (
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import folder_of
 
-Images = Sequence[tuple[str, HeaderFields]]
+ImageFiles = Sequence[tuple[str, HeaderFields]]
 Values = tuple[bytes, ...]
 
-PATIENT, STUDY, SERIES, FRAME, EQUIPMENT = "patient", "study", "series", "frame of reference", "equipment"
-_ALONE_PROOF = frozenset(("StudyInstanceUID", "Modality"))
-"""No scan has two of these, and no person corrects them by hand."""
-_CERTAIN = frozenset((PATIENT, STUDY))
-"""Attributes of these families count although every file has a value of its own."""
+_CONCLUSIVE = frozenset(("StudyInstanceUID", "Modality"))
+"""Two values of one of these prove two scans, because nobody corrects them by hand."""
+_NEVER_GENERATED = frozenset(("patient", "study"))
+"""Entities whose attributes count even if every file has a different value."""
 CONTRADICTION = "files of one series contradict each other"
-_CURE = (
+_CONTRADICTION_ADVICE = (
     "put the files of each scan into a folder of their own and say --series-identity folder; if they are one scan, say "
     "--series-identity uid"
 )
+_FOLDERS_ADVICE = (
+    "--series-identity folder takes each folder's files as a scan, --series-identity uid all files as one"
+)
+_INDEX_OF = {name: index for index, (name, _, _) in enumerate(IDENTITY)}
+_ENTITY_OF = {name: entity for name, entity, _ in IDENTITY}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,91 +60,85 @@ class Group:
     """Files of one series that may be one scan.
 
     Args:
-        images: the files, in order of their path.
-        by: the attributes that distinguish them from the other files of the series; () where nothing does.
-        problem: why they are refused; None where they are not.
+        images: the files, sorted by path.
+        by: attributes that distinguish them from the other files of the series; () if there are no others.
+        problem: why the files are refused, or None.
     """
 
-    images: Images
+    images: ImageFiles
     by: tuple[str, ...] = ()
     problem: Problem | None = None
 
 
-def separate(images: Images, policy: SeriesPolicy) -> list[Group]:
-    """Split the files of a series where their headers prove several scans, or refuse them.
+def split_contradictions(images: ImageFiles, policy: SeriesPolicy) -> list[Group]:
+    """Split the files of a series if their headers prove several scans; refuse them if the split is unclear.
 
     Args:
-        images: the files of one series, in order of their path.
-        policy: how many slices a scan needs; its `identity` "uid" takes them all as one.
+        images: files of one series, sorted by path.
+        policy: states the number of slices of a scan. Its `identity` "uid" disables the split.
     """
-    if policy.identity == "uid" or len({facts.identity for _, facts in images}) < 2:
+    if policy.identity == "uid" or len({fields.identity for _, fields in images}) < 2:
         return [Group(images=images)]
     names = _contradicting(images)
     if not names:
         return [Group(images=images)]
-    places = [_ORDER[name] for name in names]
-    parts, unclear = _groups(images, places)
-    problem: Problem | None = None
+    parts, unclear = _group_by_identity(images, [_INDEX_OF[name] for name in names])
     if unclear is not None:
-        problem = _problem(names, f"{unclear} has no value and fits several")
-    elif not all(_is_whole(part, policy) for part in parts):
+        fault = f"{unclear} has no value and fits several"
+    elif not all(_is_complete_scan(part, policy) for part in parts):
         few, rest = min(parts, key=len), max(parts, key=len)
-        problem = _problem(names, f"{_listed(few)} against {_listed(rest)}")
-    elif not _are_apart(parts, names):
-        problem = _problem(names, f"{parts[0][0][0]} against {parts[1][0][0]}, which lie in one even row")
-    if problem is not None:
-        return [Group(images=images, problem=problem)]
-    return [Group(images=part, by=tuple(names)) for part in parts]
+        fault = f"{_describe_files(few)} against {_describe_files(rest)}"
+    elif not _are_different_scans(parts, names):
+        fault = f"{parts[0][0][0]} against {parts[1][0][0]}, which lie in one even row"
+    else:
+        return [Group(images=part, by=tuple(names)) for part in parts]
+    detail = f"{' and '.join(names)}: {fault}; {_CONTRADICTION_ADVICE}"
+    return [Group(images=images, problem=("selection", CONTRADICTION, detail))]
 
 
-_ORDER = {name: place for place, (name, _, _) in enumerate(IDENTITY)}
-_FAMILY = {name: family for name, family, _ in IDENTITY}
-
-
-def _problem(names: Sequence[str], files: str) -> Problem:
-    return "selection", CONTRADICTION, f"{' and '.join(names)}: {files}; {_CURE}"
-
-
-def _listed(images: Images) -> str:
-    """The first file, and how many there are."""
+def _describe_files(images: ImageFiles) -> str:
+    """Return the path of the first file and the number of the others."""
     return images[0][0] if len(images) == 1 else f"{images[0][0]} and {len(images) - 1} more"
 
 
-def _contradicting(images: Images) -> list[str]:
-    """The attributes of which the files state several values.
+def _contradicting(images: ImageFiles) -> list[str]:
+    """Return the attributes that have several values in the files.
 
-    Some writers make a new frame of reference, or a number, for every slice: a value for each file contradicts only
-    where it is of the patient or the study.
+    Some writers generate a frame of reference or a number for every slice. Therefore a different value in each file
+    is a contradiction only for attributes of the patient and the study.
     """
-    single_frames = all(len(facts.frames) == 1 for _, facts in images)
-    found = []
-    for name, family, _ in IDENTITY:
-        values = [facts.identity[_ORDER[name]] for _, facts in images]
-        stated = {value for value in values if value}
-        own = single_frames and len(images) > 2 and len(stated) == len(images)
-        if len(stated) > 1 and not (own and family not in _CERTAIN):
-            found.append(name)
-    return found
+    single_frames = all(len(fields.frames) == 1 for _, fields in images)
+    names = []
+    for name, entity, _ in IDENTITY:
+        values = {fields.identity[_INDEX_OF[name]] for _, fields in images} - {b""}
+        is_generated = single_frames and len(images) > 2 and len(values) == len(images)
+        if len(values) > 1 and (entity in _NEVER_GENERATED or not is_generated):
+            names.append(name)
+    return names
 
 
-def _groups(images: Images, places: Sequence[int]) -> tuple[list[Images], str | None]:
-    """The files by their values at these places of their identity; and a file without a value that fits several."""
+def _group_by_identity(images: ImageFiles, indices: Sequence[int]) -> tuple[list[ImageFiles], str | None]:
+    """Group files by some values of their identity.
+
+    Returns:
+        The groups, sorted by path; and a file that lacks a value and fits several groups, or None.
+    """
     by_values: dict[tuple[Values, str], list[tuple[str, HeaderFields]]] = {}
-    for path, facts in images:
-        values = tuple(facts.identity[place] for place in places)
-        # Files that lack a value belong to those of their folder, if to any.
-        by_values.setdefault((values, folder_of(path) if b"" in values else ""), []).append((path, facts))
-    # Complete values first, so that files without one join those that they do not contradict.
-    taken: dict[Values, list[tuple[str, HeaderFields]]] = {}
-    for (values, _), some in sorted(by_values.items(), key=lambda one: (one[0][0].count(b""), one[1][0][0])):
-        fits = [one for one in taken if _agree(one, values)]
+    for path, fields in images:
+        values = tuple(fields.identity[index] for index in indices)
+        # Files that lack a value join a group with files of the same folder, if there is one.
+        by_values.setdefault((values, folder_of(path) if b"" in values else ""), []).append((path, fields))
+    # Complete values come first, so that files that lack a value join the group that they do not contradict.
+    groups: dict[Values, list[tuple[str, HeaderFields]]] = {}
+    for (values, _), files in sorted(by_values.items(), key=lambda one: (one[0][0].count(b""), one[1][0][0])):
+        fits = [one for one in groups if _agree(one, values)]
         if len(fits) > 1:
-            folders = _folders(some)
-            fits = [one for one in fits if folders <= _folders(taken[one])]
+            folders = _folders(files)
+            fits = [one for one in fits if folders <= _folders(groups[one])]
             if len(fits) != 1:
-                return [images], some[0][0]
-        taken.setdefault(fits[0] if fits else values, []).extend(some)
-    parts = [sorted(part, key=lambda one: one[0]) for part in taken.values()]
+                return [images], files[0][0]
+        groups.setdefault(fits[0] if fits else values, []).extend(files)
+    parts = [sorted(group, key=lambda one: one[0]) for group in groups.values()]
     return sorted(parts, key=lambda part: part[0][0]), None
 
 
@@ -143,19 +146,19 @@ def _agree(first: Values, second: Values) -> bool:
     return all(not one or not other or one == other for one, other in zip(first, second, strict=True))
 
 
-def _folders(images: Images) -> set[str]:
+def _folders(images: ImageFiles) -> set[str]:
     return {folder_of(path) for path, _ in images}
 
 
-def _is_whole(images: Images, policy: SeriesPolicy) -> bool:
-    """Whether files are a scan by themselves: one of their stacks has enough places."""
-    return max(len(places) for places in _places(images).values()) >= policy.min_slices
+def _is_complete_scan(images: ImageFiles, policy: SeriesPolicy) -> bool:
+    """Return whether one stack of the files has enough different positions for a scan."""
+    return max(len(positions) for positions in _positions(images).values()) >= policy.min_slices
 
 
-def _are_apart(parts: Sequence[Images], names: Sequence[str]) -> bool:
-    """Whether groups of files, each a whole stack, are several scans and not one of which a value was corrected."""
-    families = {_FAMILY[name] for name in names}
-    if len(families) > 1 or not _ALONE_PROOF.isdisjoint(names):
+def _are_different_scans(parts: Sequence[ImageFiles], names: Sequence[str]) -> bool:
+    """Return whether groups of files are different scans, and not one scan in which somebody corrected a value."""
+    entities = {_ENTITY_OF[name] for name in names}
+    if len(entities) > 1 or not _CONCLUSIVE.isdisjoint(names):
         return True
     folders = [_folders(part) for part in parts]
     if sum(map(len, folders)) == len(set().union(*folders)):
@@ -163,26 +166,31 @@ def _are_apart(parts: Sequence[Images], names: Sequence[str]) -> bool:
     return not is_one_row(parts)
 
 
-# Where files lie ----------------------------------------------------------------------------------------
+# Positions of files -------------------------------------------------------------------------------------
 
 Stack = tuple[int, int, tuple[float, ...]]
 """Rows, columns and orientation of slices that can be one stack."""
 
 
-def _places(images: Images) -> Mapping[Stack, set[tuple[float, ...]]]:
-    """The places of each stack, to a thousandth of a millimeter."""
-    found: dict[Stack, set[tuple[float, ...]]] = {}
-    for _, facts in images:
-        for frame in facts.frames:
-            stack = _stack_of(facts, frame, found)
+def _positions(images: ImageFiles) -> Mapping[Stack, set[tuple[float, ...]]]:
+    """Return the positions of the slices of each stack, rounded to a thousandth of a millimeter."""
+    positions: dict[Stack, set[tuple[float, ...]]] = {}
+    for _, fields in images:
+        for frame in fields.frames:
+            stack = _stack_of(fields, frame, positions)
             assert frame.position_mm is not None
-            found.setdefault(stack, set()).add(tuple(round(value, 3) for value in frame.position_mm))
-    return found
+            positions.setdefault(stack, set()).add(tuple(round(value, 3) for value in frame.position_mm))
+    return positions
 
 
-def _stack_of(facts: HeaderFields, frame: Frame, known: Mapping[Stack, object]) -> Stack:
+def _share_positions(parts: Sequence[ImageFiles], positions: set[tuple[float, ...]]) -> bool:
+    """Return whether slices of different groups lie at one position; `positions` are those of all groups."""
+    return sum(len(own) for part in parts for own in _positions(part).values()) > len(positions)
+
+
+def _stack_of(fields: HeaderFields, frame: DicomFrame, known: Mapping[Stack, object]) -> Stack:
     assert frame.orientation is not None
-    size, orientation = facts.stored.size, frame.orientation
+    size, orientation = fields.stored.size, frame.orientation
     for stack in known:
         pairs = zip(stack[2], orientation, strict=True)
         if stack[:2] == size and all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in pairs):
@@ -190,135 +198,139 @@ def _stack_of(facts: HeaderFields, frame: Frame, known: Mapping[Stack, object]) 
     return (*size, orientation)
 
 
-def is_one_row(parts: Sequence[Images]) -> bool:
-    """Whether the slices of all groups lie in one even row, each at a place of its own: they may be one scan."""
-    merged = _places([one for part in parts for one in part])
+def is_one_row(parts: Sequence[ImageFiles]) -> bool:
+    """Return whether the slices of all groups have different positions with equal gaps, as those of one scan do."""
+    merged = _positions(list(chain(*parts)))
     if len(merged) > 1:
         return False
-    ((stack, places),) = merged.items()
-    if sum(len(places) for part in parts for places in _places(part).values()) > len(places):
-        return False
-    gaps = _gaps(np.array(sorted(places), np.float64), stack[2])
-    return gaps is not None and bool(np.ptp(gaps) <= 2 * tolerance_mm(float(np.median(gaps))))
+    ((stack, positions),) = merged.items()
+    return not _share_positions(parts, positions) and _equal_gap_span(positions, stack[2]) is not None
 
 
-def _gaps(positions_mm: Floats, orientation: tuple[float, ...]) -> Floats | None:
-    """The gaps along the normal; None where there is no normal, or fewer than two places."""
+def _equal_gap_span(
+    positions: set[tuple[float, ...]], orientation: tuple[float, ...]
+) -> tuple[float, float] | None:
+    """Return the first and the last position along the normal; None if the gaps are not equal or cannot be known."""
     try:
         normal = axes_of(orientation)[2]
     except SourceError:
-        return None  # Opening the series says why it is refused.
-    gaps = np.diff(np.sort(positions_mm @ normal))
-    return gaps if len(gaps) else None
+        return None  # `open_series` raises the error.
+    along = np.sort(np.array(sorted(positions), np.float64) @ normal)
+    gaps = np.diff(along)
+    if not len(gaps) or np.ptp(gaps) > 2 * tolerance_mm(float(np.median(gaps))):
+        return None
+    return float(along[0]), float(along[-1])
 
 
-def folders_disagree(images: Images, policy: SeriesPolicy) -> Problem | None:
-    """What is wrong with files of several folders, where each folder holds a whole stack and these are no one scan.
+def folders_disagree(images: ImageFiles, policy: SeriesPolicy) -> Problem | None:
+    """Return the problem of files whose folders hold different complete scans, or None.
 
     Args:
-        images: of one volume, with headers that contradict each other nowhere.
+        images: files of one volume, whose headers do not contradict each other.
+        policy: states the number of slices of a scan. Its `identity` "uid" disables the check.
     """
     folders: dict[str, list[tuple[str, HeaderFields]]] = {}
-    for path, facts in images:
-        folders.setdefault(folder_of(path), []).append((path, facts))
+    for path, fields in images:
+        folders.setdefault(folder_of(path), []).append((path, fields))
     parts = list(folders.values())
-    if policy.identity == "uid" or len(parts) < 2 or not all(_is_whole(part, policy) for part in parts):
+    if policy.identity == "uid" or len(parts) < 2:
         return None
-    evidence = _interleave(parts) or _number_again(parts)
-    if evidence is None:
+    if not all(_is_complete_scan(part, policy) for part in parts):
+        return None
+    if _are_interleaved(parts):
+        evidence = "hold slices between each other's at uneven distances"
+    elif _restart_numbering(parts):
+        evidence = "number their slices anew"
+    else:
         return None
     first, second = list(folders)[:2]
-    return (
-        "selection",
-        "folders of one series hold different scans",
-        f"{first} and {second} {evidence}; {_FOLDERS}",
-    )
+    detail = f"{first} and {second} {evidence}; {_FOLDERS_ADVICE}"
+    return "selection", "folders of one series hold different scans", detail
 
 
-_FOLDERS = (
-    "--series-identity folder takes each folder's files as a scan, --series-identity uid all files as one"
-)
-
-
-def _interleave(parts: Sequence[Images]) -> str | None:
-    """That stacks which are even by themselves lie between each other's slices without being even together."""
-    together = _places([one for part in parts for one in part])
-    if len(together) > 1 or is_one_row(parts):
-        return None
+def _are_interleaved(parts: Sequence[ImageFiles]) -> bool:
+    """Return whether stacks with equal gaps interleave, and have unequal gaps together."""
+    merged = _positions(list(chain(*parts)))
+    if len(merged) > 1 or is_one_row(parts):
+        return False
     spans = []
     for part in parts:
-        ((stack, places),) = _places(part).items()
-        positions = np.array(sorted(places), np.float64)
-        gaps = _gaps(positions, stack[2])
-        if gaps is None or np.ptp(gaps) > 2 * tolerance_mm(float(np.median(gaps))):
-            return None
-        along = positions @ axes_of(stack[2])[2]
-        spans.append((float(along.min()), float(along.max())))
-    (places,) = together.values()
-    if sum(len(own) for part in parts for own in _places(part).values()) > len(places):
-        return None  # Several images at one place are the same ones, or refused when they are read.
+        ((stack, positions),) = _positions(part).items()
+        span = _equal_gap_span(positions, stack[2])
+        if span is None:
+            return False
+        spans.append(span)
+    (positions,) = merged.values()
+    if _share_positions(parts, positions):
+        return False  # `open_series` compares images at one position.
     spans.sort()
-    crossing = any(after[0] < before[1] for before, after in pairwise(spans))
-    return "hold slices between each other's at uneven distances" if crossing else None
+    return any(after[0] < before[1] for before, after in pairwise(spans))
 
 
-def _number_again(parts: Sequence[Images]) -> str | None:
-    """That each folder counts its slices from the same number on, so that numbers come twice at different places."""
+def _restart_numbering(parts: Sequence[ImageFiles]) -> bool:
+    """Return whether folders number their slices from the same start, so that numbers repeat at other positions."""
     numbers = []
     for part in parts:
-        stated = [facts.frames[0].marks.get(INSTANCE_NUMBER) for _, facts in part]
+        stated = [fields.frames[0].attributes.get(INSTANCE_NUMBER) for _, fields in part]
         if None in stated or len(set(stated)) < len(stated):
-            return None
+            return False
         numbers.append(set(stated))
-    (*_, places) = (_places([one for part in parts for one in part])).values()
-    if sum(len(own) for part in parts for own in _places(part).values()) > len(places):
-        return None
+    (*_, positions) = _positions(list(chain(*parts))).values()
+    if _share_positions(parts, positions):
+        return False
     shared = numbers[0].intersection(*numbers[1:])
-    return "number their slices anew" if 2 * len(shared) >= min(map(len, numbers)) else None
+    return 2 * len(shared) >= min(map(len, numbers))
 
 
-LEAST_PLACES = 3
-"""A mark with more values than images lie at one place counts where each of them has this many places."""
-MOST_PASSES = 8
+# Slices -------------------------------------------------------------------------------------------------
+
+MIN_PLACES = 3
+"""An attribute with more values than there are images at one place counts if each value has this many places."""
+MAX_PASSES = 8
 OVERLAP = 1.05
-"""Slices overlap where they are this many times as thick as they lie apart."""
+"""Slices overlap if their thickness is more than this many times their distance."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slice:
-    """One image with a place in the patient: a frame of a file."""
+    """One image with a position in the patient: a frame of a file."""
 
     path: str
-    facts: HeaderFields
+    fields: HeaderFields
     index: int
-    frame: Frame
+    frame: DicomFrame
 
     @property
     def position_mm(self) -> tuple[float, ...]:
-        """Of its first pixel's center."""
+        """Center of the first pixel."""
         assert self.frame.position_mm is not None
         return self.frame.position_mm
 
     @property
     def orientation(self) -> tuple[float, ...]:
-        """The directions along a row and along a column."""
+        """Unit vectors along a row and along a column."""
         assert self.frame.orientation is not None
         return self.frame.orientation
 
 
 def positions_of(slices: Sequence[Slice]) -> Floats:
-    """Where slices lie, in millimeters: [slice, 3]."""
+    """Return the positions of slices in millimeters, [slice, 3]."""
     return np.array([part.position_mm for part in slices], np.float64)
 
 
 def thickness_of(slices: Sequence[Slice]) -> float | None:
-    """The thickness of the thickest slice, in millimeters; None where none says it."""
+    """Return the largest thickness of the slices in millimeters; None if no file states it."""
     return max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Volumes:
-    """The volumes of a stack, in the order of their marks, and the names of the marks that tell them apart."""
+class VolumeSplit:
+    """Volumes of a stack.
+
+    Args:
+        parts: slices of each volume, sorted by the attributes of the volumes.
+        by: names of the attributes that distinguish the volumes.
+    """
 
     parts: tuple[tuple[Slice, ...], ...]
     by: tuple[str, ...] = ()
@@ -326,142 +338,147 @@ class Volumes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Image:
-    """The copies of one image, and the number of its place along the normal."""
+    """One image, its copies, and the index of its place along the normal."""
 
     place: int
     copies: tuple[Slice, ...]
 
-    def mark(self, name: str) -> VolumeAttribute | None:
-        return self.copies[0].frame.marks.get(name)
+    def attribute(self, name: str) -> VolumeAttribute | None:
+        return self.copies[0].frame.attributes.get(name)
 
 
-def split_volumes(slices: Sequence[Slice]) -> Volumes:
-    """The volumes among slices of one size and orientation.
+_Split = tuple[list[list[_Image]], tuple[str, ...]]
+"""Images of each volume, and the names of the attributes that distinguish the volumes."""
 
-    Splitting a part again gives that part alone, so that its files can be opened by themselves.
+
+def split_volumes(slices: Sequence[Slice]) -> VolumeSplit:
+    """Split slices of one size and orientation into volumes.
+
+    The split is stable: a volume that is split again stays one volume, so its files can be opened alone.
     """
     images = _images(slices)
     if images is None:
-        return Volumes(parts=(tuple(slices),))
+        return VolumeSplit(parts=(tuple(slices),))
     most = max(Counter(image.place for image in images).values())
-    found = _separate(images, most) if most > 1 else _untangle(images)
-    if found is None or len(found[0]) < 2:
-        return Volumes(parts=(tuple(slices),))
-    groups, by = found
+    split = _split_crowded(images, most) if most > 1 else _split_interleaved(images)
+    if split is None or len(split[0]) < 2:
+        return VolumeSplit(parts=(tuple(slices),))
+    groups, by = split
     again = [split_volumes([part for image in group for part in image.copies]) for group in groups]
     names = dict.fromkeys([*by, *(name for volumes in again for name in volumes.by)])
-    return Volumes(parts=tuple(part for volumes in again for part in volumes.parts), by=tuple(names))
+    return VolumeSplit(parts=tuple(part for volumes in again for part in volumes.parts), by=tuple(names))
 
 
 def _images(slices: Sequence[Slice]) -> list[_Image] | None:
-    """The images, copies taken together, in order along the normal; None where there is no normal."""
+    """Return the images in order along the normal; None if there is no normal. Equal attributes make copies."""
     try:
         places = duplicate_sets(positions_of(slices), slices[0].orientation)
     except SourceError:
-        return None  # Opening the series says why it is refused.
-    found = []
-    for place, alike in enumerate(places):
+        return None  # `open_series` raises the error.
+    images = []
+    for place, indices in enumerate(places):
         copies: dict[Hashable, list[Slice]] = {}
-        for index in alike:
-            key = tuple(sorted(slices[index].frame.marks.items()))
+        for index in indices:
+            key = tuple(sorted(slices[index].frame.attributes.items()))
             copies.setdefault(key, []).append(slices[index])
-        found += [_Image(place=place, copies=tuple(same)) for same in copies.values()]
-    return found
+        images += [_Image(place=place, copies=tuple(same)) for same in copies.values()]
+    return images
 
 
-def _names(images: Sequence[_Image]) -> list[str]:
-    """The marks whose values may be those of whole volumes."""
-    known = {name for image in images for name in image.copies[0].frame.marks}
+def _volume_attribute_names(images: Sequence[_Image]) -> list[str]:
+    """Return the attributes of the images that may distinguish volumes."""
+    known = {name for image in images for name in image.copies[0].frame.attributes}
     return [
-        *(name for name in KINDS if name in known),
+        *(name for name in VOLUME_ATTRIBUTES if name in known),
         *sorted(n for n in known if n.startswith("dimension")),
     ]
 
 
-def _values(images: Sequence[_Image], name: str) -> dict[VolumeAttribute | None, set[int]]:
-    """The places of each value of a mark."""
-    found: dict[VolumeAttribute | None, set[int]] = {}
+def _places_by_value(images: Sequence[_Image], name: str) -> dict[VolumeAttribute | None, set[int]]:
+    """Return the places of the images by the value of an attribute."""
+    places: dict[VolumeAttribute | None, set[int]] = {}
     for image in images:
-        found.setdefault(image.mark(name), set()).add(image.place)
-    return found
+        places.setdefault(image.attribute(name), set()).add(image.place)
+    return places
 
 
-def _order(value: VolumeAttribute | None) -> tuple[Any, ...]:
-    """Sorts values of one mark, none first, numbers before tuples."""
+def _sort_key(value: VolumeAttribute | None) -> tuple[Any, ...]:
+    """Return a key that sorts values of one attribute: None first, tuples last."""
     if value is None:
         return (0,)
     return (2, value) if isinstance(value, tuple) else (1, value)
 
 
-def _grouped(images: Sequence[_Image], key: Callable[[_Image], Any]) -> list[list[_Image]]:
+def _group(images: Sequence[_Image], key: Callable[[_Image], Any]) -> list[list[_Image]]:
     ordered = sorted(images, key=key)
     return [list(group) for _, group in groupby(ordered, key=key)]
 
 
-def _by_marks(images: Sequence[_Image], names: Sequence[str]) -> list[list[_Image]]:
-    return _grouped(images, lambda image: tuple(_order(image.mark(name)) for name in names))
+def _group_by_attributes(images: Sequence[_Image], names: Sequence[str]) -> list[list[_Image]]:
+    return _group(images, lambda image: tuple(_sort_key(image.attribute(name)) for name in names))
 
 
-def _shared_places(images: Sequence[_Image]) -> list[list[_Image]]:
-    return _grouped(images, lambda image: image.place)
+def _group_by_place(images: Sequence[_Image]) -> list[list[_Image]]:
+    return _group(images, lambda image: image.place)
 
 
 # Several images at one place ----------------------------------------------------------------------------
 
 
-def _separate(images: Sequence[_Image], most: int) -> tuple[list[list[_Image]], tuple[str, ...]] | None:
-    """One group for each of up to `most` images at a place; None where nothing tells them apart."""
-    crowded = [place for place in _shared_places(images) if len(place) > 1]
-    active = [name for name in _names(images) if any(len(_values(place, name)) > 1 for place in crowded)]
+def _split_crowded(images: Sequence[_Image], most: int) -> _Split | None:
+    """Split images of which up to `most` share a place; return None if no attribute distinguishes them."""
+    crowded = [place for place in _group_by_place(images) if len(place) > 1]
     few, many = [], []
-    for name in active:
-        values = _values(images, name)
-        if len(values) <= most:
+    for name in _volume_attribute_names(images):
+        if all(len(_places_by_value(place, name)) == 1 for place in crowded):
+            continue
+        places = _places_by_value(images, name)
+        if len(places) <= most:
             few.append(name)
-        if len(values) <= most or min(map(len, values.values())) >= LEAST_PLACES:
+        if len(places) <= most or min(map(len, places.values())) >= MIN_PLACES:
             many.append(name)
-    # What passes of one volume have too counts only where nothing else tells the images apart.
-    lasting = tuple(name for name in few if not _is_of_passes(name))
-    groups = _by_marks(images, lasting)
-    if all(len(place) == 1 for group in groups for place in _shared_places(group)):
+    # Attributes that also differ between the passes of one volume count only if no others distinguish the images.
+    lasting = tuple(name for name in few if not _may_be_pass(name))
+    groups = _group_by_attributes(images, lasting)
+    if all(len(place) == 1 for group in groups for place in _group_by_place(group)):
         return groups, lasting
     for names in dict.fromkeys((tuple(few), tuple(many))):
         groups, by = [], [*names]
-        for group in _by_marks(images, names):
-            parts = _by_time(group)
-            if parts is None:
+        for group in _group_by_attributes(images, names):
+            split = _split_by_time(group)
+            if split is None:
                 break
-            groups += parts[0]
-            by += parts[1]
+            groups += split[0]
+            by += split[1]
         else:
             return groups, tuple(dict.fromkeys(by))
     return None
 
 
-def _by_time(group: Sequence[_Image]) -> tuple[list[list[_Image]], tuple[str, ...]] | None:
-    """Images of which equally many lie at each place, by the order in time at their place."""
-    places = _shared_places(group)
+def _split_by_time(images: Sequence[_Image]) -> _Split | None:
+    """Split images by their order in time at each place; return None unless all places have equally many."""
+    places = _group_by_place(images)
     count = len(places[0])
     if max(map(len, places)) == 1:
-        return [list(group)], ()
+        return [list(images)], ()
     if any(len(place) != count for place in places):
         return None
     for name in (*TIMES, INSTANCE_NUMBER):
-        values = [[image.mark(name) for image in place] for place in places]
+        values = [[image.attribute(name) for image in place] for place in places]
         if any(None in row or len(set(row)) < count for row in values):
             continue
-        rows = [sorted(place, key=lambda image: _order(image.mark(name))) for place in places]
-        if name != INSTANCE_NUMBER or _is_counted(rows):
+        rows = [sorted(place, key=lambda image: _sort_key(image.attribute(name))) for place in places]
+        if name != INSTANCE_NUMBER or _are_numbered_in_order(rows):
             return [list(column) for column in zip(*rows, strict=True)], (name,)
     return None
 
 
-def _is_counted(rows: Sequence[Sequence[_Image]]) -> bool:
-    """Whether images are numbered volume by volume, or place by place."""
+def _are_numbered_in_order(rows: Sequence[Sequence[_Image]]) -> bool:
+    """Return whether images are numbered volume by volume, or place by place."""
     for lines in (list(zip(*rows, strict=True)), rows):
         ends = sorted(
             (min(numbers), max(numbers))
-            for numbers in ([_order(image.mark(INSTANCE_NUMBER)) for image in line] for line in lines)
+            for numbers in ([_sort_key(image.attribute(INSTANCE_NUMBER)) for image in line] for line in lines)
         )
         if all(before[1] < after[0] for before, after in pairwise(ends)):
             return True
@@ -471,51 +488,51 @@ def _is_counted(rows: Sequence[Sequence[_Image]]) -> bool:
 # Stacks that interleave ---------------------------------------------------------------------------------
 
 
-def _untangle(images: Sequence[_Image]) -> tuple[list[list[_Image]], tuple[str, ...]] | None:
-    """One group for each of the stacks that interleave; None where there is one stack."""
+def _split_interleaved(images: Sequence[_Image]) -> _Split | None:
+    """Split stacks that interleave; return None if there is one stack."""
     alternating = [
         name
-        for name in dict.fromkeys((*_names(images), *TIMES))
-        if alternates([image.mark(name) for image in images])
+        for name in dict.fromkeys((*_volume_attribute_names(images), *TIMES))
+        if alternates([image.attribute(name) for image in images])
     ]
-    names = tuple(name for name in alternating if not _is_of_passes(name))
+    names = tuple(name for name in alternating if not _may_be_pass(name))
     if names:
-        return _by_marks(images, names), names
+        return _group_by_attributes(images, names), names
     if not overlapping([image.copies[0] for image in images], anywhere=True):
         return None
-    # Times of a second may jump to and fro in one scan as well: only stacks that are even by themselves are believed.
+    # Times in seconds may alternate in one scan as well, so each stack must have nearly equal gaps.
     for name in alternating:
-        groups = _by_marks(images, (name,))
-        if all(map(_is_even, groups)):
+        groups = _group_by_attributes(images, (name,))
+        if all(map(_has_equal_gaps, groups)):
             return groups, (name,)
     for name in TIMES:
-        if passes := _passes(images, name):
+        if passes := _split_passes(images, name):
             return passes, (name,)
     return None
 
 
 def passes_alternate(slices: Sequence[Slice]) -> bool:
-    """Whether slices, in order along the normal, were taken in passes that alternate."""
-    names = {name for part in slices for name in part.frame.marks if _is_of_passes(name)}
-    return any(alternates([part.frame.marks.get(name) for part in slices]) for name in names)
+    """Return whether slices, in order along the normal, were acquired in passes that alternate."""
+    names = {name for part in slices for name in part.frame.attributes if _may_be_pass(name)}
+    return any(alternates([part.frame.attributes.get(name) for part in slices]) for name in names)
 
 
-def _is_of_passes(name: str) -> bool:
+def _may_be_pass(name: str) -> bool:
     return name in PASSES or name.startswith("dimension")
 
 
-def _is_even(images: Sequence[_Image]) -> bool:
+def _has_equal_gaps(images: Sequence[_Image]) -> bool:
     gaps = _distances([image.copies[0] for image in images])
-    return len(images) >= LEAST_PLACES and bool(gaps.max() <= 1.5 * gaps.min())
+    return len(images) >= MIN_PLACES and bool(gaps.max() <= 1.5 * gaps.min())
 
 
 def _distances(slices: Sequence[Slice]) -> Floats:
-    """From each slice to the next."""
+    """Return the distance from each slice to the next."""
     return np.asarray(np.linalg.norm(np.diff(positions_of(slices), axis=0), axis=1))
 
 
 def alternates(values: Sequence[VolumeAttribute | None]) -> bool:
-    """Whether a mark returns to an earlier value, and then to the other, along the normal; all values more than once.
+    """Return whether two or more values occur in several separate runs, and every value occurs more than once.
 
     >>> alternates([1, 2, 1, 2]), alternates([1, 1, 2, 2]), alternates([1, 2, 1]), alternates([1, 1, 2, 1, 2, 2])
     (True, False, False, True)
@@ -525,21 +542,24 @@ def alternates(values: Sequence[VolumeAttribute | None]) -> bool:
 
 
 def overlapping(slices: Sequence[Slice], anywhere: bool = False) -> bool:
-    """Whether slices, in order along the normal, are known to be thicker than they lie apart, or than some do."""
+    """Return whether slices, in order along the normal, are thicker than their typical distance.
+
+    With `anywhere`, they are compared with their smallest distance. Unknown thickness gives False.
+    """
     if len(slices) < 2:
         return False
     gaps, thickness = _distances(slices), thickness_of(slices) or 0.0
     return thickness > OVERLAP * float(gaps.min() if anywhere else np.median(gaps))
 
 
-def _passes(images: Sequence[_Image], name: str) -> list[list[_Image]] | None:
-    """Every second, third ... image, where these were taken one after the other."""
-    times = [image.mark(name) for image in images]
+def _split_passes(images: Sequence[_Image], name: str) -> list[list[_Image]] | None:
+    """Split images into passes over every second, third ... place; return None if the times show no passes."""
+    times = [image.attribute(name) for image in images]
     if None in times or len(set(times)) < len(times):
         return None
     order = np.argsort(np.array(times, np.float64))
-    for count in range(2, min(MOST_PASSES, len(images) // LEAST_PLACES) + 1):
-        # Pass k holds the places k, k + count, k + 2 * count ... of some first place.
+    for count in range(2, min(MAX_PASSES, len(images) // MIN_PLACES) + 1):
+        # A pass that starts at place k holds the places k, k + count, k + 2 * count ...
         sizes = [len(range(first, len(images), count)) for first in range(count)]
         for shift in range(count):
             firsts = [(first + shift) % count for first in range(count)]

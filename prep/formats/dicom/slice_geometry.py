@@ -1,4 +1,8 @@
-"""Positions of slices and frames, and the regular grid that they form."""
+"""Geometry of slices and frames: the regular grid that their positions form, and the flaws of those positions.
+
+`plan_slices` plans the grid of a series, with interpolated slices where the gaps are not equal. `place_frames` puts the
+frames of a segmentation on the grid of its scan, and `own_grid` makes a grid for frames that do not fit there.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +20,33 @@ from halofeed.prep.geometry.scan import Finding, Grid
 Floats = NDArray[np.float64]
 
 WIDE_GAP_MM = 50.0
-"""A gap between slices of a series with unequal gaps that is wider than this is refused under every policy."""
+"""Under every policy, a series with unequal gaps is refused if a gap is wider than this."""
 WIDE_GAPS = 10.0
-"""So is one of more than this many typical gaps, unless it is filled as a hole where slices are missing."""
+"""A series is also refused if a gap is wider than this many typical gaps, unless missing slices fill it."""
 TILT_DEGREES = 0.1
 ORIENTATION_TOLERANCE = 1e-3
 SPACING_TOLERANCE = 1e-3
 MAX_FILLED, MAX_GROWTH = 16, 4
-"""With missing slices filled, a volume has no more than 16 times the slices that were there; and one with unequal gaps
-no more than 4 times."""
+"""Largest ratio between the slices of the volume and the stored slices: with missing slices, and with unequal gaps."""
+TOLERANCE = 0.05
+"""Default distance, in voxels, between the corner of a frame and a voxel of the grid up to which the frame fits."""
+LPS_TO_RAS_SIGNS = np.array([-1.0, -1.0, 1.0])
+_SEPARATE_ADVICE = (
+    "; if they are several scans, put each into a folder of its own and say --series-identity folder"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SlicePlan:
-    """How stored slices become the slices of a volume.
+    """Plan for the slices of a volume, made from stored slices.
 
     Args:
-        order: the stored slices from first to last along the normal, as indices; one of each set of duplicates.
-        lower: for each slice of the volume, the place in `order` of the stored slice at or before it.
-        weight: how much the stored slice after that one counts, from 0 to below 1.
-        origin_mm: the center of the first voxel, DICOM's left, posterior, superior.
-        step_mm: from one slice of the volume to the next, likewise.
-        findings: what is odd about the positions.
+        order: indices of the stored slices, from first to last along the normal.
+        lower: for each slice of the volume, the index in `order` of the stored slice at or before it.
+        weight: weight of the next stored slice in the interpolation, from 0 to below 1.
+        origin_mm: center of the first voxel, in DICOM's directions left, posterior, superior.
+        step_mm: vector from one slice of the volume to the next, in the same directions.
+        findings: flaws of the positions.
     """
 
     order: tuple[int, ...]
@@ -49,17 +58,17 @@ class SlicePlan:
 
     @property
     def interpolates(self) -> bool:
-        """Whether any slice of the volume is made of two."""
+        """True if any slice of the volume is interpolated."""
         return any(self.weight)
 
 
-def refused(reason: str, detail: str = "") -> SourceError:
-    """The error of a series that is no volume."""
+def series_error(reason: str, detail: str = "") -> SourceError:
+    """Return the error for a series that is not a volume."""
     return SourceError("read", reason, detail)
 
 
 def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
-    """The unit vectors along a row, along a column, and normal to both.
+    """Return the unit vectors along a row, along a column, and normal to both.
 
     Raises:
         SourceError: the six numbers are not two perpendicular unit vectors.
@@ -68,15 +77,17 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     lengths = float(np.linalg.norm(along_row)), float(np.linalg.norm(along_column))
     if max(abs(length - 1) for length in lengths) > 0.01 or abs(float(along_row @ along_column)) > 0.01:
         detail = f"of lengths {lengths[0]:g}, {lengths[1]:g}"
-        raise refused("orientation is not two perpendicular unit vectors", detail)
+        raise series_error("orientation is not two perpendicular unit vectors", detail)
     along_row, along_column = along_row / lengths[0], along_column / lengths[1]
     normal = np.cross(along_row, along_column)
     return along_row, along_column, normal / np.linalg.norm(normal)
 
 
 def tolerance_mm(gap_mm: float) -> float:
-    """How far a slice may lie from where an even row has it: a fiftieth of the gap, but at least what rounding all
-    positions to tenths of a millimeter does, and at most a fifth of the gap.
+    """Return the largest deviation of a slice from its position in equal gaps.
+
+    It is a fiftieth of the gap, but at least the effect of rounding positions to tenths of a millimeter, and at most a
+    fifth of the gap.
 
     >>> tolerance_mm(10.0), tolerance_mm(1.0), tolerance_mm(0.1)
     (0.2, 0.101, 0.02)
@@ -85,163 +96,183 @@ def tolerance_mm(gap_mm: float) -> float:
 
 
 def duplicate_sets(positions_mm: Floats, orientation: tuple[float, ...]) -> list[list[int]]:
-    """Slices by position: sets of those that lie at the same one, in order along the normal.
+    """Group slices by position; return lists of indices in order along the normal.
 
     Args:
-        positions_mm: [slice, 3], of the first pixel's center.
+        positions_mm: centers of the first pixels, [slice, 3].
+        orientation: unit vectors along a row and along a column.
     """
     along = positions_mm @ axes_of(orientation)[2]
     order = np.argsort(along, kind="stable")
     gaps = np.diff(along[order])
     real = gaps[gaps > 1e-4]
-    # The widest gap counts, as those between copies of a slice may be most of all; see `WIDE_GAPS`.
-    same = max(1e-4, float(real.max()) / 200) if real.size else 1e-4
+    # Relative to the widest gap, because most gaps may be those between copies of a slice.
+    tolerance = max(1e-4, float(real.max()) / 200) if real.size else 1e-4
     sets = [[int(order[0])]]
     for gap, index in zip(gaps, order[1:], strict=True):
-        if gap <= same:
+        if gap <= tolerance:
             sets[-1].append(int(index))
         else:
             sets.append([int(index)])
     return sets
 
 
-def _near(gaps: Floats, gap: float) -> NDArray[np.bool_]:
+def _equals(gaps: Floats, gap: float) -> NDArray[np.bool_]:
     return np.abs(gaps - gap) <= 2 * tolerance_mm(gap)
 
 
-def _runs(gaps: Floats) -> list[tuple[int, int]]:
-    """Where three or more neighboring gaps are equal: (first, behind the last)."""
+def _equal_runs(gaps: Floats) -> list[tuple[int, int]]:
+    """Return the (start, stop) of each run of three or more equal neighboring gaps."""
     runs, start = [], 0
     for index in range(1, len(gaps) + 1):
-        if index == len(gaps) or not _near(gaps[start : start + 1], float(gaps[index]))[0]:
+        if index == len(gaps) or not _equals(gaps[start : start + 1], float(gaps[index]))[0]:
             if index - start >= 3:
                 runs.append((start, index))
             start = index
     return runs
 
 
-def holes(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
-    """Which gaps lack slices, and how many each.
+def find_missing_slices(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
+    """Return the number of missing slices by the index of the gap that lacks them.
+
+    A gap lacks slices if it is a multiple of the regular gap near it, of the gap that most slices have, or of the
+    smallest gap if that equals the thickness. Gaps within a run of equal gaps lack none.
 
     Args:
-        gaps: between neighboring slices.
-        thickness_mm: of the slices, if known.
+        gaps: gaps between neighboring slices.
+        thickness_mm: thickness of the slices, if known.
 
-    >>> holes(np.array([3.0, 3.0, 3.0, 6.0, 3.0]))
+    >>> find_missing_slices(np.array([3.0, 3.0, 3.0, 6.0, 3.0]))
     {3: 1}
-    >>> holes(np.array([4.0, 4.0, 4.0, 8.0, 8.0, 8.0]))
+    >>> find_missing_slices(np.array([4.0, 4.0, 4.0, 8.0, 8.0, 8.0]))
     {}
-    >>> holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0])), holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0]), 3.0)
-    ({}, {0: 1, 2: 2, 4: 1})
+    >>> find_missing_slices(np.array([6.0, 3.0, 9.0, 3.0, 6.0]))
+    {}
+    >>> find_missing_slices(np.array([6.0, 3.0, 9.0, 3.0, 6.0]), 3.0)
+    {0: 1, 2: 2, 4: 1}
     """
-    runs = _runs(gaps)
-    inside = {index for start, stop in runs for index in range(start, stop)}
-    shared = [float(gap) for gap in gaps if _near(gaps, float(gap)).sum() * 2 > len(gaps)][:1]
-    if thickness_mm is not None and _near(gaps.min(keepdims=True), thickness_mm)[0]:
+    runs = _equal_runs(gaps)
+    in_runs = {index for start, stop in runs for index in range(start, stop)}
+    shared = [float(gap) for gap in gaps if _equals(gaps, float(gap)).sum() * 2 > len(gaps)][:1]
+    if thickness_mm is not None and _equals(gaps.min(keepdims=True), thickness_mm)[0]:
         shared.append(float(gaps.min()))
-    found = {}
-    for index in set(range(len(gaps))) - inside:
+    missing = {}
+    for index in set(range(len(gaps))) - in_runs:
         before = [float(np.median(gaps[start:stop])) for start, stop in runs if stop <= index][-1:]
         after = [float(np.median(gaps[start:stop])) for start, stop in runs if start > index][:1]
         for base in before + after + shared:
             times = round(float(gaps[index]) / base)
             if times >= 2 and abs(gaps[index] - times * base) <= max(tolerance_mm(base), 0.05 * base):
-                found[index] = times - 1
+                missing[index] = times - 1
                 break
-    return dict(sorted(found.items()))
+    return dict(sorted(missing.items()))
 
 
-def lacking(positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None) -> int:
-    """How many slices are missing between the first and the last; copies of a slice count once.
+def count_missing_slices(
+    positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None
+) -> int:
+    """Return the number of slices that are missing between the first and the last; duplicates count once.
 
-    >>> lacking(np.array([[0, 0, height] for height in (0.0, 3, 6, 6, 12, 15)]), (1, 0, 0, 0, 1, 0), None)
+    >>> count_missing_slices(np.array([[0, 0, height] for height in (0.0, 3, 6, 6, 12, 15)]), (1, 0, 0, 0, 1, 0), None)
     1
     """
     along = positions_mm @ axes_of(orientation)[2]
     gaps = np.diff([along[same[0]] for same in duplicate_sets(positions_mm, orientation)])
-    return sum(holes(gaps, thickness_mm).values()) if len(gaps) > 1 else 0
+    return sum(find_missing_slices(gaps, thickness_mm).values()) if len(gaps) > 1 else 0
 
 
 def regular_gap(gaps: Floats) -> float:
-    """The gap of the regular grid that takes the place of unequal ones: the smallest that two or more share, or
-    the median where none is shared, but no less than keeps the slices within `MAX_GROWTH` times their number.
+    """Return the gap of the regular grid that replaces unequal gaps.
+
+    It is the smallest gap that occurs twice or more, or else the median. A lower limit keeps the number of slices
+    within `MAX_GROWTH` times the stored slices.
     """
     shared = [float(gap) for gap in np.sort(gaps) if (np.abs(gaps - gap) <= 0.01 * gap).sum() >= 2]
     return max(shared[0] if shared else float(np.median(gaps)), float(gaps.sum()) / (MAX_GROWTH * len(gaps)))
 
 
-_APART = "; if they are several scans, put each into a folder of its own and say --series-identity folder"
-
-
-def _strays(positions_mm: Floats, normal: Floats) -> Floats:
-    """How far each slice lies from the line through the first and the last, across the normal: [slice]."""
+def _lateral_deviations(positions_mm: Floats, normal: Floats) -> Floats:
+    """Return the distance [slice] of each slice from the line through the first and the last, across the normal."""
     along = positions_mm @ normal
     length = float(along[-1] - along[0])
     drift = positions_mm[-1] - positions_mm[0] - length * normal
-    strays = positions_mm - positions_mm[0] - np.outer(along - along[0], normal)
-    strays -= np.outer((along - along[0]) / length, drift)
-    return np.asarray(np.linalg.norm(strays, axis=1))
+    offsets = positions_mm - positions_mm[0] - np.outer(along - along[0], normal)
+    offsets -= np.outer((along - along[0]) / length, drift)
+    return np.asarray(np.linalg.norm(offsets, axis=1))
 
 
-def _stray(positions_mm: Floats, normal: Floats, limit_mm: float) -> int | None:
-    """The slice without which all others lie on one line; None where there is no such slice."""
+def _find_outlier(positions_mm: Floats, normal: Floats, limit_mm: float) -> int | None:
+    """Return the index of the slice without which all others lie on one line; None if there is no such slice."""
     if len(positions_mm) < 4:
         return None
-    for index in dict.fromkeys((int(_strays(positions_mm, normal).argmax()), 0, len(positions_mm) - 1)):
-        if _strays(np.delete(positions_mm, index, axis=0), normal).max() <= limit_mm:
+    farthest = int(_lateral_deviations(positions_mm, normal).argmax())
+    for index in dict.fromkeys((farthest, 0, len(positions_mm) - 1)):
+        if _lateral_deviations(np.delete(positions_mm, index, axis=0), normal).max() <= limit_mm:
             return index
     return None
 
 
-def _cure_of_gap(index: int, paths: Sequence[str]) -> str:
-    """What helps where a wide gap follows slice `index`: one slice beyond it is a stray one, several are a stack."""
+def _wide_gap_advice(index: int, paths: Sequence[str]) -> str:
+    """Return the advice for a wide gap after slice `index`: remove a single slice, or separate two stacks."""
     before, after = paths[: index + 1], paths[index + 1 :]
     if min(len(before), len(after)) > 1:
-        return f" and lies between {before[-1]} and {after[0]}{_APART}"
+        return f" and lies between {before[-1]} and {after[0]}{_SEPARATE_ADVICE}"
     alone = before[0] if len(before) == 1 else after[-1]
     return f", and {alone} lies alone beyond it: take it out of the folder"
 
 
-def _judge_gaps(
+def _plan_gap(
     gaps: Floats, thickness_mm: float | None, policy: SeriesPolicy, paths: Sequence[str]
 ) -> tuple[float, list[Finding]]:
-    """The gap of the grid that takes the place of uneven ones, and what was found; `paths` in order, or none."""
-    missing = holes(gaps, thickness_mm)
-    planned = np.delete(gaps, list(missing))
-    typical = float(np.median(planned if planned.size else gaps))
+    """Return the gap of the grid that replaces unequal gaps, and the findings.
+
+    Args:
+        gaps: gaps between neighboring slices.
+        thickness_mm: thickness of the slices, if known.
+        policy: flaws that are corrected or refused.
+        paths: paths of the slices in order, for messages; () if unknown.
+
+    Raises:
+        SourceError: a gap is too wide, or the policy refuses missing slices or unequal gaps.
+    """
+    missing = find_missing_slices(gaps, thickness_mm)
+    complete = np.delete(gaps, list(missing))
+    typical = float(np.median(complete if complete.size else gaps))
     listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
     widest = float(gaps.max())
-    if widest > WIDE_GAP_MM or (planned.size and float(planned.max()) > WIDE_GAPS * typical):
-        cure = _cure_of_gap(int(gaps.argmax()), paths) if paths else ""
-        raise refused("slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical{cure}")
+    if widest > WIDE_GAP_MM or (complete.size and float(complete.max()) > WIDE_GAPS * typical):
+        advice = _wide_gap_advice(int(gaps.argmax()), paths) if paths else ""
+        raise series_error(
+            "slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical{advice}"
+        )
     if missing and policy.missing_slice == "refuse":
         detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
-        raise refused("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
-    grid_gap = regular_gap(planned) if planned.size > 1 else typical
+        raise series_error("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
+    grid_gap = regular_gap(complete) if complete.size > 1 else typical
     slices = round(float(gaps.sum()) / grid_gap)
     if missing and slices > MAX_FILLED * len(gaps):
-        raise refused("slices are missing", f"{slices - len(gaps)} of {slices + 1}")
-    every = float(gaps.sum()) / slices
+        raise series_error("slices are missing", f"{slices - len(gaps)} of {slices + 1}")
+    gap = float(gaps.sum()) / slices
     findings = []
     if missing:
         detail = f"{sum(missing.values())} interpolated, at gaps of {listed} mm"
         findings.append(Finding.corrected("slices are missing", detail))
-    if planned.size and float(planned.max() - planned.min()) > 2 * tolerance_mm(typical):
-        span = f"{planned.min():.1f} to {planned.max():.1f} mm"
+    if complete.size and float(complete.max() - complete.min()) > 2 * tolerance_mm(typical):
+        span = f"{complete.min():.1f} to {complete.max():.1f} mm"
         if policy.unequal_gaps == "refuse":
-            raise refused("gaps between slices are unequal", span)
-        detail = f"{span}; resampled every {every:.2f} mm"
+            raise series_error("gaps between slices are unequal", span)
+        detail = f"{span}; resampled every {gap:.2f} mm"
         findings.append(Finding.corrected("unequal gaps", detail))
-        wide = [f"{gap:.1f}" for gap in planned if gap > 3 * typical]
+        wide = [f"{one:.1f}" for one in complete if one > 3 * typical]
         if wide:
             detail = f"{', '.join(wide[:8])} mm, where {typical:.1f} mm is typical; interpolated, no slice lies there"
             findings.append(Finding.noted("wide gaps", detail))
     elif not missing:
-        detail = f"by up to {np.abs(gaps - typical).max():.2f} mm; resampled every {every:.2f} mm"
+        detail = f"by up to {np.abs(gaps - typical).max():.2f} mm; resampled every {gap:.2f} mm"
         if policy.unequal_gaps == "refuse":
-            raise refused("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
+            raise series_error("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
         findings.append(Finding.corrected("unequal gaps", detail))
-    return every, findings
+    return gap, findings
 
 
 def plan_slices(
@@ -254,17 +285,17 @@ def plan_slices(
     """Plan a volume from the positions of its slices.
 
     Args:
-        positions_mm: [slice, 3], of the first pixel's center; no two alike.
-        orientation: of all slices: the unit vectors along a row and along a column.
-        thickness_mm: of a slice, if known; the spacing where there is one slice alone.
-        policy: what is corrected.
-        paths: of the slices, for messages.
+        positions_mm: centers of the first pixels, [slice, 3], all different.
+        orientation: unit vectors along a row and along a column, for all slices.
+        thickness_mm: thickness of a slice, if known. It is the spacing of a single slice.
+        policy: flaws that are corrected or refused.
+        paths: paths of the slices, for messages.
 
     Returns:
-        The plan; its findings are gaps, tilt, overlap, in this order.
+        The plan; its findings are about gaps, tilt and overlap, in this order.
 
     Raises:
-        SourceError: the slices are no volume, or the policy refuses what is odd about them.
+        SourceError: the slices are not a volume, or the policy refuses a flaw.
     """
     normal = axes_of(orientation)[2]
     order = np.argsort(positions_mm @ normal, kind="stable")
@@ -273,7 +304,7 @@ def plan_slices(
     count = len(order)
     if count == 1:
         if not thickness_mm:
-            raise refused("slice spacing is unknown", "one slice, which does not say how thick it is")
+            raise series_error("slice spacing is unknown", "one slice, which does not say how thick it is")
         return SlicePlan(
             order=(0,),
             lower=(0,),
@@ -284,41 +315,42 @@ def plan_slices(
         )
     gaps = np.diff(along)
     length = float(along[-1] - along[0])
-    # Shift across the normal must grow evenly with the position along it.
+    # A shift across the normal is a tilt only if it grows in proportion to the position along the normal.
     drift = positions[-1] - positions[0] - length * normal
-    strays = _strays(positions, normal)
-    if strays.max() > (limit := max(0.1, tolerance_mm(length / (count - 1)))):
-        detail = f"by up to {strays.max():.1f} mm across their normal"
-        alone = _stray(positions, normal, limit) if paths else None
-        cure = "" if alone is None else f"; {paths[order[alone]]} alone: take it out of the folder"
-        raise refused("slices are shifted against each other", f"{detail}{cure or _APART}")
+    deviations = _lateral_deviations(positions, normal)
+    if deviations.max() > (limit := max(0.1, tolerance_mm(length / (count - 1)))):
+        detail = f"by up to {deviations.max():.1f} mm across their normal"
+        outlier = _find_outlier(positions, normal, limit) if paths else None
+        advice = _SEPARATE_ADVICE
+        if outlier is not None:
+            advice = f"; {paths[order[outlier]]} alone: take it out of the folder"
+        raise series_error("slices are shifted against each other", f"{detail}{advice}")
     findings: list[Finding] = []
     even = along[0] + np.arange(count) * length / (count - 1)
     slices = count
     if np.abs(along - even).max() > tolerance_mm(length / (count - 1)):
         ordered = [paths[index] for index in order] if paths else []
-        gap, findings = _judge_gaps(gaps, thickness_mm, policy, ordered)
+        gap, findings = _plan_gap(gaps, thickness_mm, policy, ordered)
         slices = round(length / gap) + 1
     lower, weight = np.arange(count), np.zeros(count)
     if findings:
-        wanted = along[0] + np.arange(slices) * (length / (slices - 1))
-        lower = np.clip(np.searchsorted(along, wanted, side="right") - 1, 0, count - 1)
-        gap_there = np.append(gaps, 1.0)[lower]
-        weight = np.clip((wanted - along[lower]) / gap_there, 0, 1)
-        # A stored slice within a ten-thousandth of a gap is taken as it is.
+        targets = along[0] + np.arange(slices) * (length / (slices - 1))
+        lower = np.clip(np.searchsorted(along, targets, side="right") - 1, 0, count - 1)
+        weight = np.clip((targets - along[lower]) / np.append(gaps, 1.0)[lower], 0, 1)
+        # A stored slice within a ten-thousandth of a gap is used without interpolation.
         is_next = weight > 1 - 1e-4
         lower, weight = np.where(is_next, lower + 1, lower), np.where(is_next, 0.0, weight)
         weight = np.where((weight < 1e-4) | (lower >= count - 1), 0.0, weight)
     tilt = float(np.degrees(np.arctan2(np.linalg.norm(drift), length)))
     if tilt > TILT_DEGREES:
         if policy.tilt == "refuse":
-            raise refused("gantry is tilted", f"{tilt:.1f} degrees")
+            raise series_error("gantry is tilted", f"{tilt:.1f} degrees")
         detail = f"{tilt:.1f} degrees; sheared back by resampling"
         findings.append(Finding.corrected("gantry tilt", detail))
     if thickness_mm and thickness_mm > 1.05 * float(gaps.min()):
         detail = f"slices {thickness_mm:g} mm thick lie {gaps.min():.2f} mm apart"
         if policy.overlapping == "refuse":
-            raise refused("slices overlap", detail)
+            raise series_error("slices overlap", detail)
         findings.append(Finding.noted("overlapping slices", detail))
     return SlicePlan(
         order=tuple(order.tolist()),
@@ -330,20 +362,15 @@ def plan_slices(
     )
 
 
-TOLERANCE = 0.05
-"""How far, in voxels, a frame's corner may lie from the voxel that it is taken for."""
-LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Frames:
-    """Where frames of one size and direction lie in the patient, in millimeters to the right, anterior, superior.
+class FrameGeometry:
+    """Geometry of frames of one size and orientation, in millimeters to the right, anterior, superior.
 
     Args:
         size: (rows, columns).
-        row_step: from one row to the next, float64 [3].
-        column_step: from one column to the next, float64 [3].
-        origins: the center of every frame's first pixel, float64 [frame, 3].
+        row_step: vector from one row to the next, float64 [3].
+        column_step: vector from one column to the next, float64 [3].
+        origins: center of the first pixel of each frame, float64 [frame, 3].
     """
 
     size: tuple[int, int]
@@ -354,13 +381,14 @@ class Frames:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Placement:
-    """Frames whose pixels are voxels of a grid.
+    """Position of frames whose pixels are voxels of a grid.
 
     Args:
+        grid: the grid.
         size: (rows, columns) of the frames.
-        axes: the grid's axis across the frames, along their rows' order and along their columns' order.
-        signs: whether rows and columns run with (1) or against (-1) their axis.
-        starts: the voxel of every frame's first pixel, int64 [frame, 3].
+        axes: axes of the grid: across the frames, from row to row, and from column to column.
+        signs: 1 if the index of rows (or columns) grows with the index of their axis, -1 if it falls.
+        starts: voxel of the first pixel of each frame, int64 [frame, 3].
     """
 
     grid: Grid
@@ -370,11 +398,11 @@ class Placement:
     starts: NDArray[np.int64]
 
     def slice_of(self, frame: int) -> int:
-        """The frame's index along the axis across the frames."""
+        """Return the index of a frame along the axis across the frames."""
         return int(self.starts[frame, self.axes[0]])
 
     def view(self, volume: NDArray[Any], frame: int) -> NDArray[Any]:
-        """The part of a volume on `grid` that a frame covers, turned as the frame: [row, column]."""
+        """Return the view [row, column] of a volume on `grid` that a frame covers, in the frame's orientation."""
         part: NDArray[Any] = np.moveaxis(volume, self.axes, (0, 1, 2))[self.slice_of(frame)]
         for axis, (count, sign) in enumerate(zip(self.size, self.signs, strict=True)):
             start = int(self.starts[frame, self.axes[axis + 1]])
@@ -383,40 +411,41 @@ class Placement:
         return part
 
 
-def place_frames(frames: Frames, grid: Grid, tolerance_voxels: float = TOLERANCE) -> Placement | None:
-    """Finds the voxels under the frames; None where some are not voxels of the grid, or lie outside of it."""
+def place_frames(frames: FrameGeometry, grid: Grid, tolerance_voxels: float = TOLERANCE) -> Placement | None:
+    """Find the voxels of the frames; return None if some pixels are not voxels of the grid."""
     to_voxels = np.linalg.inv(grid.affine[:3, :3])
     steps = np.stack([to_voxels @ frames.row_step, to_voxels @ frames.column_step])
-    whole_steps = np.rint(steps)
+    unit_steps = np.rint(steps)
     origins = (frames.origins - grid.affine[:3, 3]) @ to_voxels.T
     starts = np.rint(origins)
-    reach = np.abs(steps - whole_steps).max(axis=1) @ (np.array(frames.size) - 1)
-    off = np.abs(origins - starts).max() + reach
-    if not (np.abs(whole_steps).sum(axis=1) == 1).all() or off > tolerance_voxels:
+    drift = np.abs(steps - unit_steps).max(axis=1) @ (np.array(frames.size) - 1)
+    distance = np.abs(origins - starts).max() + drift
+    if not (np.abs(unit_steps).sum(axis=1) == 1).all() or distance > tolerance_voxels:
         return None
-    row_axis, column_axis = (int(axis) for axis in np.abs(whole_steps).argmax(axis=1))
+    row_axis, column_axis = (int(axis) for axis in np.abs(unit_steps).argmax(axis=1))
     if row_axis == column_axis:
         return None
-    ends = starts + whole_steps.T @ (np.array(frames.size) - 1)
+    ends = starts + unit_steps.T @ (np.array(frames.size) - 1)
     if min(starts.min(), ends.min()) < 0 or (np.maximum(starts, ends) >= grid.shape).any():
         return None
     return Placement(
         grid=grid,
         size=frames.size,
         axes=(3 - row_axis - column_axis, row_axis, column_axis),
-        signs=(int(whole_steps[0, row_axis]), int(whole_steps[1, column_axis])),
+        signs=(int(unit_steps[0, row_axis]), int(unit_steps[1, column_axis])),
         starts=starts.astype(np.int64),
     )
 
 
-def own_grid(frames: Frames, spacing_mm: float | None) -> Grid:
-    """The regular grid that the frames span, slices without a frame included.
+def own_grid(frames: FrameGeometry, spacing_mm: float | None) -> Grid:
+    """Return the regular grid that the frames span, including slices without a frame.
 
     Args:
-        spacing_mm: between slices, as the file says it; where it does not fit, the smallest gap is taken.
+        frames: the frames.
+        spacing_mm: distance between slices that the file states, or None. The smallest gap is used if it does not fit.
 
     Raises:
-        SourceError: of stage `annotation`, where the frames lie on no regular grid.
+        SourceError: the frames do not lie on a regular grid (stage `annotation`).
     """
     normal = np.cross(frames.column_step, frames.row_step)
     normal /= np.linalg.norm(normal)
@@ -442,7 +471,7 @@ def own_grid(frames: Frames, spacing_mm: float | None) -> Grid:
     raise SourceError("annotation", "segmentation frames lie on no regular grid", detail)
 
 
-def _grid(frames: Frames, first: NDArray[np.float64], step: NDArray[np.float64], depth: int) -> Grid:
+def _grid(frames: FrameGeometry, first: NDArray[np.float64], step: NDArray[np.float64], depth: int) -> Grid:
     affine = np.eye(4)
     affine[:3] = np.stack([step, frames.row_step, frames.column_step, first], axis=1)
     return Grid(shape=(depth, *frames.size), affine=affine)

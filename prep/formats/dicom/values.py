@@ -1,4 +1,7 @@
-"""What stored values mean: Hounsfield units or not, in which dtype they are exact, and which of them are padding."""
+"""Conversion of stored values: rescaling, Hounsfield units, the smallest exact dtype, and padding.
+
+`plan_series_values` decides from the headers of all slices, and `apply_values` converts one slice.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +15,35 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat, Rescale
-from halofeed.prep.formats.dicom.pixels import values_of
+from halofeed.prep.formats.dicom.pixels import extract_values
 from halofeed.prep.formats.dicom.series_splitting import Slice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
 
-AIR_HU = -1000.0
+PADDING_AIR_HU = -1000.0
 TISSUE_HU = (-900.0, 3000.0)
-"""A declared padding value that stands for a value in here is not believed: it would punch holes into the body."""
+"""A declared padding value in this range is ignored, because tissue has such values too."""
 LOWEST_HU = -1024.0
-"""Equal corners below this are padding that the header does not declare: nothing real has such a value."""
+"""Equal corners below this value are undeclared padding, because no material has such a value."""
 
 NEAR_LOSSLESS = "1.2.840.10008.1.2.4.81"
-"""JPEG-LS, which says itself by how much its values may be off."""
+"""JPEG-LS near-lossless, which states the largest error of its values."""
 
 EXACT_DTYPES = ("uint8", "int16", "uint16", "int32")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValuePlan:
-    """How stored values become those of the volume.
+    """Plan for the conversion of stored values into those of the volume.
 
     Args:
-        dtype: the smallest that holds all exactly; float32 where slope or intercept are no whole numbers.
+        dtype: smallest dtype that holds all values exactly; float32 if a slope or intercept is not an integer.
         unit: "HU" or "".
-        air: what padding becomes; None where padding is left as it is.
-        undeclared: a stored value that is padding although the header does not say so.
-        real: of lossy files: values outside of this range are padding, which compression has spread; None: padding
-            keeps its value.
-        findings: of rescale, photometric interpretation and padding, in this order.
+        air: value that replaces padding; None if padding stays unchanged.
+        undeclared: stored value that is padding although the header does not declare it.
+        real: range of values that are not padding, for lossy files, whose compression changed the padding values; None
+            if padding has its declared value.
+        findings: findings about rescale, photometric interpretation and padding, in this order.
     """
 
     dtype: str
@@ -52,7 +55,7 @@ class ValuePlan:
 
 
 def stored_range(stored: PixelFormat) -> tuple[int, int]:
-    """The lowest and the highest value that the used bits can hold.
+    """Return the lowest and the highest value that the used bits can hold.
 
     >>> stored_range(PixelFormat(size=(1, 1), samples=1, photometric="", bits_allocated=16, bits_stored=12,
     ...     high_bit=11, signed=True, padding=None))
@@ -63,16 +66,16 @@ def stored_range(stored: PixelFormat) -> tuple[int, int]:
 
 
 def _scale_of(rescale: Rescale | None) -> tuple[float, float]:
-    """Slope and intercept."""
+    """Return the slope and the intercept."""
     return (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
 
 
 def _is_hounsfield(modality: str, slices: Sequence[Slice], findings: list[Finding]) -> bool:
-    """Whether the rescaled values are Hounsfield units for certain."""
+    """Return whether the rescaled values are certainly Hounsfield units; add a finding about a CT whose are not."""
     if modality != "CT":
         return False
     if slices[0].frame.rescale is None:
-        detail = "a CT without it; values as stored, not in Hounsfield units"
+        detail = "a CT without a slope; values as stored, not in Hounsfield units"
         findings.append(Finding.noted("no rescale slope", detail))
         return False
     # PS3.3 C.8.2.1: the type may be left out only where the values are Hounsfield units.
@@ -83,46 +86,46 @@ def _is_hounsfield(modality: str, slices: Sequence[Slice], findings: list[Findin
     return not kinds
 
 
-_Padding = tuple[float | None, tuple[float, float] | None, list[Finding]]
-"""What padding becomes, which range is real where it has no value of its own, and what is found of its values."""
+_PaddingPlan = tuple[float | None, tuple[float, float] | None, list[Finding]]
+"""`air`, `real` and the findings about padding, see `ValuePlan`."""
 
 
-def _left(detail: str) -> _Padding:
+def _keep_padding(detail: str) -> _PaddingPlan:
     return None, None, [Finding.noted("padding values", detail)]
 
 
-def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _Padding:
-    """What becomes of the padding values that the headers declare."""
-    declared = [part for part in slices if part.facts.stored.padding]
+def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _PaddingPlan:
+    """Plan the replacement of the padding values that the headers declare."""
+    declared = [part for part in slices if part.fields.stored.padding]
     if not declared:
         return None, None, []
     ends: set[float] = set()
     for part in declared:
         slope, intercept = _scale_of(part.frame.rescale)
-        ends.update(value * slope + intercept for value in padding_range(part.facts.stored))
+        ends.update(value * slope + intercept for value in padding_range(part.fields.stored))
     span = f"{min(ends):g}" + (f" to {max(ends):g}" if len(ends) > 1 else "") + (" HU" if unit else "")
-    if slices[0].facts.modality == "CT" and not unit:
-        return _left(f"{span}; left as they are, as the values are not in Hounsfield units")
+    if slices[0].fields.modality == "CT" and not unit:
+        return _keep_padding(f"{span}; left as they are, as the values are not in Hounsfield units")
     if unit and any(TISSUE_HU[0] < end < TISSUE_HU[1] for end in ends):
-        return _left(f"{span} declared, which real voxels have too; left as they are")
-    air = AIR_HU if unit else 0.0
+        return _keep_padding(f"{span} declared, which real voxels have too; left as they are")
+    air = PADDING_AIR_HU if unit else 0.0
     if ends == {air}:
         return None, None, []
     if policy.padding == "refuse":
         raise SourceError("read", "series has padding values", f"{span} declared")
-    spread = [part for part in declared if part.facts.lossy]
+    spread = [part for part in declared if part.fields.lossy]
     real = _real_range(ends) if unit and spread else None
     if real is not None:
-        return air, real, [_spread(f"{span} declared", real)]
-    if any(part.facts.syntax != NEAR_LOSSLESS for part in spread):
+        return air, real, [_spread_padding(f"{span} declared", real)]
+    if any(part.fields.syntax != NEAR_LOSSLESS for part in spread):
         why = "lossy compression has changed them, and no real value is far enough from them"
-        return _left(f"{span} declared; left as they are: {why}")
+        return _keep_padding(f"{span} declared; left as they are: {why}")
     detail = f"voxels of {span} are set to {air:g}" + (" HU" if unit else "")
     return air, None, [Finding.corrected("padding values", detail)]
 
 
 def _real_range(padding: set[float]) -> tuple[float, float] | None:
-    """The Hounsfield units that cannot be padding spread by lossy compression; None where that cannot be told.
+    """Return the range of Hounsfield units that cannot be padding changed by lossy compression; None if unknown.
 
     >>> _real_range({-3024.0}), _real_range({-1024.0}), _real_range({62512.0})
     ((-1024.0, inf), None, (-inf, 32756.0))
@@ -135,16 +138,17 @@ def _real_range(padding: set[float]) -> tuple[float, float] | None:
     return None
 
 
-def _spread(what: str, real: tuple[float, float]) -> Finding:
+def _spread_padding(what: str, real: tuple[float, float]) -> Finding:
     outside = f"below {real[0]:g}" if real[0] > -math.inf else f"above {real[1]:g}"
-    detail = f"{what}, spread by lossy compression; voxels {outside} HU are set to {AIR_HU:g} HU, others may be off"
+    done = f"voxels {outside} HU are set to {PADDING_AIR_HU:g} HU, others may be off"
+    detail = f"{what}, spread by lossy compression; {done}"
     return Finding.corrected("padding values", detail)
 
 
 def padding_range(stored: PixelFormat) -> tuple[int, int]:
-    """The lowest and the highest padding value, with the sign that the pixels have.
+    """Return the lowest and the highest padding value, interpreted with the sign of the pixels.
 
-    The bits count, not the number that the header's VR makes of them: 63536 beside signed pixels is -2000.
+    The VR of the padding element is ignored: 63536 is -2000 if the pixels are signed.
 
     >>> padding_range(PixelFormat(size=(1, 1), samples=1, photometric="", bits_allocated=16, bits_stored=16,
     ...     high_bit=15, signed=True, padding=(63536, 63536)))
@@ -155,19 +159,19 @@ def padding_range(stored: PixelFormat) -> tuple[int, int]:
     return min(ends), max(ends)
 
 
-def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesPolicy) -> ValuePlan:
+def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesPolicy) -> ValuePlan:
     """Plan the values of a series.
 
     Args:
-        slices: all of them.
-        corners: the stored values at the corners of one slice; empty where they were not read.
-        policy: what is corrected.
+        slices: all slices of a volume.
+        corners: stored values at the corners of one slice; () if they were not read.
+        policy: flaws that are corrected or refused.
 
     Raises:
-        SourceError: some slices have a rescale and others not, a slope is 0, or the policy refuses padding.
+        SourceError: only some slices have a rescale, a slope is 0, or the policy refuses padding.
     """
     findings: list[Finding] = []
-    files = [part.facts for part in slices]
+    files = [part.fields for part in slices]
     known = {_scale_of(part.frame.rescale) for part in slices}
     without = sum(part.frame.rescale is None for part in slices)
     if 0 < without < len(slices):
@@ -179,25 +183,25 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
         slopes = sorted({slope for slope, _ in known})
         detail = f"slopes {slopes[0]:g} to {slopes[-1]:g}; each slice by its own"
         findings.append(Finding.noted("slices differ in rescale", detail))
-    if any(facts.stored.photometric == "MONOCHROME1" for facts in files):
-        # PS3.3 C.7.6.3.1.2: it says how values are shown, not what they are.
-        detail = "low values are meant to be shown white; the values are kept"
+    if any(fields.stored.photometric == "MONOCHROME1" for fields in files):
+        # PS3.3 C.7.6.3.1.2: this is about the display of values and does not change them.
+        detail = "low values are for display in white; the values are kept"
         findings.append(Finding.noted("MONOCHROME1", detail))
     air, real, padding_findings = _plan_padding(slices, unit, policy)
     undeclared = None
     if real is None and unit and len(known) == 1 and corners:
         ((slope, intercept),) = known
         at_corners = [corner * slope + intercept for corner in corners]
-        is_lossy = any(facts.lossy for facts in files)
-        alike = is_lossy or len(set(corners)) == 1
-        if alike and max(at_corners) < LOWEST_HU and not _is_declared(corners, files):
+        is_lossy = any(fields.lossy for fields in files)
+        are_equal = is_lossy or len(set(corners)) == 1
+        if are_equal and max(at_corners) < LOWEST_HU and not _is_declared(corners, files):
             said = f"{at_corners[0]:g} HU" if len(set(corners)) == 1 else f"{min(at_corners):g} HU and more"
             if policy.padding == "refuse":
                 raise SourceError("read", "series has padding values", f"{said} at the corners")
-            air = AIR_HU
+            air = PADDING_AIR_HU
             if is_lossy:
                 real = (LOWEST_HU, math.inf)
-                padding_findings = [_spread(f"{said} at all corners, not declared", real)]
+                padding_findings = [_spread_padding(f"{said} at all corners, not declared", real)]
             else:
                 undeclared = corners[0]
                 detail = f"{said} at all corners, not declared; voxels of it are set to {air:g} HU"
@@ -213,14 +217,14 @@ def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesP
 
 
 def _is_declared(corners: Sequence[int], files: Sequence[HeaderFields]) -> bool:
-    """Whether the stored values at the corners are padding by the header's word."""
-    ranges = [padding_range(facts.stored) for facts in files if facts.stored.padding]
+    """Return whether the headers declare the stored values at the corners as padding."""
+    ranges = [padding_range(fields.stored) for fields in files if fields.stored.padding]
     return any(low <= min(corners) and max(corners) <= high for low, high in ranges)
 
 
 def _exact_dtype(slices: Sequence[Slice], air: float | None) -> str:
     low = high = air or 0.0
-    for stored, rescale in {(part.facts.stored, part.frame.rescale) for part in slices}:
+    for stored, rescale in {(part.fields.stored, part.frame.rescale) for part in slices}:
         slope, intercept = _scale_of(rescale)
         if not (slope.is_integer() and intercept.is_integer()):
             return "float32"
@@ -233,22 +237,22 @@ def _exact_dtype(slices: Sequence[Slice], air: float | None) -> str:
 
 
 def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -> NDArray[Any]:
-    """Turn the stored words of a slice into its values [height, width], of the plan's dtype.
+    """Convert the stored words of a slice into values [height, width] of the plan's dtype.
 
     Args:
-        words: unsigned [height, width], unused bits included.
+        words: unsigned [height, width], with unused bits.
         part: the slice.
-        plan: of all slices.
-        near: by how much a stored value may be off, where compression with loss says so.
+        plan: plan for all slices of the volume.
+        near: largest error of a stored value that lossy compression states.
     """
-    stored = part.facts.stored
-    values = values_of(words, stored)
+    stored = part.fields.stored
+    values = extract_values(words, stored)
     slope, intercept = _scale_of(part.frame.rescale)
     if plan.dtype == "float32":
-        with np.errstate(over="ignore"):  # what is too large for float32 is refused with the whole volume
+        with np.errstate(over="ignore"):  # the converter refuses a volume with infinite values
             scaled = (values * np.float64(slope) + intercept).astype(np.float32)
     elif slope == 1 and values.dtype.itemsize == np.dtype(plan.dtype).itemsize:
-        # The sum fits the plan's dtype, so arithmetic modulo 2 to its bits gives it exactly.
+        # The sum fits the plan's dtype, so modular arithmetic gives the exact result.
         unsigned = f"u{values.dtype.itemsize}"
         modulus = 1 << (8 * values.dtype.itemsize)
         scaled = (values.view(unsigned) + np.dtype(unsigned).type(int(intercept) % modulus)).view(plan.dtype)
@@ -259,7 +263,7 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
     if plan.real is not None:
         padding = np.asarray((scaled < plan.real[0]) | (scaled > plan.real[1]))
     else:
-        padding = _padding(words, values, stored, near if part.facts.lossy else 0)
+        padding = _padding(words, values, stored, near if part.fields.lossy else 0)
         if plan.undeclared is not None:
             padding |= values == plan.undeclared
     if padding.any():
@@ -275,6 +279,6 @@ def _padding(words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, nea
     if lowest <= low and high <= highest:
         low, high = max(low - near, lowest), min(high + near, highest)
         return np.asarray((values >= low) & (values <= high))
-    # The used bits cannot hold it, so it stands in the whole word, and elsewhere those bits are as good as any.
-    whole = words.view(np.dtype(f"i{words.dtype.itemsize}")) if stored.signed else words
-    return np.asarray((whole >= low) & (whole <= high))
+    # The used bits cannot hold the padding value, so padding uses all bits of the word.
+    signed = words.view(np.dtype(f"i{words.dtype.itemsize}")) if stored.signed else words
+    return np.asarray((signed >= low) & (signed <= high))

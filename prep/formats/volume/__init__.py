@@ -1,1 +1,1 @@
-"""How volumes are read: NIfTI and Analyze files, DICOM series, and the masks of both."""
+"""Readers of volumes in single files: NIfTI and Analyze, NRRD, MetaImage and MGH, and their options."""

@@ -1,7 +1,7 @@
-"""How a MetaImage file becomes a scan or a mask.
+"""Reader of MetaImage files (.mha, .mhd).
 
-Source: the documentation of MetaIO, https://itk.org/Wiki/ITK/MetaIO/Documentation; where it leaves something open, what
-ITK's reader does.
+Source: the documentation of MetaIO, https://itk.org/Wiki/ITK/MetaIO/Documentation. Where it is ambiguous, this reader
+does what ITK does.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Any
 import numpy as np
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.stored import (
+from halofeed.prep.formats.volume.streams import GZIP_MAGIC, GzipStream, PlainStream, ZlibStream, text_stream
+from halofeed.prep.formats.volume.text_header import (
+    MAX_HEADER_AXES,
+    Fields,
+    check_voxel_sides,
+    find_voxel_file,
+    header_lines,
+    parse_integer,
+    parse_integers,
+    parse_numbers,
+    quote,
+    unit_scale,
+)
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
-    Affine,
+    AffineMatrix,
     Content,
     StoredVoxels,
     check_voxel_count,
-    damaged,
+    damaged_header,
     grid_of,
-    lies_as_itk_takes_it,
-)
-from halofeed.prep.formats.volume.streams import MAGIC, GzipStream, PlainStream, ZlibStream, text_stream
-from halofeed.prep.formats.volume.text_header import (
-    MOST_AXES,
-    Fields,
-    file_with_voxels,
-    lines_of,
-    numbers,
-    shown,
-    sides_of,
-    unit_scale,
-    whole_number,
-    whole_numbers,
+    orient_as_itk,
 )
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.file_names import NAMES
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import LONGEST_HEADER
 
-TYPES = {
+METAIMAGE_TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
     "MET_UCHAR": "u1",
     "MET_SHORT": "i2",
@@ -58,28 +58,28 @@ TYPES = {
 }
 MATRIX = ("TransformMatrix", "Rotation", "Orientation")
 ORIGIN = ("Offset", "Position", "Origin")
-TOWARDS = {"R": "L", "L": "R", "A": "P", "P": "A", "I": "S", "S": "I"}
-"""MetaIO's letters say where an axis comes from; what it runs to is on the other side."""
-LEAST_COSINE = 0.05
-"""Between an axis and the direction that is named as the nearest one."""
+OPPOSITE = {"R": "L", "L": "R", "A": "P", "P": "A", "I": "S", "S": "I"}
+"""The direction to which an axis runs, by MetaIO's letter for the direction from which it comes."""
+MIN_COSINE = 0.05
+"""Smallest cosine between an axis and its named direction."""
 
 
-def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
-    """.mha, or .mhd with the file of voxels that it names.
+def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
+    """Open an .mha file, or an .mhd file with the file of voxels that it names.
 
-    The first axis becomes width, the second height, the third depth; a fourth axis, or the channels of each voxel,
-    become channels.
+    The first axis becomes width, the second height, the third depth. A fourth axis, or the values of each voxel, become
+    channels.
     """
     data = files.read(path)
-    fields, end = _fields(data)
+    fields, end = _parse_fields(data)
     lengths, parts = _lengths(fields)
     check_voxel_count(lengths, parts, options.max_voxels)
     dtype, order = _dtype(fields)
     affine, findings = _affine(fields, len(lengths), options)
     grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
-    _check_values(fields)
+    _check_no_rescale(fields)
     written, names = fields["ElementDataFile"], NAMES["metaimage"]
-    used, data, start = file_with_voxels(files, path, data, end, written, names)
+    used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
         shape=grid.shape,
@@ -89,24 +89,24 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Opene
         offset=offset,
     )
     findings = (*findings, *sheared, *order)
-    return Opened(stored=stored, grid=grid, findings=findings, content=content, files=used)
+    return VolumeFile(stored=stored, grid=grid, findings=findings, content=content, files=used)
 
 
-def _fields(data: bytes) -> tuple[Fields, int]:
-    """The fields of a header, and where the bytes after it begin."""
+def _parse_fields(data: bytes) -> tuple[Fields, int]:
+    """Return the fields of a header, and the offset of the first byte after it."""
     fields = Fields()
-    for line, end in lines_of(data):
+    for line, end in header_lines(data):
         name, equals, written = (part.strip() for part in line.partition("="))
         if line and not fields and not equals:
             break
-        # ITK writes what other formats say of an image beside its own fields, in lines of any kind.
+        # ITK also writes the metadata of other formats, in lines of any form.
         if equals and re.fullmatch(r"[A-Za-z]\w*", name) is not None:
             fields.add(name, written)
         if name == "ElementDataFile" and {"ObjectType", "NDims"} & fields.keys():
             return fields, end
     if not {"ObjectType", "NDims"} & fields.keys():
         raise SourceError("decode", "not a MetaImage file", f"begins with {data[:8].hex(' ') or 'nothing'}")
-    raise damaged(f"no ElementDataFile within {min(len(data), LONGEST_HEADER)} bytes")
+    raise damaged_header(f"no ElementDataFile within {min(len(data), LONGEST_HEADER)} bytes")
 
 
 def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | None:
@@ -114,32 +114,32 @@ def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | N
     if written is None:
         return default
     if written.lower() not in ("true", "false", "1", "0"):
-        raise damaged(f"{names[0]}: expected True or False, got {shown(written)}")
+        raise damaged_header(f"{names[0]}: expected True or False, got {quote(written)}")
     return written.lower() in ("true", "1")
 
 
 def _lengths(fields: Fields) -> tuple[list[int], int]:
-    """The lengths of the axes, the fastest first, and the channels that lie side by side."""
+    """Return the lengths of the axes, the fastest first, and the number of values per voxel."""
     if fields.get("ObjectType", "Image").lower() != "image":
-        raise SourceError("decode", "not a MetaImage file", f"ObjectType {shown(fields['ObjectType'])}")
-    count = whole_number("NDims", fields.needed("NDims"), 1, MOST_AXES)
-    lengths = whole_numbers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
-    parts = whole_number("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
+        raise SourceError("decode", "not a MetaImage file", f"ObjectType {quote(fields['ObjectType'])}")
+    count = parse_integer("NDims", fields.needed("NDims"), 1, MAX_HEADER_AXES)
+    lengths = parse_integers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
+    parts = parse_integer("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
     written = " x ".join(map(str, lengths))
     if count < 3:
         raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
     if math.prod(lengths[4:]) > 1 or (math.prod(lengths[3:]) > 1 and parts > 1):
-        detail = f"axes of {written} voxels of {parts} values; store one volume a file"
+        detail = f"axes of {written} voxels of {parts} values; store one volume per file"
         raise SourceError("decode", "more axes than an image with channels has", detail)
     return lengths, parts
 
 
 def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     written = fields.needed("ElementType")
-    if written not in TYPES:
-        detail = f"ElementType {shown(written)}; read are {', '.join(TYPES)}"
+    if written not in METAIMAGE_TYPES:
+        detail = f"ElementType {quote(written)}; supported: {', '.join(METAIMAGE_TYPES)}"
         raise SourceError("decode", "voxels of this type are not supported", detail)
-    dtype = np.dtype(f"<{TYPES[written]}")
+    dtype = np.dtype(f"<{METAIMAGE_TYPES[written]}")
     big = _flag(fields, "ElementByteOrderMSB", "BinaryDataByteOrderMSB", default=None)
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
         return dtype, ()
@@ -149,24 +149,24 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
-    """Voxel (i, j, k) to millimeters (right, anterior, superior), and what is odd about how it is given."""
+def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+    """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     scale, findings = unit_scale([fields.get("DistanceUnits", "")])
     written = fields.first(*MATRIX)
     rows = np.eye(count)
     if written is not None:
-        rows = np.reshape(numbers(MATRIX[0], written, count * count), (count, count))
+        rows = np.reshape(parse_numbers(MATRIX[0], written, count * count), (count, count))
         if rows[:3, 3:].any() or rows[3:, :3].any():
-            raise damaged(f"{MATRIX[0]}: an axis of space and another")
+            raise damaged_header(f"{MATRIX[0]}: an axis of space and another")
     sizes = fields.get("ElementSpacing", fields.get("ElementSize"))
     if sizes is None:
-        detail = "neither ElementSpacing nor ElementSize: 1 mm, as the format has it"
+        detail = "neither ElementSpacing nor ElementSize: 1 mm, the default of the format"
         findings += (Finding.noted("voxel size is not given", detail),)
-    sides = numbers("ElementSpacing", sizes or "1 " * count, count)
-    origin = numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
-    center = numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
+    sides = parse_numbers("ElementSpacing", sizes or "1 " * count, count)
+    origin = parse_numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
+    center = parse_numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
     affine = np.eye(4)
-    affine[:3, :3] = rows[:3, :3].T * sides_of("ElementSpacing", sides[:3])
+    affine[:3, :3] = rows[:3, :3].T * check_voxel_sides("ElementSpacing", sides[:3])
     affine[:3, 3] = origin[:3]
     affine = LPS_TO_RAS @ affine
     affine[:3] *= scale
@@ -175,49 +175,51 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
         findings += (Finding.noted("center of rotation is ignored", detail),)
     named = _named_orientation(fields, count)
     if written is None and named is None:
-        affine, noted = lies_as_itk_takes_it(affine, f"no {MATRIX[0]}", options)
+        affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
         return affine, (*noted, *findings)
     if named is None or _runs_to(affine, named):
         return affine, findings
     if written is None:
         detail = f"AnatomicalOrientation means axes to {named}, the lack of a {MATRIX[0]} axes to LPS; write that too"
         raise SourceError("decode", "orientation contradicts itself", detail)
-    detail = f"AnatomicalOrientation says that the axes run to {named}; the matrix counts"
+    detail = f"AnatomicalOrientation states that the axes run to {named}; the matrix is used"
     return affine, (*findings, Finding.noted("orientations disagree", detail))
 
 
 def _named_orientation(fields: Fields, count: int) -> str | None:
-    """Where AnatomicalOrientation says that the axes run to; None where it says nothing."""
+    """Return the directions of the axes in AnatomicalOrientation, such as "LPS"; None if it is absent."""
     letters = fields.get("AnatomicalOrientation", "").upper()
     if not letters.strip("?"):
         return None
-    axes = {frozenset((one, TOWARDS.get(one))) for one in letters[:3]}
-    if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= TOWARDS.keys():
-        raise damaged(f"AnatomicalOrientation: expected three letters such as RAI, got {shown(letters)}")
-    return "".join(TOWARDS[one] for one in letters[:3])
+    axes = {frozenset((one, OPPOSITE.get(one))) for one in letters[:3]}
+    if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= OPPOSITE.keys():
+        raise damaged_header(
+            f"AnatomicalOrientation: expected three letters such as RAI, got {quote(letters)}"
+        )
+    return "".join(OPPOSITE[one] for one in letters[:3])
 
 
-def _runs_to(affine: Affine, letters: str) -> bool:
-    """Whether the axes run to where three letters say, more or less: they may be oblique."""
-    wanted = np.array([[(one == up) - (one == down) for one in letters] for up, down in ("RL", "AP", "SI")])
-    cosines = (wanted * affine[:3, :3]).sum(axis=0) / np.linalg.norm(affine[:3, :3], axis=0)
-    return bool((cosines > LEAST_COSINE).all())
+def _runs_to(affine: AffineMatrix, letters: str) -> bool:
+    """Return whether the axes, which may be oblique, run roughly in the directions of three letters."""
+    expected = np.array([[(one == up) - (one == down) for one in letters] for up, down in ("RL", "AP", "SI")])
+    cosines = (expected * affine[:3, :3]).sum(axis=0) / np.linalg.norm(affine[:3, :3], axis=0)
+    return bool((cosines > MIN_COSINE).all())
 
 
-def _check_values(fields: Fields) -> None:
-    """Refuse values that are to be rescaled, which no reader of the format does."""
-    slope = numbers("slope", fields.get("ElementToIntensityFunctionSlope", "1"), 1)
-    inter = numbers("offset", fields.get("ElementToIntensityFunctionOffset", "0"), 1)
+def _check_no_rescale(fields: Fields) -> None:
+    """Refuse a header that asks for rescaling, which no reader of the format supports."""
+    slope = parse_numbers("slope", fields.get("ElementToIntensityFunctionSlope", "1"), 1)
+    inter = parse_numbers("offset", fields.get("ElementToIntensityFunctionOffset", "0"), 1)
     if (slope, inter) != ([1.0], [0.0]):
-        detail = f"by {slope[0]:g} and {inter[0]:g}; ITK ignores this: save the values that are meant"
+        detail = f"by {slope[0]:g} and {inter[0]:g}; ITK ignores this: save the rescaled values"
         raise SourceError("decode", "values are to be rescaled", detail)
 
 
 def _content(
     fields: Fields, data: bytes, start: int, dtype: np.dtype[Any], values: int
 ) -> tuple[Content, int]:
-    """The bytes with the voxels, and where the first value stands in what they unpack to."""
-    skip = whole_number("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
+    """Return the bytes with the voxels, and the offset of the first value in the unpacked bytes."""
+    skip = parse_integer("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
     packed = _flag(fields, "CompressedData")
     after = min(start + max(skip, 0), len(data))
     if not _flag(fields, "BinaryData", default=True):
@@ -225,11 +227,11 @@ def _content(
             raise SourceError("decode", "encoding is not read", "text that is compressed")
         return Content(data=data, start=after, unpack=partial(text_stream, dtype=dtype)), 0
     if packed:
-        size = whole_number("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
+        size = parse_integer("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
         if size > len(data) - after:
             detail = f"CompressedDataSize is {size}, the file holds {len(data) - after}"
             raise SourceError("decode", "voxels are missing", detail)
-        unpack = GzipStream if data.startswith(MAGIC, after) else ZlibStream
+        unpack = GzipStream if data.startswith(GZIP_MAGIC, after) else ZlibStream
         return Content(data=data, start=after, unpack=unpack), 0
     if skip == -1:
         return Content(data=data, start=start), max(0, len(data) - start - values * dtype.itemsize)

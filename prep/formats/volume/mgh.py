@@ -1,6 +1,6 @@
-"""How a FreeSurfer volume (.mgh, .mgz) becomes a scan or a mask.
+"""Reader of FreeSurfer volumes (.mgh, .mgz).
 
-    header 284 bytes, big-endian | voxels, i fastest, frames one after the other | parameters of the scanner, not read
+    header, 284 bytes, big-endian | voxels, i fastest, then j, k and frames | scanner parameters, not read
 
 Source: https://surfer.nmr.mgh.harvard.edu/fswiki/FsTutorial/MghFormat
 """
@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.stored import (
-    Affine,
+from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
+    AffineMatrix,
     Content,
     StoredVoxels,
     check_voxel_count,
-    damaged,
+    damaged_header,
     grid_of,
-    unoriented_noted,
-    unoriented_refused,
+    orientation_error,
+    orientation_finding,
 )
-from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.memory import with_margin
@@ -36,28 +36,22 @@ _FIELDS: Final = struct.Struct(">7ih15f")
 _TYPES: Final = {0: ">u1", 1: ">i4", 3: ">f4", 4: ">i2", 10: ">u2"}
 
 
-def begins_as_mgh(start: bytes) -> bool:
-    """Whether the first bytes of a file, decompressed, are those of the format."""
-    return start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"
-
-
-def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
-    """A file by its header; axis i becomes width, j height, k depth, and frames become channels.
+def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
+    """Open a file by its header. Axis i becomes width, j height, k depth, and frames become channels.
 
     Raises:
-        SourceError: it is none, damaged, too large, or has voxels of a type that is not read.
+        SourceError: the file has another format or an unsupported type, or is damaged or too large.
     """
     data = files.read(path)
     start = read_start(data, HEADER_BYTES)
-    if not begins_as_mgh(start):
-        raise SourceError(
-            "decode", "not a FreeSurfer volume", f"begins with {start[:8].hex(' ') or 'nothing'}"
-        )
+    if not (start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"):
+        detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
+        raise SourceError("decode", "not a FreeSurfer volume", detail)
     if len(start) < HEADER_BYTES:
         raise SourceError("decode", "file is truncated", f"{len(start)} bytes of a header of {HEADER_BYTES}")
     _, i, j, k, frames, code, _, is_oriented, *numbers = _FIELDS.unpack_from(start)
     if min(i, j, k, frames) < 1:
-        raise damaged(f"axes of {i} x {j} x {k} x {frames} voxels; expected at least 1 along each")
+        raise damaged_header(f"axes of {i} x {j} x {k} x {frames} voxels; expected at least 1 along each")
     if code not in _TYPES:
         raise SourceError("decode", "voxels of this type are not supported", f"code {code}")
     check_voxel_count((i, j, k), frames, options.max_voxels)
@@ -70,25 +64,34 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         np.array(numbers, np.float64), (i, j, k), options, is_oriented=bool(is_oriented)
     )
     grid, sheared = grid_of(stored.shape, affine)
-    # What follows the voxels, such as names of structures, may be as long as it likes.
+    # The data after the voxels, such as names of structures, may have any length.
     content = Content(data=read_start(data, needed))
-    return Opened(stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,))
+    return VolumeFile(
+        stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,)
+    )
 
 
 def _affine(
     numbers: NDArray[np.float64], lengths: tuple[int, int, int], options: ScanOptions, *, is_oriented: bool
-) -> tuple[Affine, tuple[Finding, ...]]:
-    """From voxel (i, j, k) to millimeters: the header gives voxel sizes, axes and the middle, lengths / 2."""
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+    """Return the affine from voxel (i, j, k) to millimeters, and a finding if the file has no orientation.
+
+    Args:
+        numbers: header values: three voxel sizes, three axes, and the center, which is the voxel `lengths / 2`.
+        lengths: lengths of the axes i, j, k.
+        options: options with the choice `unoriented`.
+        is_oriented: whether the header marks its orientation as valid.
+    """
     findings: tuple[Finding, ...] = ()
     if not is_oriented:
         if options.unoriented == "refuse":
-            raise unoriented_refused("the header's orientation is marked as not good")
+            raise orientation_error("the header's orientation is marked as not good")
         sign = -1.0 if options.unoriented == "radiological" else 1.0
         numbers = np.array([1, 1, 1, sign, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0, 0])
         side = "left" if sign < 0 else "right"
         taken = f"taken to be {options.unoriented} with voxels of 1 mm"
-        detail = f"{taken}: the axes run to the {side}, to inferior and to anterior"
-        findings = (unoriented_noted(detail),)
+        detail = f"{taken}: the axes run to the {side}, inferior and anterior"
+        findings = (orientation_finding(detail),)
     affine = np.eye(4)
     affine[:3, :3] = numbers[3:12].reshape(3, 3).T * numbers[:3]
     affine[:3, 3] = numbers[12:15] - affine[:3, :3] @ (np.array(lengths) / 2)

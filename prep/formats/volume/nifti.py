@@ -1,4 +1,7 @@
-"""Reader of NIfTI-1, NIfTI-2 and Analyze files."""
+"""Reader of NIfTI-1, NIfTI-2 and Analyze files.
+
+`open_nifti` is the entry point, `parse_header` checks the header, and `read_grid` chooses between sform and qform.
+"""
 
 from __future__ import annotations
 
@@ -16,38 +19,38 @@ from nibabel.spm99analyze import Spm99AnalyzeHeader
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import MOST_EXTENSION_BYTES, nifti_segments
-from halofeed.prep.formats.volume.stored import (
-    Affine,
+from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
+    AffineMatrix,
     StoredVoxels,
     check_affine,
     check_voxel_count,
     content_of,
-    damaged,
+    converted_unit_finding,
+    damaged_header,
     grid_of,
-    other_unit,
-    unoriented_noted,
-    unoriented_refused,
+    orientation_error,
+    orientation_finding,
 )
-from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.geometry.scan import Finding, Grid
 from halofeed.prep.sources.files import SourceFiles
 
-LONGEST_HEADER = 540
-Fields = Any
-"""One of nibabel's headers, which are not typed."""
-Kind = Literal["single", "pair", "analyze"]
-SIZES = (348, 540)
-# (where it stands, what stands there): which header it is, and whether the voxels follow in the same file.
-MAGICS: dict[tuple[int, bytes], tuple[Fields, Kind]] = {
+MAX_HEADER_BYTES = 540
+NibabelHeader = Any
+"""A header class of nibabel, which has no types."""
+FileKind = Literal["single", "pair", "analyze"]
+HEADER_SIZES = (348, 540)
+# (offset, magic bytes): class of the header, and whether the voxels follow in the same file.
+MAGICS: dict[tuple[int, bytes], tuple[NibabelHeader, FileKind]] = {
     (344, b"n+1\0"): (Nifti1Header, "single"),
     (344, b"ni1\0"): (Nifti1Header, "pair"),
     (4, b"n+2\0\r\n\x1a\n"): (Nifti2Header, "single"),
     (4, b"ni2\0\r\n\x1a\n"): (Nifti2Header, "pair"),
 }
-# NIfTI's code: the type of a stored voxel's parts, and how many they are. Codes that are missing are refused.
+# NIfTI's code: type of the parts of a stored voxel, and their number. Other codes are refused.
 DATA_TYPES = {
     2: ("u1", 1),
     4: ("i2", 1),
@@ -69,40 +72,46 @@ REFUSED_TYPES = {
     1792: "complex numbers of 128 bits",
     2048: "complex numbers of 256 bits",
 }
+NIFTI_UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
+UNIT_UNKNOWN, UNIT_MM = 0, 2
+DISAGREEMENT = 0.1
+"""Largest distance between sform and qform at any corner, as a multiple of the smallest voxel side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NiftiHeader(StoredVoxels):
-    """What a header says, once it is known that it can be true.
+    """Checked header of a NIfTI or Analyze file.
 
     Args:
-        fields: nibabel's view of the header, in its own byte order.
-        kind: "single": the voxels follow in the same file; "pair", "analyze": they are in an .img file.
-        findings: what is odd about the values.
+        fields: nibabel's header, in the file's byte order.
+        kind: "single" if the voxels follow in the same file; "pair" or "analyze" if they are in an .img file.
+        findings: flaws and other observations about the values.
     """
 
-    fields: Fields
-    kind: Kind
+    fields: NibabelHeader
+    kind: FileKind
     findings: tuple[Finding, ...]
 
 
 def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> NiftiHeader:
-    """Read the header from the first bytes of a file, decompressed.
+    """Parse and check a header.
 
     Args:
-        start: the first `LONGEST_HEADER` bytes, or the whole file where it is shorter.
-        max_voxels: the most values that are allowed.
-        may_be_analyze: an Analyze header is known by its size alone, so that the name must allow it.
+        start: the first `MAX_HEADER_BYTES` decompressed bytes, or the complete file if it is shorter.
+        max_voxels: limit on the number of values.
+        may_be_analyze: whether the file's name allows Analyze, whose header has no magic bytes.
 
     Raises:
-        SourceError: not such a header, cut off, self-contradicting, too large, or of a kind that is not read.
+        SourceError: this is no such header; or it is truncated, contradictory, too large or of an unsupported type.
     """
-    header, kind = _fields(start, may_be_analyze)
+    header, kind = _detect_header(start, may_be_analyze)
     dtype, parts = _data_type(header)
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
-        detail = f"axes of {' x '.join(map(str, lengths))} voxels of {parts} values; store one volume a file"
+        detail = (
+            f"axes of {' x '.join(map(str, lengths))} voxels of {parts} values; store one volume per file"
+        )
         raise SourceError("decode", "more axes than an image with channels has", detail)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
@@ -124,11 +133,11 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     )
 
 
-def _fields(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
-    """The header's fields and kind, by its size in either byte order and its magic."""
+def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, FileKind]:
+    """Return the header's fields and kind, detected by its size in either byte order and its magic bytes."""
     for order in ("<", ">"):
         size = int.from_bytes(start[:4], "little" if order == "<" else "big")
-        if size not in SIZES:
+        if size not in HEADER_SIZES:
             continue
         if len(start) < size:
             raise SourceError("decode", "file is truncated", f"{len(start)} bytes of a header of {size}")
@@ -138,31 +147,30 @@ def _fields(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
         if size == 348 and may_be_analyze and start[344:347] not in (b"n+1", b"ni1"):
             analyze: Any = Spm2AnalyzeHeader
             return analyze(start[:348], endianness=order, check=False), "analyze"
-        raise SourceError("decode", "header has a wrong magic", _magics_of(start, size))
+        place, length = (344, 4) if size == 348 else (4, 8)
+        expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
+        detail = f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
+        raise SourceError("decode", "header has a wrong magic", detail)
     detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
     raise SourceError("decode", "not a NIfTI or Analyze file", detail)
 
 
-def _magics_of(start: bytes, size: int) -> str:
-    place, length = (344, 4) if size == 348 else (4, 8)
-    expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
-    return f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
-
-
-def _lengths(header: Fields) -> list[int]:
-    """The lengths of the axes i, j, k, time, vector ..., as many as the header has."""
+def _lengths(header: NibabelHeader) -> list[int]:
+    """Return the lengths of the header's axes: i, j, k, time, vector ..."""
     count = int(header["dim"][0])
     if not 1 <= count <= 7:
-        raise damaged(f"{count} axes; expected 1 to 7")
+        raise damaged_header(f"{count} axes; expected 1 to 7")
     lengths = [int(length) for length in header["dim"][1 : count + 1]]
     if min(lengths) < 1:
-        raise damaged(f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each")
+        raise damaged_header(
+            f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each"
+        )
     if count < 2:
-        raise SourceError("decode", "fewer than two axes", f"{lengths[0]} values in a row are no image")
+        raise SourceError("decode", "fewer than two axes", f"{lengths[0]} values in a row are not an image")
     return lengths
 
 
-def _data_type(header: Fields) -> tuple[np.dtype[Any], int]:
+def _data_type(header: NibabelHeader) -> tuple[np.dtype[Any], int]:
     code = int(header["datatype"])
     if code not in DATA_TYPES:
         kind = REFUSED_TYPES.get(code, "an unknown kind")
@@ -172,32 +180,34 @@ def _data_type(header: Fields) -> tuple[np.dtype[Any], int]:
     return np.dtype(f"{header.endianness}{name}"), parts
 
 
-def _offset(header: Fields, kind: Kind) -> int:
+def _offset(header: NibabelHeader, kind: FileKind) -> int:
     value = float(header["vox_offset"])
     least = header.sizeof_hdr + 4 if kind == "single" else 0
     if not value >= least or not value.is_integer():
-        raise damaged(f"the voxels begin at byte {value:g}; expected a whole number of at least {least}")
+        raise damaged_header(
+            f"the voxels begin at byte {value:g}; expected a whole number of at least {least}"
+        )
     return int(value)
 
 
-def _rescale(header: Fields, kind: Kind, parts: int) -> tuple[float, float, tuple[Finding, ...]]:
-    """The slope and intercept that count, and what is odd about them."""
+def _rescale(header: NibabelHeader, kind: FileKind, parts: int) -> tuple[float, float, tuple[Finding, ...]]:
+    """Return the slope, the intercept, and a finding if the header's intercept has no effect."""
     slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
     if parts > 1:
-        return 1.0, 0.0, ()  # the standard leaves colors alone
-    if slope == 0 or math.isnan(slope):  # both mean that there is none
+        return 1.0, 0.0, ()  # the standard does not rescale colors
+    if slope == 0 or math.isnan(slope):  # both mean that there is no rescaling
         ignored = math.isfinite(inter) and inter != 0
         detail = f"slope {slope:g} means no rescaling, so the intercept {inter:g} is not applied"
         return 1.0, 0.0, (Finding.noted("rescale ignored", detail),) * ignored
     if kind == "analyze" and math.isnan(inter):
         inter = 0.0
     if not (math.isfinite(slope) and math.isfinite(inter)):
-        raise damaged(f"rescale slope {slope:g} and intercept {inter:g}; expected numbers")
+        raise damaged_header(f"rescale slope {slope:g} and intercept {inter:g}; expected numbers")
     return slope, inter, ()
 
 
-def spm_origin(header: Fields) -> tuple[float, float, float] | None:
-    """The voxel (i, j, k) that SPM's field of an Analyze header puts at the origin; None where it is not set."""
+def spm_origin(header: NibabelHeader) -> tuple[float, float, float] | None:
+    """Return the voxel (i, j, k) at the origin from SPM's field of an Analyze header; None if it is not set."""
     if not isinstance(header, Spm99AnalyzeHeader):
         return None
     origin, lengths = header["origin"][:3].astype(float), header["dim"][1:4].astype(float)
@@ -207,17 +217,11 @@ def spm_origin(header: Fields) -> tuple[float, float, float] | None:
     return i, j, k
 
 
-UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
-UNIT_UNKNOWN, UNIT_MM = 0, 2
-DISAGREEMENT = 0.1
-"""The sform and the qform may lie so many times the smallest voxel side apart, at any corner."""
-
-
 def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Finding, ...]]:
-    """The grid [depth, height, width] of a file, and what is odd about how it is given.
+    """Return the grid [depth, height, width] of a file, and the findings about it.
 
     Raises:
-        SourceError: no affine that can be true; or one that the options refuse.
+        SourceError: no affine of the file is possible, or the options refuse it.
     """
     lengths = np.asarray(header.shape[::-1])
     affine, findings = _stated_affine(header.fields, lengths, options)
@@ -226,14 +230,15 @@ def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Fi
 
 
 def _stated_affine(
-    fields: Fields, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[Affine, tuple[Finding, ...]]:
+    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+    """Return the affine in millimeters that the options select, and the findings about it."""
     fields, negative = _with_positive_sizes(fields)
     is_nifti = isinstance(fields, Nifti1Header)
     unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
     has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
     if has_sform and has_qform:
-        affine, findings = _of_two(fields, lengths, options, scale)
+        affine, findings = _choose_affine(fields, lengths, options, scale)
         findings = (*negative * (options.sform_qform == "qform"), *findings)
     elif has_sform:
         affine, findings = _sform(fields), ()
@@ -245,14 +250,14 @@ def _stated_affine(
     return _in_mm(affine, scale), (*findings, *unit)
 
 
-def _in_mm(affine: Affine, scale: float) -> Affine:
+def _in_mm(affine: AffineMatrix, scale: float) -> AffineMatrix:
     scaled = affine.copy()
     scaled[:3] *= scale
     return scaled
 
 
-def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
-    """A copy whose voxel sizes are positive, as the standard has them, and whose qfac is not 0."""
+def _with_positive_sizes(fields: NibabelHeader) -> tuple[NibabelHeader, tuple[Finding, ...]]:
+    """Return a copy with positive voxel sizes, as the standard requires, and with a qfac that is not 0."""
     fields = fields.copy()
     sizes = fields["pixdim"][1:4]
     negative = bool((sizes < 0).any())
@@ -260,27 +265,27 @@ def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
     dropped = Finding.corrected("negative voxel size", detail)
     fields["pixdim"][1:4] = np.abs(sizes)
     if fields["pixdim"][0] == 0:
-        fields["pixdim"][0] = 1  # as the standard reads it
+        fields["pixdim"][0] = 1  # the standard interprets 0 as 1
     return fields, (dropped,) * negative
 
 
 def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
-    """What the unit of length changes, and its millimeters."""
+    """Return the finding about the unit of length, if any, and its size in millimeters."""
     code &= 7
-    if code in UNITS_MM:
-        name, scale = UNITS_MM[code]
-        return (other_unit(name),), scale
+    if code in NIFTI_UNITS_MM:
+        name, scale = NIFTI_UNITS_MM[code]
+        return (converted_unit_finding(name),), scale
     if code not in (UNIT_UNKNOWN, UNIT_MM):
-        detail = f"code {code} is none that the standard knows; taken to be millimeters"
+        detail = f"code {code} is not in the standard; millimeters are assumed"
         return (Finding.noted("unit of length is unknown", detail),), 1.0
     return (), 1.0
 
 
-def _sform(fields: Fields) -> Affine:
+def _sform(fields: NibabelHeader) -> AffineMatrix:
     return np.asarray(fields.get_sform(), np.float64)
 
 
-def _qform(fields: Fields) -> Affine:
+def _qform(fields: NibabelHeader) -> AffineMatrix:
     try:
         with np.errstate(all="ignore"):
             return np.asarray(fields.get_qform(), np.float64)
@@ -290,40 +295,42 @@ def _qform(fields: Fields) -> Affine:
         raise SourceError("decode", "qform is no rotation", detail) from error
 
 
-def _of_two(
-    fields: Fields, lengths: NDArray[Any], options: ScanOptions, scale: float
-) -> tuple[Affine, tuple[Finding, ...]]:
-    """The affine that counts of the two, and whether the other agrees.
+def _choose_affine(
+    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions, scale: float
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+    """Choose between the sform and the qform; return a finding if they disagree.
 
     Raises:
-        SourceError: neither can be true; or they disagree, and that is to be refused.
+        SourceError: neither is possible; or they disagree, and the options refuse that.
     """
     used, other_name = ("qform", "sform") if options.sform_qform == "qform" else ("sform", "qform")
     affine, fault = _checked(used, fields, scale)
     other, other_fault = _checked(other_name, fields, scale)
     if affine is None:
         if other is None:
-            raise fault or AssertionError("an affine is there or has a fault")
+            raise fault or AssertionError("an affine exists or has a fault")
         affine, other, fault, other_fault = other, affine, other_fault, fault
         used, other_name = other_name, used
     if other is None:
-        detail = f"the {other_name} is none ({other_fault and other_fault.reason})"
+        detail = f"the {other_name} is invalid ({other_fault and other_fault.reason})"
         cure = f"--sform-qform {used} takes the {used}"
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            distance = _farthest(affine, other, lengths)
+            distance = _max_corner_distance(affine, other, lengths)
             allowed = DISAGREEMENT * float(np.linalg.norm(affine[:3, :3], axis=0).min())
         if distance <= allowed:
             return affine, ()
-        detail = f"they lie {distance:.3g} apart at a corner"
+        detail = f"they differ by {distance:.3g} at a corner"
         cure = "--sform-qform sform or qform says which counts"
     if options.sform_qform == "refuse":
         raise SourceError("decode", "sform and qform disagree", f"{detail}; {cure}")
-    return affine, (Finding.noted("sform and qform disagree", f"{detail}; the {used} counts"),)
+    return affine, (Finding.noted("sform and qform disagree", f"{detail}; the {used} is used"),)
 
 
-def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, SourceError | None]:
-    """An affine of a header, or why it can be that of no volume; `scale`: millimeters of its unit."""
+def _checked(
+    name: str, fields: NibabelHeader, scale: float
+) -> tuple[AffineMatrix | None, SourceError | None]:
+    """Return an affine of a header, or the error that makes it impossible; `scale` is its unit in millimeters."""
     try:
         affine = _sform(fields) if name == "sform" else _qform(fields)
         check_affine(_in_mm(affine, scale))
@@ -332,39 +339,39 @@ def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, So
     return affine, None
 
 
-def _farthest(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
-    """The largest distance between where two affines put a corner of the volume."""
+def _max_corner_distance(one: AffineMatrix, other: AffineMatrix, lengths: NDArray[Any]) -> float:
+    """Return the largest distance between the positions of a corner of the volume under two affines."""
     corners = np.array([(*corner, 1) for corner in itertools.product(*((0, side - 1) for side in lengths))])
     return float(np.linalg.norm((corners @ (one - other).T)[:, :3], axis=1).max())
 
 
 def _unoriented(
-    fields: Fields, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[Affine, tuple[Finding, ...]]:
-    """The volume's middle (or SPM's origin) at 0, the first axis running to the left, or to the right by choice."""
+    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
+) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+    """Return the affine of a file without orientation: the center of the volume, or SPM's origin, is at 0."""
     if options.unoriented == "refuse":
-        raise unoriented_refused("sform and qform code are 0")
+        raise orientation_error("sform and qform code are 0")
     to_left = options.unoriented == "radiological"
     sizes = fields["pixdim"][1:4].astype(np.float64) * (-1 if to_left else 1, 1, 1)
     origin = spm_origin(fields) or (lengths - 1) / 2
     affine = np.diag([*sizes, 1.0])
     affine[:3, 3] = -np.asarray(origin) * sizes
     axes = f"the axes run to the {'left' if to_left else 'right'}, to anterior and to superior"
-    return affine, (unoriented_noted(f"taken to be {options.unoriented}: {axes}"),)
+    return affine, (orientation_finding(f"taken to be {options.unoriented}: {axes}"),)
 
 
-def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
-    """A file by its header; whether it is compressed, and of which kind it is, its content says, not its name.
+def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
+    """Open a NIfTI or Analyze file by its header. The content, not the name, shows its kind and its compression.
 
     Axis i becomes width, j height, k depth; time, vector components and colors become channels.
     """
     stem, extension, suffix = split_name(path)
     if extension.lower() == ".img":
-        header_path, header_data = _partner(files, path, stem, ".hdr", extension, suffix)
+        header_path, header_data = _partner(files, stem, ".hdr", extension, suffix)
     else:
         header_path, header_data = path, files.read(path)
     header = parse_header(
-        read_start(header_data, LONGEST_HEADER),
+        read_start(header_data, MAX_HEADER_BYTES),
         options.max_voxels,
         may_be_analyze=extension.lower() in (".hdr", ".img"),
     )
@@ -374,11 +381,11 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         if extension.lower() == ".img":
             image_path, data = path, files.read(path)
         else:
-            image_path, data = _partner(files, path, stem, ".img", extension, suffix)
-    # A header that has extensions says so in the byte behind it.
+            image_path, data = _partner(files, stem, ".img", extension, suffix)
+    # Names are in extensions between the header and the voxels.
     has_names = header.kind == "single" and header.offset > header.fields.sizeof_hdr + 4
     start = read_start(data, header.offset) if has_names and header.offset <= MOST_EXTENSION_BYTES else b""
-    return Opened(
+    return VolumeFile(
         stored=header,
         grid=grid,
         findings=findings + header.findings,
@@ -389,7 +396,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
 
 
 def split_name(path: str) -> tuple[str, str, str]:
-    """A path without its extension, the extension, and ".gz" or nothing.
+    """Split a path into the path without extension, the extension, and ".gz" or "".
 
     >>> split_name("a/b.v2.nii.gz")
     ('a/b.v2', '.nii', '.gz')
@@ -401,10 +408,22 @@ def split_name(path: str) -> tuple[str, str, str]:
     return (folder + slash + stem, dot + extension, suffix) if dot else (rest, "", suffix)
 
 
-def _partner(
-    files: SourceFiles, path: str, stem: str, wanted: str, extension: str, suffix: str
-) -> tuple[str, bytes]:
-    """The other file of a pair: its path and bytes; in capitals and compressed as the first, or not compressed so."""
+def _partner(files: SourceFiles, stem: str, wanted: str, extension: str, suffix: str) -> tuple[str, bytes]:
+    """Read the other file of a pair; return its path and bytes.
+
+    Its extension is upper case if that of the first file is. A compressed first file gives preference to a compressed
+    partner, but the partner may also be the opposite.
+
+    Args:
+        files: the source that holds the files.
+        stem: path of the first file without extension.
+        wanted: extension of the other file in lower case.
+        extension: extension of the first file.
+        suffix: ".gz" if the first file is compressed, else "".
+
+    Raises:
+        SourceError: there is no such file.
+    """
     wanted = wanted.upper() if extension.isupper() else wanted
     candidates = [stem + wanted + end for end in (suffix, "" if suffix else ".gz")]
     failure: SourceError | None = None

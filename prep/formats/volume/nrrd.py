@@ -1,7 +1,7 @@
-"""How an NRRD file becomes a scan or a mask.
+"""Reader of NRRD files (.nrrd, .nhdr).
 
-Source: the definition of the format, https://teem.sourceforge.net/nrrd/format.html; where it leaves something open,
-what ITK's reader does.
+Source: the definition of the format, https://teem.sourceforge.net/nrrd/format.html. Where it is ambiguous, this reader
+does what ITK does.
 """
 
 from __future__ import annotations
@@ -15,19 +15,8 @@ from typing import Any
 import numpy as np
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import nrrd_segments
-from halofeed.prep.formats.volume.stored import (
-    LPS_TO_RAS,
-    Affine,
-    Content,
-    StoredVoxels,
-    check_voxel_count,
-    damaged,
-    grid_of,
-    lies_as_itk_takes_it,
-)
 from halofeed.prep.formats.volume.streams import (
     GzipStream,
     PlainStream,
@@ -36,23 +25,34 @@ from halofeed.prep.formats.volume.streams import (
     text_stream,
 )
 from halofeed.prep.formats.volume.text_header import (
-    MOST_AXES,
+    MAX_HEADER_AXES,
     Fields,
-    file_with_voxels,
-    lines_of,
-    numbers,
-    shown,
-    sides_of,
+    check_voxel_sides,
+    find_voxel_file,
+    header_lines,
+    parse_integer,
+    parse_integers,
+    parse_numbers,
+    quote,
     unit_scale,
-    whole_number,
-    whole_numbers,
+)
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
+    LPS_TO_RAS,
+    AffineMatrix,
+    Content,
+    StoredVoxels,
+    check_voxel_count,
+    damaged_header,
+    grid_of,
+    orient_as_itk,
 )
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.file_names import NAMES
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import LONGEST_HEADER
 
-TYPES = {
+NRRD_TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
     "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
     "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
@@ -86,7 +86,13 @@ COLORS = {"rgb-color": "red, green and blue", "rgba-color": "red, green, blue an
 
 @dataclass(frozen=True, kw_only=True)
 class _Axes:
-    """Which of the axes, the fastest first, are those of space, and which one is that of channels, if any is."""
+    """Roles of the axes.
+
+    Args:
+        sizes: lengths of all axes, the fastest first.
+        space: indices of the three axes of space.
+        channel: index of the axis of channels, or None.
+    """
 
     sizes: list[int]
     space: list[int]
@@ -97,21 +103,23 @@ class _Axes:
         return [self.sizes[axis] for axis in self.space]
 
 
-def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
-    """.nrrd, or .nhdr with the file of voxels that it names.
+def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
+    """Open a .nrrd file, or a .nhdr file with the file of voxels that it names.
 
-    The first axis of space becomes width, the second height, the third depth; an axis of time, vectors or colors
+    The first axis of space becomes width, the second height, the third depth. An axis of time, vectors or colors
     becomes channels.
     """
     data = header = files.read(path)
-    fields, end = _fields(data)
-    axes, colors = _axes(fields)
+    fields, end = _parse_fields(data)
+    axes, colors = _parse_axes(fields)
     check_voxel_count(axes.sizes, 1, options.max_voxels)
     dtype, encoding = _dtype(fields), fields.get("encoding", "").lower()
     affine, findings = _affine(fields, axes, options)
     grid, sheared = grid_of((axes.lengths[2], axes.lengths[1], axes.lengths[0]), affine)
-    used, data, start = file_with_voxels(files, path, data, end, fields.first("datafile"), NAMES["nrrd"])
-    start, offset = _skipped(fields, data, start, encoding, math.prod(axes.sizes) * dtype.itemsize)
+    used, data, start = find_voxel_file(files, path, data, end, fields.first("datafile"), NAMES["nrrd"])
+    start, offset = _skip_lines_and_bytes(
+        fields, data, start, encoding, math.prod(axes.sizes) * dtype.itemsize
+    )
     unpack = UNPACKERS[encoding]
     stored = StoredVoxels(
         shape=grid.shape,
@@ -120,10 +128,10 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         dtype=dtype,
         offset=offset,
     )
-    return Opened(
+    return VolumeFile(
         stored=stored,
         grid=grid,
-        findings=(*findings, *sheared, *colors, *_unused(fields)),
+        findings=(*findings, *sheared, *colors, *_unused_range(fields)),
         content=Content(
             data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is text_stream else unpack
         ),
@@ -132,14 +140,14 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     )
 
 
-def _fields(data: bytes) -> tuple[Fields, int]:
-    """The fields of a header, and where the bytes after it begin."""
-    lines = lines_of(data)
+def _parse_fields(data: bytes) -> tuple[Fields, int]:
+    """Return the fields of a header, and the offset of the first byte after it."""
+    lines = header_lines(data)
     magic, _ = next(lines, ("", 0))
     if not magic.startswith("NRRD"):
         raise SourceError("decode", "not an NRRD file", f"begins with {data[:8].hex(' ') or 'nothing'}")
     if re.fullmatch("NRRD000[1-5]", magic) is None:
-        detail = f"{shown(magic)}; read are NRRD0001 to NRRD0005"
+        detail = f"{quote(magic)}; supported: NRRD0001 to NRRD0005"
         raise SourceError("decode", "version of NRRD is not read", detail)
     fields = Fields()
     for number, (line, end) in enumerate(lines, 2):
@@ -149,31 +157,36 @@ def _fields(data: bytes) -> tuple[Fields, int]:
             continue
         name, colon, written = line.partition(":")
         if not colon:
-            raise damaged(f"line {number} has no colon")  # what it says may name a patient
+            raise damaged_header(f"line {number} has no colon")  # without the text, which may name a patient
         fields.add(re.sub(r"\s", "", name).lower(), written.strip())
         if fields.get("datafile", "").startswith("LIST"):
             return fields, end
     if len(data) > LONGEST_HEADER:
-        raise damaged(f"no empty line ends it within {LONGEST_HEADER} bytes")
+        raise damaged_header(f"no empty line ends it within {LONGEST_HEADER} bytes")
     return fields, len(data)
 
 
-def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
-    count = whole_number("dimension", fields.needed("dimension"), 1, MOST_AXES)
-    sizes = whole_numbers("sizes", fields.needed("sizes"), count, 1, 2**62)
+def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
+    """Return the roles of the axes, and a finding if colors become channels.
+
+    Raises:
+        SourceError: there are not three axes of space, or there is more than one other axis or one between them.
+    """
+    count = parse_integer("dimension", fields.needed("dimension"), 1, MAX_HEADER_AXES)
+    sizes = parse_integers("sizes", fields.needed("sizes"), count, 1, 2**62)
     kinds = fields.get("kinds", "").lower().split() or ["???"] * count
     if len(kinds) != count:
-        raise damaged(f"kinds: expected {count}, got {shown(fields['kinds'])}")
+        raise damaged_header(f"kinds: expected {count}, got {quote(fields['kinds'])}")
     if any(kind == "complex" and size > 1 for kind, size in zip(kinds, sizes, strict=True)):
         detail = "complex numbers; store the magnitude"
         raise SourceError("decode", "voxels of this type are not supported", detail)
     space = _space_axes(fields, kinds, sizes)
     if len(space) != 3:
-        detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; space directions or kinds say it"
+        detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; write space directions or kinds"
         raise SourceError("decode", "not three axes of space", detail)
     others = [axis for axis in range(count) if axis not in space and sizes[axis] > 1]
     if len(others) > 1:
-        detail = f"axes of {' x '.join(map(str, sizes))} voxels; store one volume a file"
+        detail = f"axes of {' x '.join(map(str, sizes))} voxels; store one volume per file"
         raise SourceError("decode", "more axes than an image with channels has", detail)
     channel = others[0] if others else None
     if channel is not None and space[0] < channel < space[2]:
@@ -187,7 +200,7 @@ def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
 
 
 def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]:
-    """The axes of space: those with a direction in it, else those that kinds and spacings call so."""
+    """Return the axes of space: those with a direction, else those that `kinds` and `spacings` mark."""
     if "spacedirections" in fields:
         directions = _directions(fields, len(sizes))
         return [axis for axis, vector in enumerate(directions) if vector is not None and any(vector[:3])]
@@ -202,50 +215,50 @@ def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]
 
 
 def _spacings(fields: Fields, count: int) -> list[float]:
-    return numbers("spacings", fields["spacings"], count, finite=False) if "spacings" in fields else []
+    return parse_numbers("spacings", fields["spacings"], count, finite=False) if "spacings" in fields else []
 
 
 def _space(fields: Fields) -> tuple[str, int]:
-    """The space's name, without "-time", and how many numbers a vector in it has."""
+    """Return the name of the space without "-time", and the number of components of a vector in it."""
     name = fields.get("space", "").lower()
     if not name:
-        return "", whole_number("space dimension", fields.get("spacedimension", "3"), 1, MOST_AXES)
+        return "", parse_integer("space dimension", fields.get("spacedimension", "3"), 1, MAX_HEADER_AXES)
     plain = name[:-1] if name in ("rast", "last", "lpst") else name.removesuffix("-time")
     if plain not in PATIENT_SPACES and plain not in OTHER_SPACES:
         known = ", ".join((*PATIENT_SPACES, *OTHER_SPACES))
-        raise SourceError("decode", "space is not known", f"{shown(name)}; known are {known}")
+        raise SourceError("decode", "space is not known", f"{quote(name)}; known: {known}")
     return plain, 3 + (plain != name)
 
 
 def _vector(name: str, written: str, count: int) -> list[float]:
     if not (written.startswith("(") and written.endswith(")")):
-        raise damaged(f"{name}: expected vectors such as (1,0,0), got {shown(written)}")
-    return numbers(name, written[1:-1].replace(",", " "), count)
+        raise damaged_header(f"{name}: expected vectors such as (1,0,0), got {quote(written)}")
+    return parse_numbers(name, written[1:-1].replace(",", " "), count)
 
 
 def _directions(fields: Fields, count: int) -> list[list[float] | None]:
-    """The direction of each axis; None of those that are none of space."""
+    """Return the direction of each axis; None for the axes without one."""
     written, (_, dimension) = fields["spacedirections"], _space(fields)
     if dimension not in (3, 4):
         raise SourceError("decode", "not three axes of space", f"space dimension {dimension}")
     words = re.findall(r"none|\([^()]*\)", written)
     if len(words) != count or re.sub(r"none|\([^()]*\)|\s", "", written):
-        raise damaged(f"space directions: expected {count}, got {shown(written)}")
+        raise damaged_header(f"space directions: expected {count}, got {quote(written)}")
     vectors = [None if word == "none" else _vector("space directions", word, dimension) for word in words]
     for vector in vectors:
         if vector is not None and any(vector[:3]) and any(vector[3:]):
-            raise damaged("space directions: an axis of space and time")
+            raise damaged_header("space directions: an axis of space and time")
     return vectors
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
-    """Voxel (i, j, k) to millimeters (right, anterior, superior), and what is odd about how it is given."""
+def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+    """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     count = len(axes.sizes)
     if "spacedirections" not in fields:
         scale, unit = unit_scale(_quoted(fields, "units", count, axes.space))
-        affine = LPS_TO_RAS @ _of_spacings(fields, axes)
-        affine, findings = lies_as_itk_takes_it(affine, "no space directions", options)
+        affine = LPS_TO_RAS @ _affine_from_spacings(fields, axes)
+        affine, findings = orient_as_itk(affine, "no space directions", options)
         affine[:3] *= scale
         return affine, (*findings, *unit)
     name, dimension = _space(fields)
@@ -264,25 +277,25 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, 
     if name in PATIENT_SPACES:
         return np.diag([*PATIENT_SPACES[name], 1.0]) @ affine, findings
     cause = f"space {name} is not the patient's" if name else "no space is named"
-    affine, noted = lies_as_itk_takes_it(LPS_TO_RAS @ affine, cause, options)
+    affine, noted = orient_as_itk(LPS_TO_RAS @ affine, cause, options)
     return affine, (*noted, *findings)
 
 
-def _of_spacings(fields: Fields, axes: _Axes) -> Affine:
-    """The affine of axes that have no directions, with the first voxel where axis mins put it."""
+def _affine_from_spacings(fields: Fields, axes: _Axes) -> AffineMatrix:
+    """Return the affine of axes without directions; `axis mins` states the position of the first voxel."""
     count = len(axes.sizes)
     spacings = _spacings(fields, count)
     sides = [spacings[axis] if spacings else math.nan for axis in axes.space]
     if not all(map(math.isfinite, sides)):
         detail = "neither space directions nor spacings; write one of them"
         raise SourceError("decode", "voxel size is not given", detail)
-    affine = np.diag([*sides_of("spacings", sides), 1.0])
+    affine = np.diag([*check_voxel_sides("spacings", sides), 1.0])
     written = fields.first("axismins")
     if written is not None:
-        lowest = numbers("axis mins", written, count, finite=False)
+        lowest = parse_numbers("axis mins", written, count, finite=False)
         centerings = fields.get("centerings", fields.get("centers", "")).lower().split() or ["cell"] * count
         if len(centerings) != count:
-            raise damaged(f"centerings: expected {count}, got {len(centerings)}")
+            raise damaged_header(f"centerings: expected {count}, got {len(centerings)}")
         for row, axis in enumerate(axes.space):
             if math.isfinite(lowest[axis]):
                 affine[row, 3] = lowest[axis] + (0 if centerings[axis] == "node" else sides[row] / 2)
@@ -290,52 +303,54 @@ def _of_spacings(fields: Fields, axes: _Axes) -> Affine:
 
 
 def _quoted(fields: Fields, name: str, count: int, chosen: list[int]) -> list[str]:
-    """The chosen ones of a list of quoted texts; none where there is no such list."""
+    """Return the chosen items of a list of quoted texts; [] if the field is absent."""
     written = fields.get(name.replace(" ", ""))
     if written is None:
         return []
     found = re.findall(r'"([^"]*)"', written)
     if len(found) != count:
-        raise damaged(f"{name}: expected {count} texts in quotation marks, got {shown(written)}")
+        raise damaged_header(f"{name}: expected {count} texts in quotation marks, got {quote(written)}")
     return [found[place].strip() for place in chosen]
 
 
 def _dtype(fields: Fields) -> np.dtype[Any]:
     written = " ".join(fields.needed("type").lower().split())
-    name = next((name for name, spellings in TYPES.items() if written in spellings), None)
+    name = next((name for name, spellings in NRRD_TYPES.items() if written in spellings), None)
     if name is None:
-        raise SourceError("decode", "voxels of this type are not supported", f"type {shown(written)}")
+        raise SourceError("decode", "voxels of this type are not supported", f"type {quote(written)}")
     encoding = fields.needed("encoding").lower()
     if encoding not in UNPACKERS:
         known = ", ".join(UNPACKERS)
-        raise SourceError("decode", "encoding is not read", f"{shown(encoding)}; read are {known}")
+        raise SourceError("decode", "encoding is not read", f"{quote(encoding)}; supported: {known}")
     endian = fields.get("endian", "").lower()
     if name[1] == "1" or UNPACKERS[encoding] is text_stream:
         return np.dtype(f"<{name}")
     if endian not in ("little", "big"):
-        raise damaged(f"endian: expected little or big, got {shown(endian)}")
+        raise damaged_header(f"endian: expected little or big, got {quote(endian)}")
     return np.dtype(f"{'<' if endian == 'little' else '>'}{name}")
 
 
-def _skipped(fields: Fields, data: bytes, start: int, encoding: str, voxel_bytes: int) -> tuple[int, int]:
-    """Where the packed voxels begin in their file, and where the first value stands in what they unpack to."""
-    line_skip = whole_number("line skip", fields.get("lineskip", "0"), 0, 2**62)
+def _skip_lines_and_bytes(
+    fields: Fields, data: bytes, start: int, encoding: str, voxel_bytes: int
+) -> tuple[int, int]:
+    """Return the offset of the packed voxels in their file, and of the first value in the unpacked bytes."""
+    line_skip = parse_integer("line skip", fields.get("lineskip", "0"), 0, 2**62)
     for _ in range(min(line_skip, len(data) + 1)):
         start = data.find(b"\n", start) + 1
         if not start:
             detail = f"line skip {line_skip}: the file has fewer lines"
             raise SourceError("decode", "voxels are missing", detail)
-    skip = whole_number("byte skip", fields.get("byteskip", "0"), -1, 2**62)
+    skip = parse_integer("byte skip", fields.get("byteskip", "0"), -1, 2**62)
     if skip == -1:
         if encoding != "raw":
-            raise damaged(f"byte skip -1 is for raw voxels; encoding is {encoding}")
+            raise damaged_header(f"byte skip -1 is for raw voxels; encoding is {encoding}")
         return start, max(0, len(data) - start - voxel_bytes)
     if UNPACKERS[encoding] in (text_stream, hex_stream):
         return min(start + skip, len(data)), 0
     return start, skip
 
 
-def _unused(fields: Fields) -> tuple[Finding, ...]:
+def _unused_range(fields: Fields) -> tuple[Finding, ...]:
     if not {"oldmin", "oldmax"} & fields.keys():
         return ()
     detail = "the range of values before they were quantized; voxels are taken as stored"

@@ -1,4 +1,4 @@
-"""Choices of the user about the reading of volumes and DICOM series."""
+"""User options for reading volumes and DICOM series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from halofeed.system.memory import Need, unlimited
 Choice = Literal["correct", "refuse"]
 CHOICES = ("correct", "refuse")
 FLAWS = ("tilt", "unequal_gaps", "missing_slice", "overlapping", "padding", "duplicates")
-"""The fields that say whether something odd is corrected or refused."""
+"""Fields of `SeriesPolicy` that choose between correcting and refusing a flaw."""
 SPLITS = ("volumes", "channels", "refuse")
 SECONDARY_CAPTURES = ("skip", "take")
 ALTERNATING = ("refuse", "keep")
@@ -27,43 +27,43 @@ IDENTITIES = ("headers", "uid", "folder")
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesPolicy:
-    """Which series are taken; and for each thing that can be odd about one: is it corrected, or is the series refused?
+    """Rules that select series, and that choose for each flaw of a series whether it is corrected or refused.
 
-    Every correction is a `Finding` of the scan. Some things are refused under every policy, because no
-    correction is sound: slices of different size, orientation or pixel spacing; different images at one
-    position; a gap so wide that two stacks are the likelier story (`dicom_slices.WIDE_GAP_MM`).
+    Every correction becomes a `Finding` of the scan. Some flaws are refused under every policy, because no correction
+    is sound: slices of different size, orientation or pixel spacing; different images at one position; a gap so wide
+    that the slices are probably two stacks (`halofeed.prep.formats.dicom.slice_geometry.WIDE_GAP_MM`).
 
     Args:
-        tilt: the slices are shifted across their normal from one to the next (gantry tilt). Corrected: the grid
-            keeps the true, sheared positions, and is resampled on a straight grid with the rest of the geometry.
-        unequal_gaps: the gaps between slices differ without a slice being missing. Corrected: linear
-            interpolation on a regular grid between the first and the last slice.
-        missing_slice: a gap is a whole multiple of the regular gap beside it. Corrected: the missing slices are
-            interpolated between their neighbors. Refused by default, as nothing was seen there.
-        overlapping: slices thicker than the gap between them. Nothing is wrong with such a scan, as the
-            positions are true, so "correct" notes it and changes no voxel.
-        padding: pixels outside the field of view that hold a padding value. Corrected: they become air, -1000 HU
-            (0 in other modalities than CT).
-        duplicates: the same image at the same position more than once. Corrected: one of them is kept.
-        min_slices: a stack of fewer slices is no scan: a survey, a capture, or files of which each has a series UID of
-            its own (see `identity`).
-        secondary_captures: what becomes of images whose SOP class is Secondary Capture: "skip", as most are
-            screenshots, or "take", as some programs write volumes so.
-        split: what becomes of a series that holds several images at each place (phases, echoes, b-values, times) or
-            stacks that interleave: "volumes", one of each; "channels" of one volume; or "refuse".
-        alternating: what becomes of a volume whose every other slice shows something else, as where two acquisitions
-            were mixed and nothing in the headers tells them apart: "refuse", or "keep".
-        modalities: only series of these, such as ("CT",); (): all.
-        description: a regular expression, found anywhere in the series' description in any case; None: all. The
-            description itself is never kept.
-        identity: which files are one series: those of one series UID whose "headers" do not contradict each other, all
-            of one series "uid" whatever else they say, or those of one "folder", whatever their series UIDs are.
-        series: "all" of a study, or the "largest" alone.
-        salt: mixed into the hash that stands for the patient, so that nobody finds a patient id by hashing all
-            likely ones. Keep it secret, and the same for data sets whose patients must be comparable.
+        tilt: each slice is shifted across the normal (gantry tilt). Corrected: the grid keeps the true, sheared
+            positions, and resampling makes it rectangular.
+        unequal_gaps: the gaps between slices differ, but no slice is missing. Corrected: linear interpolation on a
+            regular grid between the first and the last slice.
+        missing_slice: a gap is a multiple of the regular gap near it. Corrected: the missing slices are interpolated
+            between their neighbors. Refused by default, because the content of the gap is unknown.
+        overlapping: slices are thicker than the gap between them. The positions of such a scan are correct, so
+            "correct" adds a finding and changes no voxel.
+        padding: pixels outside the field of view hold a padding value. Corrected: they become air, -1000 HU (0 in other
+            modalities than CT).
+        duplicates: the same image occurs more than once at a position. Corrected: one of them is kept.
+        min_slices: smallest number of slices of a scan. Fewer slices are a survey, a capture, or files with a series
+            UID each (see `identity`).
+        secondary_captures: treatment of images whose SOP class is Secondary Capture: "skip", because most are
+            screenshots, or "take", because some programs write volumes that way.
+        split: treatment of a series with several images at each place (phases, echoes, b-values, times) or with
+            interleaved stacks: separate "volumes", "channels" of one volume, or "refuse".
+        alternating: treatment of a volume in which every other slice shows another scan, although the headers do not
+            distinguish the two: "refuse" or "keep".
+        modalities: selected modalities, such as ("CT",); () selects all.
+        description: regular expression that is searched in the series' description, ignoring case; None selects all.
+            The description itself is not stored.
+        identity: rule that assigns files to a series. "headers": one series UID and no contradicting headers; "uid":
+            one series UID; "folder": one folder, with any series UIDs.
+        series: "all" series of a study, or only the "largest".
+        salt: secret that is part of every hash, so that nobody finds a patient id by hashing likely ids. Use the same
+            salt for data sets whose patients must be comparable.
 
     Raises:
-        UsageError: a value that is none of these.
+        UsageError: a value is not allowed.
     """
 
     tilt: Choice = "correct"
@@ -101,14 +101,18 @@ class SeriesPolicy:
         self.asks_for("")
 
     def asks_for(self, description: str) -> bool:
-        """Whether `description` is in a series' description, in any case; UsageError where it is no expression."""
+        """Return whether the expression `self.description` matches a series' description.
+
+        Raises:
+            UsageError: `self.description` is not a regular expression.
+        """
         if self.description is None:
             return False
         expression = Expression(option="--series-description", text=self.description, ignore_case=True)
         return expression.search(description) is not None
 
     def key(self, identifier: bytes) -> str | None:
-        """The 16 hexadecimal digits that stand for an identifier of a header; None where it is empty.
+        """Return the salted hash of an identifier, as 16 hexadecimal digits; None if the identifier is empty.
 
         >>> SeriesPolicy(salt="s").key(b"P1") == SeriesPolicy(salt="s").key(b" P1 ")
         True
@@ -127,27 +131,24 @@ MASK_REFERENCES = ("check", "ignore")
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions:
-    """How volumes are read.
+    """Options for reading volumes.
 
     Args:
-        max_voxels: a header that claims more values than this, over all channels, is refused.
-        sform_qform: which affine of a NIfTI file counts where it has both and they disagree; "refuse": the file
-            is refused.
-        unoriented: what becomes of a file that does not say how it lies in the patient. "radiological": its first axis
-            is taken to run to the left, the second to anterior (of NRRD and MetaImage to posterior), the third to
-            superior, as SPM, FSL and nibabel (and ITK) take it, which is noted as a finding. "neurological": the
-            first axis is taken to run to the right.
-        non_finite_value: what voxels that are no number (NaN, infinity) are set to, in the unit of the scan; None:
-            a scan with such voxels is refused.
-        mask_grid_tolerance: how far, in voxels, a pixel of a DICOM segmentation may lie from its scan's.
-        non_finite_labels: what becomes of voxels of a mask that are no number: "refuse", or "background".
-        mask_references: what is done about a SEG or RTSTRUCT that refers to another scan than its own: "check" refuses
-            it, "ignore" takes it.
-        classes: which classes of a file that names them are read.
-        ignore_label: the value of masks that is no class; None: there is none.
-        series: what is done about the flaws of a DICOM series.
-        need: told how many bytes opening a file takes, where that is more than the file.
-        origin: of a mask's scan, where that is a DICOM series.
+        max_voxels: largest number of values over all channels; a header that claims more is refused.
+        sform_qform: the affine of a NIfTI file that is used if its sform and qform disagree, or "refuse".
+        unoriented: treatment of a file without orientation in the patient, or "refuse". "radiological": the axes run to
+            the left, anterior and superior (NRRD and MetaImage: left, posterior, superior), as in SPM, FSL, nibabel
+            and ITK. "neurological": the first axis runs to the right. Both add a finding.
+        non_finite_value: value that replaces NaN and infinity, in the unit of the scan; None refuses such a scan.
+        mask_grid_tolerance: largest distance between a pixel of a DICOM segmentation and its scan's voxel, in voxels.
+        non_finite_labels: treatment of NaN and infinity in a mask: "refuse" or "background".
+        mask_references: treatment of a SEG or RTSTRUCT that refers to another scan: "check" refuses it, "ignore" reads
+            it.
+        classes: classes that are read from a file that names its classes.
+        ignore_label: value of masks that is not a class, or None.
+        series: rules for DICOM series.
+        need: called with the number of bytes that opening a file takes, if that is more than the file.
+        origin: identity of a mask's scan, if that is a DICOM series.
     """
 
     max_voxels: int = 2**31

@@ -11,37 +11,42 @@ from isal import igzip_lib
 
 from halofeed.errors import SourceError
 
-MAGIC = b"\x1f\x8b"
-ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # its type stub calls it an instance
+GZIP_MAGIC = b"\x1f\x8b"
+ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # the type stub declares it as an instance
 DEFLATE, HAS_HEADER_CHECKSUM, HAS_EXTRA, HAS_NAME, HAS_COMMENT = 8, 2, 4, 8, 16
-MOST_PER_BYTE = 1032
-"""What one byte of deflate can expand to: 258 bytes for a length and a distance of one bit each (RFC 1951)."""
+MAX_DEFLATE_RATIO = 1032
+"""Largest expansion of deflate: 258 bytes for a length and a distance of one bit each (RFC 1951)."""
 INPUT_BYTES = 1 << 16
 OUTPUT_BYTES = 1 << 18
-"""Pieces that stay in a core's cache between the decompressor and the copy to their place."""
+"""Block sizes that stay in the CPU cache between decompression and copy."""
+BZIP2_MAGIC = b"BZh"
+MAX_BZIP2_RATIO = 2_000_000
+"""Upper limit: a block of 900,000 bytes encodes runs of 259 bytes in five, and takes at least 30 bytes."""
+MAX_NUMBER_BYTES = 4096
+_TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
 
 
-class ByteStream(Protocol):
-    """The content of one file, read once from its beginning to its end."""
+class DecodedStream(Protocol):
+    """Decompressed content of one file, which is read once from its start to its end."""
 
     @property
-    def most_bytes(self) -> int:
-        """No more than this can be read in all, whatever any header says."""
+    def max_bytes(self) -> int:
+        """Upper limit on the size of the content, computed without decompression."""
 
     def read_into(self, target: memoryview) -> int:
-        """Fill the bytes of a target; the number filled is smaller than asked for only at the end.
+        """Fill a target and return the number of bytes, which is smaller than the target only at the end.
 
         Raises:
-            SourceError: stage `decode`: the compressed data is damaged, cut off, or followed by something else.
+            SourceError: the compressed data is damaged, truncated, or followed by other data (stage `decode`).
         """
 
 
 class PlainStream:
-    """The bytes of a file that is not compressed, from a place on."""
+    """Bytes of an uncompressed file, from `start` on."""
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self._data, self._at = memoryview(data), start
-        self.most_bytes = len(data) - start
+        self.max_bytes = len(data) - start
 
     def read_into(self, target: memoryview) -> int:
         piece = self._data[self._at : self._at + len(target)]
@@ -51,14 +56,14 @@ class PlainStream:
 
 
 class GzipStream:
-    """The content of a gzip file of one or several members (RFC 1952), from a place on; zeros may follow the last."""
+    """Content of a gzip file (RFC 1952), from `start` on. It has one or more members; zeros may follow the last."""
 
     _name = "gzip"
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self._data, self._view, self._at = data, memoryview(data), start
         self._member: Any = None
-        self.most_bytes = MOST_PER_BYTE * (len(data) - start)
+        self.max_bytes = MAX_DEFLATE_RATIO * (len(data) - start)
 
     def read_into(self, target: memoryview) -> int:
         filled = 0
@@ -72,11 +77,11 @@ class GzipStream:
         return filled
 
     def _open_member(self) -> bool:
-        """Begin the member at the current place, if there is one."""
+        """Open the member at the current position; return False at the end of the data."""
         rest = len(self._data) - self._at
         if rest == 0:
             return False
-        if not self._data.startswith(MAGIC, self._at):
+        if not self._data.startswith(GZIP_MAGIC, self._at):
             if self._data.count(0, self._at) != rest:
                 raise SourceError("decode", "gzip data is followed by something else", f"{rest} bytes")
             self._at = len(self._data)
@@ -86,9 +91,9 @@ class GzipStream:
         return True
 
     def _header_end(self) -> int:
-        """Where the deflated data of the member at the current place begins (RFC 1952, 2.3).
+        """Return the offset of the deflated data of the member at the current position (RFC 1952, 2.3).
 
-        ISA-L could do this too, but fails on a header that does not lie in its first piece of input as a whole.
+        ISA-L has a parser for this header, but it fails if the first block of input does not contain all of it.
         """
         data, end = self._data, self._at + 10
         if len(data) < end:
@@ -123,7 +128,7 @@ class GzipStream:
 
 
 class ZlibStream(GzipStream):
-    """The content of zlib data (RFC 1950), from a place to the end, or to where it ends itself."""
+    """Content of zlib data (RFC 1950), from `start` on. Other data may follow it."""
 
     _name = "zlib"
     _opened = False
@@ -135,41 +140,34 @@ class ZlibStream(GzipStream):
         return self._member is not None
 
 
-def open_stream(data: bytes) -> ByteStream:
-    """The content of a file, decompressed if it begins as gzip does."""
-    return GzipStream(data) if data.startswith(MAGIC) else PlainStream(data)
+def open_stream(data: bytes) -> DecodedStream:
+    """Return a stream of a file's content, which is gzip if it begins with the magic bytes of gzip."""
+    return GzipStream(data) if data.startswith(GZIP_MAGIC) else PlainStream(data)
 
 
 def read_start(data: bytes, byte_count: int) -> bytes:
-    """The first bytes of a file's content, fewer where it is shorter."""
+    """Return the first bytes of a file's decompressed content, or fewer if it is shorter."""
     start = bytearray(byte_count)
     filled = open_stream(data).read_into(memoryview(start))
     return bytes(start[:filled])
 
 
-def skip(stream: ByteStream, byte_count: int) -> int:
-    """Read on without keeping anything; the number of bytes passed is smaller than asked for only at the end."""
+def skip(stream: DecodedStream, byte_count: int) -> int:
+    """Skip bytes of a stream; return their number, which is smaller than `byte_count` only at the end."""
     scratch = memoryview(bytearray(min(byte_count, OUTPUT_BYTES)))
-    passed = 0
-    while passed < byte_count and (got := stream.read_into(scratch[: byte_count - passed])):
-        passed += got
-    return passed
-
-
-BZIP2_MAGIC = b"BZh"
-BZIP2_MOST_PER_BYTE = 2_000_000
-"""A block of 900,000 bytes holds runs of 259 bytes in five, and takes no less than 30 bytes."""
-LONGEST_NUMBER = 4096
-_TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
+    skipped = 0
+    while skipped < byte_count and (got := stream.read_into(scratch[: byte_count - skipped])):
+        skipped += got
+    return skipped
 
 
 class PieceStream:
-    """The content of a file that is decoded in pieces of any size."""
+    """Content of a file whose decoder yields blocks of any size."""
 
-    def __init__(self, pieces: Iterator[bytes], most_bytes: int) -> None:
+    def __init__(self, pieces: Iterator[bytes], max_bytes: int) -> None:
         self._pieces = filter(None, pieces)
         self._left = memoryview(b"")
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
 
     def read_into(self, target: memoryview) -> int:
         filled = 0
@@ -186,8 +184,8 @@ class PieceStream:
 
 
 def bzip2_stream(data: bytes, start: int = 0) -> PieceStream:
-    """The content of bzip2 data of one or several streams; zeros may follow the last."""
-    return PieceStream(_bzip2_pieces(data, start), BZIP2_MOST_PER_BYTE * (len(data) - start))
+    """Return the content of bzip2 data with one or more streams; zeros may follow the last."""
+    return PieceStream(_bzip2_pieces(data, start), MAX_BZIP2_RATIO * (len(data) - start))
 
 
 def _bzip2_pieces(data: bytes, at: int) -> Iterator[bytes]:
@@ -210,7 +208,7 @@ def _bzip2_pieces(data: bytes, at: int) -> Iterator[bytes]:
 
 
 def hex_stream(data: bytes, start: int = 0) -> PieceStream:
-    """Two hexadecimal digits a byte, with blanks and line ends wherever they are."""
+    """Return the content of text with two hexadecimal digits per byte; whitespace is ignored."""
     return PieceStream(_hex_pieces(data, start), (len(data) - start) // 2)
 
 
@@ -218,10 +216,10 @@ def _hex_pieces(data: bytes, start: int) -> Iterator[bytes]:
     odd = b""
     for at in range(start, len(data), INPUT_BYTES):
         digits = odd + data[at : at + INPUT_BYTES].translate(None, b" \t\r\n\v\f")
-        whole = len(digits) // 2 * 2
-        odd = digits[whole:]
+        even = len(digits) // 2 * 2
+        odd = digits[even:]
         try:
-            decoded = bytes.fromhex(digits[:whole].decode("ascii"))
+            decoded = bytes.fromhex(digits[:even].decode("ascii"))
         except ValueError as error:
             detail = f"after byte {at}: {error}"
             raise SourceError("decode", "hexadecimal digits are damaged", detail) from error
@@ -231,7 +229,7 @@ def _hex_pieces(data: bytes, start: int) -> Iterator[bytes]:
 
 
 def text_stream(data: bytes, start: int = 0, *, dtype: np.dtype[Any]) -> PieceStream:
-    """Numbers as text, with blanks, commas or line ends between them, as values of a type."""
+    """Return the values, in the bytes of `dtype`, of numbers in text, separated by whitespace or commas."""
     return PieceStream(_text_pieces(data, start, dtype), (len(data) - start + 1) // 2 * dtype.itemsize)
 
 
@@ -239,13 +237,13 @@ def _text_pieces(data: bytes, at: int, dtype: np.dtype[Any]) -> Iterator[bytes]:
     while at < len(data):
         text = data[at : at + INPUT_BYTES].translate(_TO_BLANKS)
         if at + len(text) < len(data):
-            # A number that goes on in the next piece begins there.
-            whole = text.rfind(b" ") + 1
-            if len(text) - whole > LONGEST_NUMBER:
-                raise _no_numbers(at, f"a number of more than {LONGEST_NUMBER} characters")
-            text = text[:whole]
-        if b"_" in text:  # which Python reads in numbers
-            raise _no_numbers(at, "an underscore")
+            # The last number may continue in the next block.
+            end = text.rfind(b" ") + 1
+            if len(text) - end > MAX_NUMBER_BYTES:
+                raise _not_numbers(at, f"a number of more than {MAX_NUMBER_BYTES} characters")
+            text = text[:end]
+        if b"_" in text:  # Python allows underscores in numbers
+            raise _not_numbers(at, "an underscore")
         if words := text.split():
             yield _values(words, at, dtype)
         at += len(text)
@@ -258,12 +256,12 @@ def _values(words: list[bytes], at: int, dtype: np.dtype[Any]) -> bytes:
                 return np.array([float(word) for word in words]).astype(dtype).tobytes()
         numbers = [int(word) for word in words]
     except ValueError as error:
-        raise _no_numbers(at, str(error)[:100]) from error
+        raise _not_numbers(at, str(error)[:100]) from error
     info = np.iinfo(dtype)
     if min(numbers) < info.min or max(numbers) > info.max:
-        raise _no_numbers(at, f"{min(numbers)} to {max(numbers)} do not fit in {dtype.name}")
+        raise _not_numbers(at, f"{min(numbers)} to {max(numbers)} do not fit in {dtype.name}")
     return np.array(numbers, dtype).tobytes()
 
 
-def _no_numbers(at: int, detail: str) -> SourceError:
+def _not_numbers(at: int, detail: str) -> SourceError:
     return SourceError("decode", "voxels are no numbers", f"after byte {at}: {detail}")

@@ -1,4 +1,4 @@
-"""How numbers and words stand in the headers of NRRD and MetaImage, which are text."""
+"""Parser of the text headers of NRRD and MetaImage: lines, fields, numbers, units and the file with the voxels."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.stored import damaged, other_unit
+from halofeed.prep.formats.volume.volume_header import converted_unit_finding, damaged_header
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.file_names import Names
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import LONGEST_HEADER, data_file_in, data_path
 
-MOST_AXES = 16
-UNITS_MM = {
+MAX_HEADER_AXES = 16
+TEXT_UNITS_MM = {
     **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre"), 1.0),
     **dict.fromkeys(("cm", "centimeter", "centimeters"), 10.0),
     **dict.fromkeys(("m", "meter", "meters"), 1000.0),
@@ -22,77 +22,81 @@ UNITS_MM = {
 }
 
 
-def lines_of(data: bytes) -> Iterator[tuple[str, int]]:
-    """Each line of the first bytes of a file, and where the next one begins.
+def header_lines(data: bytes) -> Iterator[tuple[str, int]]:
+    """Yield each line of the first `LONGEST_HEADER` bytes of a file, and the offset of the next line.
 
-    The last may be cut off where the file is longer than a header may be, or be no text at all.
+    The last line may be cut off, and it may be binary data.
     """
-    at, last = 0, min(len(data), LONGEST_HEADER)
-    while at < last:
-        end = data.find(b"\n", at, last) + 1 or last
-        yield data[at:end].decode("utf-8", "surrogateescape").rstrip(), end
-        at = end
+    start, limit = 0, min(len(data), LONGEST_HEADER)
+    while start < limit:
+        end = data.find(b"\n", start, limit) + 1 or limit
+        yield data[start:end].decode("utf-8", "surrogateescape").rstrip(), end
+        start = end
 
 
 class Fields(dict[str, str]):
-    """The fields of a header by name, as they are written."""
+    """Fields of a header by name, with their text."""
 
     def add(self, name: str, written: str) -> None:
-        """Take a field; SourceError where it stands there twice."""
+        """Add a field; raise SourceError if the header has it already."""
         if name in self:
-            raise damaged(f"{shown(name)} stands there twice")
+            raise damaged_header(f"{quote(name)} occurs twice")
         self[name] = written
 
     def first(self, *names: str) -> str | None:
-        """The first of several names of one field that is there; SourceError where two of them differ."""
+        """Return the value of a field with several names, None if absent; raise SourceError if two names differ."""
         values = {self[name] for name in names if name in self}
         if len(values) > 1:
-            raise damaged(f"{' and '.join(name for name in names if name in self)} say different things")
+            raise damaged_header(
+                f"{' and '.join(name for name in names if name in self)} have different values"
+            )
         return next(iter(values), None)
 
     def needed(self, name: str) -> str:
-        """What a field says that must be there."""
+        """Return the value of a required field; raise SourceError if it is absent."""
         if name not in self:
-            raise damaged(f"{name} is missing")
+            raise damaged_header(f"{name} is missing")
         return self[name]
 
 
-def shown(written: str) -> str:
-    """What stands in a header, for a message."""
+def quote(written: str) -> str:
+    """Return the text of a header in quotation marks, shortened for a message."""
     return repr(written if len(written) <= 60 else written[:57] + "...")
 
 
-def whole_number(name: str, written: str, least: int, most: int) -> int:
-    """A whole number within bounds; SourceError for anything else."""
-    (value,) = whole_numbers(name, written, 1, least, most)
+def parse_integer(name: str, written: str, least: int, most: int) -> int:
+    """Parse an integer within bounds; raise SourceError for any other text."""
+    (value,) = parse_integers(name, written, 1, least, most)
     return value
 
 
-def whole_numbers(name: str, written: str, count: int, least: int, most: int) -> list[int]:
-    """So many whole numbers within bounds; SourceError for anything else."""
+def parse_integers(name: str, written: str, count: int, least: int, most: int) -> list[int]:
+    """Parse `count` integers within bounds; raise SourceError for any other text."""
     words = written.split()
     if len(words) != count or not all(re.fullmatch(r"[-+]?[0-9]{1,19}", word) for word in words):
-        raise damaged(f"{name}: expected {count} whole number{'s' * (count > 1)}, got {shown(written)}")
+        raise damaged_header(
+            f"{name}: expected {count} whole number{'s' * (count > 1)}, got {quote(written)}"
+        )
     values = [int(word) for word in words]
     if min(values) < least or max(values) > most:
-        raise damaged(f"{name}: expected numbers from {least}, got {shown(written)}")
+        raise damaged_header(f"{name}: expected numbers from {least}, got {quote(written)}")
     return values
 
 
-def numbers(name: str, written: str, count: int, *, finite: bool = True) -> list[float]:
-    """So many numbers; SourceError for anything else."""
+def parse_numbers(name: str, written: str, count: int, *, finite: bool = True) -> list[float]:
+    """Parse `count` numbers; raise SourceError for any other text."""
     words = written.split()
     try:
         values = [float(word) for word in words[: count + 1] if "_" not in word]
     except ValueError:
         values = []
     if len(values) != count or (finite and not all(map(math.isfinite, values))):
-        raise damaged(f"{name}: expected {count} numbers, got {shown(written)}")
+        raise damaged_header(f"{name}: expected {count} numbers, got {quote(written)}")
     return values
 
 
-def sides_of(name: str, sides: list[float]) -> list[float]:
-    """Distances between voxels; SourceError where one is negative: a slip, or an axis that runs the other way?"""
+def check_voxel_sides(name: str, sides: list[float]) -> list[float]:
+    """Return the sides of a voxel; raise SourceError if one is negative, which may be a mistake or a flipped axis."""
     if min(sides) < 0:
         detail = f"{name} {' '.join(f'{side:g}' for side in sides)}; a direction says where an axis runs to"
         raise SourceError("decode", "voxel size is negative", detail)
@@ -100,39 +104,43 @@ def sides_of(name: str, sides: list[float]) -> list[float]:
 
 
 def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
-    """The millimeters of the unit that all lengths have, and what is said of it.
+    """Return the size of the common unit in millimeters, and a finding if lengths are converted or it is unknown.
 
     Raises:
-        SourceError: axes of space have several units.
+        SourceError: the axes of space have different units.
     """
     named = sorted({unit for unit in units if unit not in ("", "?", "??", "???")})
     if not named:
         return 1.0, ()
-    scales = {UNITS_MM.get(unit.lower()) for unit in named}
+    scales = {TEXT_UNITS_MM.get(unit.lower()) for unit in named}
     if len(scales) > 1:
-        raise SourceError("decode", "axes have several units", f"{' and '.join(map(shown, named))}")
+        raise SourceError("decode", "axes have several units", f"{' and '.join(map(quote, named))}")
     scale = scales.pop()
     if scale is None:
-        detail = f"{shown(named[0])} is none that is known; taken to be millimeters"
+        detail = f"{quote(named[0])} is not a known unit; millimeters are assumed"
         return 1.0, (Finding.noted("unit of length is unknown", detail),)
-    return scale, (other_unit(named[0]),) * (scale != 1.0)
+    return scale, (converted_unit_finding(named[0]),) * (scale != 1.0)
 
 
-def file_with_voxels(
+def find_voxel_file(
     files: SourceFiles, path: str, header: bytes, end: int, written: str | None, names: Names
 ) -> tuple[tuple[str, ...], bytes, int]:
-    """The files of a volume, and of the one with the voxels the bytes, and where those after the header begin.
+    """Find the file with the voxels: the file of the header or another one that the header names.
 
     Args:
-        path: of the file with the header.
-        header: its bytes.
-        end: where those after the header begin.
-        written: how the header names the file with the voxels; None where it does not.
-        names: of its format.
+        files: the source that holds the files.
+        path: path of the file with the header.
+        header: bytes of the file with the header.
+        end: offset of the first byte after the header.
+        written: name of the file with the voxels in the header; None if the header names none.
+        names: file extensions of the format.
+
+    Returns:
+        The paths of all files of the volume, the bytes of the file with the voxels, and the offset of the data in it.
 
     Raises:
-        SourceError: there is no such file; or the name of the header does not say that it names one, so that the
-            conversion did not know of that when it began.
+        SourceError: there is no such file; or the header names one although its own extension does not announce that,
+            so the conversion did not list the file.
     """
     found = None if written is None else data_path(written, path)
     if written is not None and found != data_file_in(header, path):

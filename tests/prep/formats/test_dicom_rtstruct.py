@@ -129,7 +129,7 @@ def test_a_huge_contour_drawn_in_parts_covers_what_it_covers_in_one(monkeypatch)
     points = grid.to_mm(np.column_stack([np.full(300, 5.0), rng.uniform((0, 0), (39, 49), (300, 2))]))
     whole = opened([(CLOSED, points)], grid).read()
     for most in (50, 700, 3000):
-        monkeypatch.setattr(dicom_contours, "EDGE_ROWS_AT_ONCE", most)
+        monkeypatch.setattr(dicom_contours, "EDGE_ROWS_PER_BLOCK", most)
         assert np.array_equal(opened([(CLOSED, points)], grid).read(), whole)
 
 

@@ -13,7 +13,7 @@ from pydicom import uid
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers as dicom_headers
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
-from halofeed.prep.formats.dicom.pixels import compressed_frames, decode_run_lengths
+from halofeed.prep.formats.dicom.pixels import compressed_frames, decode_rle
 from halofeed.prep.formats.dicom.series import group_series
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
@@ -193,13 +193,13 @@ def test_runs_beyond_the_frame_are_refused_without_a_panic(piece, place, capfd):
     pieces[place] = piece
     damaged = r"pixel data is damaged \(run lengths of \d+ values, expected 16\)"
     with pytest.raises(SourceError, match=damaged):
-        decode_run_lengths(frame_of(*pieces), 2, (4, 4))
+        decode_rle(frame_of(*pieces), 2, (4, 4))
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("padding", [b"", b"\0", b"\0\0", b"\x80"])
 def test_padding_behind_the_runs_is_left_out(padding):
-    pixels = decode_run_lengths(frame_of(bytes([0xF1, 2]) + padding, WHOLE + padding), 2, (4, 4))
+    pixels = decode_rle(frame_of(bytes([0xF1, 2]) + padding, WHOLE + padding), 2, (4, 4))
     assert pixels.dtype == np.uint16
     assert pixels.tolist() == (512 + np.arange(16).reshape(4, 4)).tolist()
 

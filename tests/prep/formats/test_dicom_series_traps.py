@@ -14,8 +14,8 @@ from pydicom.uid import JPEG2000, ExplicitVRLittleEndian, JPEGLSNearLossless
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.header_fields import PixelFormat
-from halofeed.prep.formats.dicom.pixels import values_of
-from halofeed.prep.formats.dicom.slice_geometry import MAX_GROWTH, holes, plan_slices
+from halofeed.prep.formats.dicom.pixels import extract_values
+from halofeed.prep.formats.dicom.slice_geometry import MAX_GROWTH, find_missing_slices, plan_slices
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
 from tests.support.dicom_folders import details, open_folder, refusal
@@ -43,7 +43,7 @@ HEIGHTS_AND_HOLES = [
 
 def test_a_gap_is_a_hole_where_it_is_a_multiple_of_the_regular_gap_beside_it():
     for gaps, expected in HEIGHTS_AND_HOLES:
-        assert holes(np.array(gaps, np.float64)) == expected, gaps
+        assert find_missing_slices(np.array(gaps, np.float64)) == expected, gaps
 
 
 def test_a_missing_slice_is_refused_or_filled_and_unequal_gaps_are_resampled_or_refused(tmp_path):
@@ -281,7 +281,7 @@ def test_unused_bits_never_reach_a_value(allocated, signed, data, words):
     for word in array.tolist():
         bits = f"{word:0{allocated}b}"[allocated - 1 - high : allocated - 1 - high + stored]
         expected.append(int(bits, 2) - (2**stored if signed and bits[0] == "1" else 0))
-    assert values_of(array, kind).tolist() == expected
+    assert extract_values(array, kind).tolist() == expected
 
 
 OBLIQUE = {"orientation": (1, 0, 0, 1, 0, 0)}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volumes import VOLUME_EXTENSIONS, open_mask, open_scan
+from halofeed.prep.formats.volumes import READABLE_EXTENSIONS, open_mask, open_scan
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.nifti_writer import AFFINE, MemoryFiles, open_nifti, write_nifti
@@ -38,7 +38,7 @@ def volumes(root: Path) -> list[str]:
         for name in ("odd/nifti", "volumes")
         for path in (root / name).rglob("*")
     )
-    return sorted(path for path in found if path.endswith(VOLUME_EXTENSIONS))
+    return sorted(path for path in found if path.endswith(READABLE_EXTENSIONS))
 
 
 def by_name(table: Mapping[str, Any], path: str) -> Any:
@@ -111,7 +111,7 @@ def test_a_nifti_file_is_known_by_its_name_or_content(path):
 
 def test_what_is_not_read_says_what_it_is_and_a_mask_is_one_file():
     for path, reason, detail in (
-        ("a.mnc", "not a volume format that is read", "a MINC volume; read are .nii"),
+        ("a.mnc", "not a volume format that is read", "a MINC volume; supported: .nii"),
         ("notes", "not a volume format that is read", "begins with 77 6f 72 64 73"),
         ("empty", "not a volume format that is read", "begins with nothing"),
         ("absent", "file cannot be read", "no such file"),

@@ -173,7 +173,7 @@ def test_of_an_sform_and_a_qform_that_disagree_the_sform_counts_or_the_chosen_on
     scan = open_nifti(write_nifti(STORED, **OTHER))
     np.testing.assert_allclose(scan.grid.affine, canonical(AFFINE), atol=1e-6)
     assert findings(scan) == {"sform and qform disagree": "noted"}
-    assert "lie 5 apart" in scan.findings[0].detail
+    assert "differ by 5" in scan.findings[0].detail
     scan = open_nifti(write_nifti(STORED, **OTHER), sform_qform="qform")
     assert scan.grid.affine[0, 3] == 45 and findings(scan) == {"sform and qform disagree": "noted"}
     only_sform = open_nifti(write_nifti(STORED, qform_code=0), sform_qform="qform")
@@ -190,7 +190,7 @@ def test_an_sform_that_is_none_beside_a_good_qform_is_noted(name, choice):
     scan = open_nifti(write_nifti(STORED, **fields), sform_qform=choice)
     (finding,) = scan.findings
     assert (finding.name, finding.treatment) == ("sform and qform disagree", "noted")
-    assert f"the sform is none ({reason}); the qform counts" in finding.detail
+    assert f"the sform is invalid ({reason}); the qform is used" in finding.detail
     np.testing.assert_allclose(scan.grid.affine, canonical(AFFINE), atol=1e-5)
     _, detail = refusal(write_nifti(STORED, **fields), sform_qform="refuse")
     assert detail.endswith("--sform-qform qform takes the qform")
@@ -207,7 +207,7 @@ def test_a_qform_alone_is_used_a_factor_of_0_means_1_and_one_that_is_none_is_not
     np.testing.assert_allclose(scan.grid.affine[:3, :3], np.diag([2.0, 3, 4])[:, ::-1], atol=1e-6)
     for choice in ("sform", "qform"):
         scan = open_nifti(write_nifti(STORED, pixdim__2=0), sform_qform=choice)
-        assert "the qform is none (voxel size is zero); the sform counts" in scan.findings[0].detail
+        assert "the qform is invalid (voxel size is zero); the sform is used" in scan.findings[0].detail
         np.testing.assert_allclose(scan.grid.affine, canonical(AFFINE), atol=1e-6)
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume import stored_voxels
-from halofeed.prep.formats.volume.streams import MOST_PER_BYTE
+from halofeed.prep.formats.volume import voxel_values
+from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
 from halofeed.prep.geometry.scan import Grid
 from tests.support.allocations import traced
@@ -139,12 +139,12 @@ def test_a_mask_of_any_type_keeps_its_classes(dtype, highest, swapped, block):
         highest = min(highest, 2**24)
     stored = np.zeros((3, 4, 5), dtype)
     stored[1, 2, 3], stored[2, 3, 4] = min(highest, 200), highest
-    normal = stored_voxels.BLOCK_VALUES
-    stored_voxels.BLOCK_VALUES = block  # so that a wider type is needed in the middle
+    normal = voxel_values.BLOCK_VALUES
+    voxel_values.BLOCK_VALUES = block  # so that a wider type is needed in the middle
     try:
         labels = read_mask(stored, order=">" if swapped else "<")
     finally:
-        stored_voxels.BLOCK_VALUES = normal
+        voxel_values.BLOCK_VALUES = normal
     assert labels.dtype == ("uint8" if highest < 256 else "uint16" if highest < 65536 else "int32")
     np.testing.assert_array_equal(labels, stored.transpose(2, 1, 0).astype(np.int64))
 
@@ -251,7 +251,7 @@ def test_changed_header_bytes_raise_only_source_errors(seed, changes, packed, op
         warnings.simplefilter("error")
         peak = try_to_read(content, options)
     # A byte may become a float32, and a mask may grow from one type to the next.
-    assert peak < 8 * MOST_PER_BYTE * len(content) + BLOCKS_BYTES
+    assert peak < 8 * MAX_DEFLATE_RATIO * len(content) + BLOCKS_BYTES
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,9 +1,9 @@
-"""How the stored voxels of a file become values: block by block, in one pass, into one array.
+"""Reader of the values of stored voxels, which converts one block after another into one array.
 
-    file ──(decompress)──> block of 1 MiB ──(swap bytes, rescale, check)──> its place in the array
+    file ──(decompress)──> block of 1 MiB ──(swap bytes, rescale, check)──> its part of the array
 
-A block stays in a core's cache from one step to the next, so that memory holds the file, one volume in the type
-of the result, and nothing else. Where nothing is to be changed, the block is the place in the array itself.
+A block stays in the CPU cache between the steps. Memory holds only the file and one volume in the type of the result.
+If the values need no conversion, the stream decompresses directly into the array.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.stored import Content, StoredVoxels
 from halofeed.prep.formats.volume.streams import skip
+from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
 
 BLOCK_VALUES = 1 << 18
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32")
-"""What integers are kept in, smallest first; larger ones are not needed by any scanner."""
+"""Types for integer values, smallest first; no scanner needs larger ones."""
 LABELS = ("uint8", "uint16", "int32")
 LABEL_TOLERANCE = 1e-3
-"""How far a mask's value may be from a whole number: scaled masks of float32 are off by some 1e-6 of the value."""
-LARGEST_WHOLE_STEP = 2**31
-"""Slopes and intercepts up to here leave integers exact in int64."""
+"""Largest distance of a mask's value from an integer; rescaled float32 masks deviate by about 1e-6 of the value."""
+MAX_EXACT_SLOPE = 2**31
+"""Integer slopes and intercepts up to this limit give exact results in int64."""
 
 Block = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversion:
-    """Into which array stored values go.
+class ValueConversion:
+    """Conversion of stored values.
 
     Args:
-        dtype: of the array.
-        stored_range: the stored integers whose values the dtype holds, where it does not hold all; else None.
-        non_finite_value: what values that are no number become; None: they are refused.
+        dtype: dtype of the values.
+        stored_range: range of the stored integers whose values the dtype holds; None if it holds all.
+        non_finite_value: replacement for NaN and infinity; None refuses them.
     """
 
     dtype: str
@@ -46,36 +46,36 @@ class Conversion:
     non_finite_value: float | None = None
 
 
-def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None) -> Conversion:
-    """The smallest type that holds every value exactly, as far as the header shows it.
+def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None) -> ValueConversion:
+    """Choose the smallest type that holds every possible value exactly.
 
-    Integers that a whole slope and intercept leave whole stay integers; values beyond int32 are refused when they
-    are met. All else becomes float32: float64 is rounded, and integers times a fraction are.
+    Integers with an integer slope and intercept stay integers; `read_values` refuses values beyond int32. Everything
+    else becomes float32, with rounding.
     """
     slope, inter = header.slope, header.inter
-    whole = slope.is_integer() and inter.is_integer() and max(abs(slope), abs(inter)) <= LARGEST_WHOLE_STEP
-    if header.dtype.kind == "f" or not whole:
-        return Conversion(dtype="float32", non_finite_value=non_finite_value)
+    stays_exact = slope.is_integer() and inter.is_integer() and max(abs(slope), abs(inter)) <= MAX_EXACT_SLOPE
+    if header.dtype.kind == "f" or not stays_exact:
+        return ValueConversion(dtype="float32", non_finite_value=non_finite_value)
     info = np.iinfo(header.dtype)
     ends = sorted(int(end) * int(slope) + int(inter) for end in (info.min, info.max))
     for name in INTEGERS:
         if np.iinfo(name).min <= ends[0] and ends[1] <= np.iinfo(name).max:
-            return Conversion(dtype=name)
+            return ValueConversion(dtype=name)
     # stored = (value - inter) / slope, rounded inwards
     low, high = -(2**31) - int(inter), 2**31 - 1 - int(inter)
     if slope < 0:
         low, high = -high, -low
     step = abs(int(slope))
-    return Conversion(dtype="int32", stored_range=(-(-low // step), high // step))
+    return ValueConversion(dtype="int32", stored_range=(-(-low // step), high // step))
 
 
 def check_byte_count(header: StoredVoxels, data: Content) -> None:
-    """Refuse a header that claims more, or much less, than the file can hold; allocates nothing.
+    """Refuse a header that claims more, or much less, than the file can hold. This allocates nothing.
 
     Raises:
-        SourceError: voxels are missing or left over; of compressed data, only what is certain already.
+        SourceError: voxels are missing or left over. Compressed data may still have this fault when it is read.
     """
-    needed, most = header.offset + header.voxel_bytes, data.open().most_bytes
+    needed, most = header.offset + header.voxel_bytes, data.open().max_bytes
     if needed > most:
         detail = f"the header says {needed} bytes, {data.packed_bytes} bytes of file hold at most {most}"
         raise SourceError("decode", "voxels are missing", detail)
@@ -84,38 +84,41 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
 
 
 def _left_over(header: StoredVoxels, byte_count: int) -> SourceError:
-    """What is less than a slice can be padding; more shows that the header speaks of another volume."""
+    """Return the error for a slice or more left over: the header is that of another volume. Less may be padding."""
     detail = f"after {header.voxel_bytes} bytes of voxels follow at least {byte_count} more"
     return SourceError("decode", "more voxels than the header says", detail)
 
 
-def is_stored_as_is(header: StoredVoxels, conversion: Conversion) -> bool:
-    """Whether the stored voxels are the values, bit for bit."""
+def is_stored_as_is(header: StoredVoxels, conversion: ValueConversion) -> bool:
+    """Return whether the stored voxels are identical to the values."""
     return header.dtype == np.dtype(conversion.dtype).newbyteorder("<") and not header.rescales
 
 
-def reads_in_place(header: StoredVoxels, data: Content, conversion: Conversion) -> bool:
-    """Whether the values are a view of the file's bytes."""
+def reads_in_place(header: StoredVoxels, data: Content, conversion: ValueConversion) -> bool:
+    """Return whether the values are a view of the file's bytes."""
     return is_stored_as_is(header, conversion) and data.is_plain and conversion.non_finite_value is None
 
 
-def value_bytes(header: StoredVoxels, conversion: Conversion) -> int:
-    """The bytes of all values."""
+def value_bytes(header: StoredVoxels, conversion: ValueConversion) -> int:
+    """Return the size of all values in bytes."""
     return header.value_count * np.dtype(conversion.dtype).itemsize
 
 
-def label_bytes(header: StoredVoxels) -> tuple[int, int]:
-    """The most that reading labels takes, while they go over to a wider type, and what one of them takes at most."""
+def label_memory(header: StoredVoxels) -> tuple[int, int]:
+    """Return the most memory that `read_labels` takes, while it copies into a wider type, and the bytes per label."""
     as_stored = header.dtype.kind != "f" and not header.rescales
     item = min(header.dtype.itemsize, 4) if as_stored else 4
     return header.value_count * {1: 1, 2: 3}.get(item, 6), item
 
 
-def read_values(header: StoredVoxels, data: Content, conversion: Conversion) -> tuple[NDArray[Any], int]:
-    """All values in the file's order, flat, and the number of those that were no number and were replaced.
+def read_values(header: StoredVoxels, data: Content, conversion: ValueConversion) -> tuple[NDArray[Any], int]:
+    """Read all values in the file's order, as a flat array.
+
+    Returns:
+        The values, and the number of NaN and infinite values that were replaced.
 
     Raises:
-        SourceError: the file holds too few or too many bytes, or is damaged; a value does not fit.
+        SourceError: the file has too few or too many bytes, or is damaged; or a value does not fit.
     """
     replaced = 0
 
@@ -137,13 +140,13 @@ def read_values(header: StoredVoxels, data: Content, conversion: Conversion) -> 
 def read_labels(
     header: StoredVoxels, data: Content, *, non_finite_is_background: bool = False
 ) -> tuple[NDArray[Any], int]:
-    """The values of a mask in the file's order, flat, in the smallest type that holds them.
+    """Read the values of a mask in the file's order, as a flat array of the smallest type that holds them.
 
     Returns:
-        The values, and how many were no number and became 0.
+        The values, and the number of NaN and infinite values that became 0.
 
     Raises:
-        SourceError: as `read_values`; or a value is not a whole number from 0 to 2**31 - 1.
+        SourceError: see `read_values`; or a value is not an integer from 0 to 2**31 - 1.
     """
     labels = np.empty(header.value_count, LABELS[0])
     at = replaced = 0
@@ -171,12 +174,23 @@ def read_labels(
 def _read_blocks(
     header: StoredVoxels,
     data: Content,
-    place: Callable[[int, int], Block],
+    part: Callable[[int, int], Block],
     fill: Callable[[Block, Block], None],
     *,
     in_place: bool,
 ) -> None:
-    """Hand every block of stored values to `fill` with its place, then see that the file ends there."""
+    """Read the stored values block by block, and check that the file ends after them.
+
+    Args:
+        header: storage format of the voxels.
+        data: content of the file.
+        part: function that returns the part of the result from a start to a stop index.
+        fill: function that converts a block of stored values into its part of the result.
+        in_place: whether stored values are read directly into the result.
+
+    Raises:
+        SourceError: the file has too few or too many bytes, or is damaged.
+    """
     stream = data.open()
     count = header.value_count
     if skip(stream, header.offset) < header.offset:
@@ -184,23 +198,22 @@ def _read_blocks(
     scratch = np.empty(min(BLOCK_VALUES, count), header.dtype)
     for start in range(0, count, BLOCK_VALUES):
         stop = min(start + BLOCK_VALUES, count)
-        target = place(start, stop)
+        target = part(start, stop)
         stored = target if in_place else scratch[: stop - start]
-        wanted = stored.nbytes
         got = stream.read_into(stored.view(np.uint8).data)
-        if got < wanted:
+        if got < stored.nbytes:
             present = start * header.dtype.itemsize + got
             detail = f"{present} bytes of voxels, the header says {header.voxel_bytes}"
             raise SourceError("decode", "voxels are missing", detail)
         fill(stored, target)
-    # Reading on also makes the decompressor compare its checksum.
+    # Reading to the end also makes the decompressor compare its checksum.
     left_over = skip(stream, header.slice_bytes)
     if left_over >= header.slice_bytes:
         raise _left_over(header, left_over)
 
 
-def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Conversion) -> int:
-    """Fill `values` from stored ones, which may be the same memory; how many were no number and were replaced."""
+def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: ValueConversion) -> int:
+    """Convert stored values into `values`, which may share their memory; return the number of replaced values."""
     if values.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
             if header.rescales:
@@ -225,7 +238,7 @@ def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Con
 
 
 def _rescaled(stored: Block, slope: np.number[Any], inter: np.number[Any]) -> Block:
-    """`stored * slope + inter` in the type of the slope."""
+    """Return `stored * slope + inter` in the type of the slope."""
     if slope == 1:
         return np.add(stored, inter, dtype=slope.dtype, casting="unsafe")
     values = np.multiply(stored, slope, dtype=slope.dtype, casting="unsafe")
@@ -235,7 +248,7 @@ def _rescaled(stored: Block, slope: np.number[Any], inter: np.number[Any]) -> Bl
 
 
 def _check_finite(stored: Block, values: Block) -> None:
-    """Refuse NaN and infinity, and say whether the file holds them or the rescaling made them."""
+    """Refuse NaN and infinity; the error tells whether the file holds them or the rescaling made them."""
     if values.dtype.kind != "f":
         return
     bad = len(values) - int(np.count_nonzero(np.isfinite(values)))
@@ -265,7 +278,11 @@ def _replace(stored: Block, values: Block, value: float) -> int:
 
 
 def _to_labels(stored: Block, header: StoredVoxels) -> Block:
-    """The class values of a block of stored ones, as integers; SourceError where one is not from 0 to 2**31 - 1."""
+    """Return the class values of a block of stored values as integers.
+
+    Raises:
+        SourceError: a value is not an integer from 0 to 2**31 - 1.
+    """
     labels = exact = stored
     if header.rescales or stored.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
@@ -281,7 +298,7 @@ def _to_labels(stored: Block, header: StoredVoxels) -> Block:
             else:
                 detail += "; are image and label swapped? Probabilities have to be made classes first"
             raise SourceError("decode", "mask values are not whole numbers", detail)
-    least, most = int(labels.min()), int(labels.max())  # Python's, since float32 rounds 2**31 - 1 up
+    least, most = int(labels.min()), int(labels.max())  # Python integers, because float32 rounds 2**31 - 1 up
     if least < 0:
         detail = f"down to {least}; are image and label swapped?"
         raise SourceError("decode", "mask has negative values", detail)
