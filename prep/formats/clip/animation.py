@@ -32,13 +32,13 @@ from halofeed.prep.formats.picture.gif_webp_bmp import (
     next_frame,
     palette_bytes,
     riff_chunks,
-    stored_size,
+    webp_size,
 )
 from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with
 from halofeed.prep.formats.picture.pixels import convert
 from halofeed.prep.formats.picture.png import SIGNATURE, read_header
-from halofeed.prep.formats.picture.table import begins
+from halofeed.prep.formats.picture.table import matches_start
 
 UNSAID_MS = 100
 """How long a frame without a duration is shown, as browsers do."""
@@ -123,7 +123,7 @@ def read_webp(data: bytes) -> Animation:
     size, durations = (0, 0), []
     for number, (kind, payload) in enumerate(riff_chunks(data)):
         if number == 0:
-            size = stored_size(kind, payload)
+            size = webp_size(kind, payload)
         if kind == b"ANMF":
             if len(payload) < 16:
                 raise truncated("no room for a frame's header")
@@ -178,7 +178,7 @@ READERS: dict[str, tuple[Callable[[bytes], Animation], Plugin]] = {
 
 def animation_format(data: bytes) -> str | None:
     """The name in READERS of a file's format, by its first bytes; None where it is no animation."""
-    return next((name for name in READERS if begins(data, FORMATS[name][0])), None)
+    return next((name for name in READERS if matches_start(data, FORMATS[name][0])), None)
 
 
 def open_animation(

@@ -1,4 +1,4 @@
-"""How image files become pixels: `read_image`, and one file per format."""
+"""Readers of image files: `read_image`, and one file per format."""
 
 from halofeed.prep.formats.picture.image import DecodedImage, ReadOptions
 from halofeed.prep.formats.picture.table import (

@@ -1,8 +1,6 @@
-"""Which formats are read, and how one file becomes a picture.
+"""Table of the picture formats, and the function that reads one file of any of them.
 
-A new format is one file beside this one and one line in FORMATS.
-
-How large does a record's JPEG or PNG say it is? Asked before it is decoded: few bytes may unpack to any number.
+To add a format, write one file in this folder and add one line to FORMATS.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from halofeed.prep.formats.picture.png import SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
 
-# Name: (what the file's bytes begin with, how it is opened). A "." in a beginning stands for any byte.
+# Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
     "jpeg": ((b"\xff\xd8\xff",), open_jpeg),
     "png": ((b"\x89PNG\r\n\x1a\n",), open_png),
@@ -44,7 +42,7 @@ FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
 }
 
 FIRST_OF_SEVERAL = "first of several frames"
-# What people have in image folders that is not read, so that the reject can say what it is.
+# Formats that people keep in image folders and that halofeed cannot read. The error message names them.
 RECOGNIZED = {
     "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
     "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
@@ -60,33 +58,38 @@ RECOGNIZED = {
 }
 
 
-def begins(data: bytes, patterns: Iterable[bytes]) -> bool:
-    """Whether a file begins as one of the patterns says; a "." stands for any byte."""
+def recognize(data: bytes, kinds: Mapping[str, Iterable[bytes]]) -> str | None:
+    """Return the kind whose patterns match the first bytes of a file, or None if no kind matches.
+
+    Args:
+        data: bytes of the file.
+        kinds: name of each kind and its patterns; a "." in a pattern matches any byte.
+    """
+    return next((kind for kind, patterns in kinds.items() if matches_start(data, patterns)), None)
+
+
+def matches_start(data: bytes, patterns: Iterable[bytes]) -> bool:
+    """Return whether a file starts with one of the patterns; a "." matches any byte."""
     return any(
         len(data) >= len(pattern) and all(p in (b, ord(".")) for b, p in zip(data, pattern, strict=False))
         for pattern in patterns
     )
 
 
-def recognized(data: bytes, kinds: Mapping[str, Iterable[bytes]]) -> str | None:
-    """Which of these kinds a file is, by the patterns that it may begin with; None if it is none of them."""
-    return next((kind for kind, patterns in kinds.items() if begins(data, patterns)), None)
-
-
 def sniff(data: bytes) -> str:
-    """The format's name in FORMATS, by the file's first bytes.
+    """Return the name in FORMATS that matches the first bytes of a file.
 
     Raises:
-        SourceError: the file is empty, or no format that is read.
+        SourceError: the file is empty or has another format.
 
     >>> sniff(b"GIF89a...")
     'gif'
     """
     if not data:
         raise undecodable("file is empty")
-    name = recognized(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
+    name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
-        kind = recognized(data, RECOGNIZED) or f"begins with {data[:8].hex(' ')}"
+        kind = recognize(data, RECOGNIZED) or f"begins with {data[:8].hex(' ')}"
         raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
 
@@ -96,20 +99,20 @@ def _open(data: bytes) -> OpenedImage:
 
 
 def read_size(data: bytes) -> Size:
-    """The (height, width) of an image as displayed, at full resolution, from its header alone.
+    """Return the (height, width) of an image as displayed, at full resolution, from its header alone.
 
     Raises:
-        SourceError: as `read_image`, as far as the header shows it.
+        SourceError: a fault that `read_image` would report and that the header shows.
     """
     opened = _open(data)
     return displayed_size(opened.orientation, opened.stored_size)
 
 
 def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
-    """The stored (height, width) and the EXIF orientation of a file by its first bytes; None where they lack them.
+    """Return the stored (height, width) and the EXIF orientation from the first bytes of a file.
 
-    A PNG, GIF, BMP or WebP whose beginning has no EXIF data counts as upright; the size of the latter three, and of
-    what is no picture, is then (0, 0).
+    The result is None if the bytes end too early. A PNG, GIF, BMP or WebP file without EXIF data in these bytes
+    counts as upright. The size is then (0, 0) for GIF, BMP, WebP and files that are not pictures.
     """
     try:
         name = sniff(head)
@@ -128,19 +131,19 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     return opened.stored_size, opened.orientation
 
 
-LET_GO_BYTES = 256 << 20
-"""So much of what was let go may still be the process's: see `halofeed.system.memory`."""
+RETAINED_BYTES = 256 << 20
+"""Freed memory that the process may still hold; see `halofeed.system.memory`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What reading an image takes, told before its pixels are decoded.
+    """Memory that reading an image needs, known before its pixels are decoded.
 
     Args:
-        peak_bytes: the most that is held, the bytes of the file left out.
-        pixel_bytes: what the pixels hold at the end.
-        size: (height, width) of these, as displayed.
-        displayed_size: that of the whole picture, at full resolution.
+        peak_bytes: peak memory, without the bytes of the file.
+        pixel_bytes: size of the returned pixels.
+        size: (height, width) of the returned pixels, as displayed.
+        displayed_size: (height, width) of the picture at full resolution, as displayed.
     """
 
     peak_bytes: int
@@ -154,8 +157,8 @@ def _footprint(decoding: Decoding, opened: OpenedImage, options: ReadOptions) ->
     converted = pixels * options.channels * np.dtype(options.dtype).itemsize
     peak_bytes, kept = decoding.peak_bytes, decoding.raster_bytes
     if opened.orientation != 1 or not is_converted(decoding.channels, decoding.sample_bytes, options):
-        let_go = min(peak_bytes - kept, LET_GO_BYTES)
-        peak_bytes = max(peak_bytes, kept + let_go + converted + 64 * min(pixels, BLOCK_PIXELS))
+        retained = min(peak_bytes - kept, RETAINED_BYTES)
+        peak_bytes = max(peak_bytes, kept + retained + converted + 64 * min(pixels, BLOCK_PIXELS))
         kept = converted
     return Footprint(
         peak_bytes=peak_bytes,
@@ -171,25 +174,30 @@ def read_image(
     needed_size: Callable[[int, int], Size] | None = None,
     admit: Callable[[Footprint], None] | None = None,
 ) -> DecodedImage:
-    """Decode a whole image file into the channels and depth that the options ask for, the right way up.
+    """Decode an image file into upright pixels with the channels and the depth of the options.
 
-    The format is found by the file's first bytes, never by a name. In this order: decoded at the file's own
-    depth (1, 2 and 4 bits and palettes expanded to 8, CMYK converted), turned upright, alpha dropped or
-    blended, color converted to gray (ITU-R BT.601 luma) or gray repeated in three channels, the depth scaled
-    over its full range. Of several frames or pages the first is read. Color profiles are not applied.
+    The first bytes determine the format; the file name does not matter. The steps are, in this order:
+
+    1. Decode at the depth of the file. Expand 1, 2 and 4 bits and palettes to 8 bits; convert CMYK to RGB.
+    2. Apply the EXIF orientation.
+    3. Drop or blend alpha.
+    4. Convert color to gray (ITU-R BT.601 luma), or repeat gray in three channels.
+    5. Scale the full range of the depth.
+
+    If the file has several frames or pages, only the first is read. Color profiles are not applied.
 
     Args:
-        data: the file's bytes.
-        options: what is wanted.
-        needed_size: from the displayed (height, width) at full resolution to the (height, width) that later
-            steps make use of. A JPEG is then decoded at 1/2, 1/4 or 1/8 where that is not smaller, so that
-            `pixels` may be smaller than `stored_size`. Left out: always at full resolution.
-        admit: told what reading takes before anything of that size is made; what it raises ends the reading.
+        data: bytes of the file.
+        options: requested channels, depth and alpha handling.
+        needed_size: function from the displayed (height, width) at full resolution to the (height, width) that later
+            steps need. A JPEG is then decoded at 1/2, 1/4 or 1/8 if the result is not smaller than that, so
+            `pixels` may be smaller than `stored_size`. None: full resolution.
+        admit: function that receives the memory footprint before the large allocations; it may raise to stop the
+            reading.
 
     Raises:
-        SourceError: stage `decode`: not an image, of a kind that is not read, damaged, cut off or too large.
-            A picture of which a part is missing is never returned. Or its 16-bit samples use other bits than the
-            options say.
+        SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
+            An incomplete picture is never returned. Also: the 16-bit samples use more bits than the options say.
     """
     opened = _open(data)
     check_pixel_count(opened.stored_size, options.max_pixels)
@@ -222,25 +230,27 @@ _IHDR_END = len(SIGNATURE) + 16
 
 
 def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
-    """Refuse to decode what is no picture of an encoding, or larger than it may be.
+    """Check the format and the size of an encoded picture in a record before it is decoded.
+
+    A few bytes may unpack to any number of pixels.
 
     Args:
-        data: the file.
-        encoding: jpeg or png.
-        largest: (height, width).
+        data: bytes of the picture file.
+        encoding: "jpeg" or "png".
+        largest: maximum (height, width).
 
     Returns:
-        its (height, width).
+        The (height, width) of the picture.
 
     Raises:
-        ValueError: says what is wrong.
+        ValueError: the bytes are not a picture of this encoding, or the picture is too large.
     """
     if encoding == "jpeg":
         if bytes(data[: len(START_OF_IMAGE)]) != START_OF_IMAGE:
             raise ValueError("not a JPEG file")
         try:
             height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
-        except KeyError as error:  # the number of a color space or a sampling that it has no name for
+        except KeyError as error:  # an unknown number of a color space or a sampling
             raise ValueError("its header is damaged") from error
     else:
         head = bytes(data[:_IHDR_END])
