@@ -1,4 +1,4 @@
-"""How animated GIF, WebP and PNG files are read: their blocks here, their frames composed and decoded by Pillow."""
+"""Readers of animated GIF, WebP and PNG files: their blocks are parsed here, Pillow composes the frames."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from halofeed.prep.formats.clip.clip import (
     Clip,
     ClipOptions,
     Frame,
-    admit,
     check_frame_count,
-    frames_missing,
-    time_stamps,
+    missing_frames,
+    normalize_times,
+    reserve_memory,
 )
 from halofeed.prep.formats.picture import FORMATS, ReadOptions
 from halofeed.prep.formats.picture.gif_webp_bmp import (
@@ -40,22 +40,22 @@ from halofeed.prep.formats.picture.pixels import convert
 from halofeed.prep.formats.picture.png import SIGNATURE, read_header
 from halofeed.prep.formats.picture.table import matches_start
 
-UNSAID_MS = 100
-"""How long a frame without a duration is shown, as browsers do."""
+DEFAULT_DURATION_MS = 100
+"""Duration of a frame without one, as in browsers."""
 PIXEL_BYTES = 40
-"""The most that Pillow holds for each pixel: the canvas, what it was before, the frame, and these with alpha."""
+"""Maximum bytes per pixel that Pillow holds: the canvas, its previous state, the frame, and all three with alpha."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Animation:
-    """An animation by its blocks.
+    """Animation as described by its blocks.
 
     Args:
-        data: the file, up to its last whole frame.
+        data: the file up to its last complete frame.
         size: (height, width) of the canvas.
-        durations_ms: of every whole frame; 0 where it says none.
-        skipped: pictures in front that are no frames.
-        missing: as of a `Clip`.
+        durations_ms: duration of every complete frame; 0 if the file has none.
+        skipped: number of pictures before the first frame.
+        missing: see `Clip`.
     """
 
     data: bytes
@@ -66,9 +66,9 @@ class Animation:
 
 
 def read_gif(data: bytes) -> Animation:
-    """The frames of a GIF file.
+    """Read the blocks of a GIF file. A frame without a graphic control extension has no duration.
 
-    Source: GIF89a specification, sections 17 to 23; a frame without a graphic control extension has no duration.
+    Source: GIF89a specification, sections 17 to 23.
     """
     if len(data) < 13:
         raise truncated("no room for the screen descriptor")
@@ -116,7 +116,7 @@ def _fields(data: bytes, at: int, form: str) -> tuple[int, ...]:
 
 
 def read_webp(data: bytes) -> Animation:
-    """The frames of a WebP file; one that does not move has one.
+    """Read the chunks of a WebP file; a picture that is not animated has one frame.
 
     Source: RFC 9649, section 2.7.1.1.
     """
@@ -135,13 +135,13 @@ def read_webp(data: bytes) -> Animation:
 
 
 def read_apng(data: bytes) -> Animation:
-    """The frames of a PNG file; one that does not move has one.
+    """Read the chunks of a PNG file; a picture that is not animated has one frame.
 
-    The default image is a frame only where a frame's control chunk stands before its pixels.
+    The default image is a frame only if a frame control chunk precedes its pixels.
 
     Source: Portable Network Graphics, third edition, 11.3.6.
     """
-    header = read_header(data)  # walks over all chunks and their checksums
+    header = read_header(data)  # checks all chunks and checksums
     durations: list[float] = []
     at, promised, default_is_frame, has_pixels = len(SIGNATURE), 0, False, False
     while at + 12 <= len(data):
@@ -164,7 +164,7 @@ def read_apng(data: bytes) -> Animation:
         size=header.size,
         durations_ms=durations,
         skipped=not default_is_frame,
-        missing=frames_missing(len(durations), promised) if len(durations) < promised else None,
+        missing=missing_frames(len(durations), promised) if len(durations) < promised else None,
     )
 
 
@@ -177,7 +177,7 @@ READERS: dict[str, tuple[Callable[[bytes], Animation], Plugin]] = {
 
 
 def animation_format(data: bytes) -> str | None:
-    """The name in READERS of a file's format, by its first bytes; None where it is no animation."""
+    """Return the name in READERS of a file's format from its first bytes; None if it is not an animation."""
     return next((name for name in READERS if matches_start(data, FORMATS[name][0])), None)
 
 
@@ -187,15 +187,17 @@ def open_animation(
     options: ClipOptions,
     pixels_of: Callable[[Image.Image, ReadOptions], NDArray[Any]] | None = None,
 ) -> Clip:
-    """Open an animation by its blocks; its frames are composed when they are read. How often it repeats is ignored.
+    """Open an animation from its blocks; `read` composes the frames. The number of repetitions is ignored.
 
     Args:
+        data: bytes of the file.
         format: gif, webp or png.
-        pixels_of: what is taken of a composed frame; default: its colors, as the options ask for them.
+        options: conversion of the frames.
+        pixels_of: function from a composed frame to its pixels; default: the colors with the options applied.
 
     Raises:
-        SourceError: no frame, damaged, or too large. A GIF that was cut off has the frames that are whole; the
-            checksums and lengths of the others refuse it.
+        SourceError: there is no frame, or the file is damaged or too large. A truncated GIF has its complete frames; in
+            the other formats checksums and lengths detect the truncation.
     """
     read, plugin = READERS[format]
     animation = read(data)
@@ -204,13 +206,13 @@ def open_animation(
     check_pixel_count(animation.size, options.picture.max_pixels)
     held_bytes = 2 * len(data) + (len(animation.data) if animation.data is not data else 0)
     held_bytes += PIXEL_BYTES * animation.size[0] * animation.size[1]
-    admit(options, animation.size, held_bytes)
+    reserve_memory(options, animation.size, held_bytes)
     durations = np.asarray(animation.durations_ms)
-    unsaid = count > 1 and not durations[:-1].all()
-    durations[durations == 0] = UNSAID_MS
-    times_s, findings = time_stamps(np.cumsum(np.append(0, durations[:-1])) / 1000)
-    if unsaid:
-        findings = (f"frames without a duration are shown for {UNSAID_MS} ms", *findings)
+    lacks_durations = count > 1 and not durations[:-1].all()
+    durations[durations == 0] = DEFAULT_DURATION_MS
+    times_s, findings = normalize_times(np.cumsum(np.append(0, durations[:-1])) / 1000)
+    if lacks_durations:
+        findings = (f"frames without a duration are shown for {DEFAULT_DURATION_MS} ms", *findings)
 
     take = pixels_of or _colors
 
@@ -238,7 +240,7 @@ def open_animation(
 
 
 def has_alpha(image: Image.Image) -> bool:
-    """Whether pixels of a frame may be transparent."""
+    """Return whether a frame may be transparent."""
     return image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
 
 

@@ -1,7 +1,4 @@
-"""What every reader of clips gives: a clip whose frames are decoded when they are asked for, and its options.
-
-What the container of a video says before anything of it is decoded, and what every reader of containers needs.
-"""
+"""Types that all clip readers share: the opened clip, its options, the video container, and their errors."""
 
 from __future__ import annotations
 
@@ -18,25 +15,27 @@ from halofeed.prep.formats.picture.image import Size, damaged, undecodable
 from halofeed.system.memory import Need, unlimited, with_margin
 
 Frame = NDArray[np.uint8]
-"""[height, width, 3]: red, green, blue, as displayed."""
+"""uint8 [height, width, 3]: red, green, blue, as displayed."""
 
-MOST_FRAMES = 2_000_000
-"""A file that claims more is refused: 18 hours at 30 frames a second."""
-VARIES_S = 0.002
-"""Intervals that differ by more make a variable frame rate; containers round time stamps to a thousandth."""
+MAX_FRAMES = 2_000_000
+"""Maximum frames of a clip: 18 hours at 30 frames per second."""
+VARIABLE_RATE_S = 0.002
+"""Intervals that differ by more are a variable frame rate; containers round time stamps to 1 ms."""
+MAX_ELEMENTS = 5_000_000
+"""Maximum boxes, chunks or elements in a file."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipOptions:
-    """What is allowed of a clip and how its frames are converted.
+    """Options of a clip: checks of the file and conversion of the frames.
 
     Args:
-        picture: of the frames: `alpha`, `background` and `max_pixels` (of one frame); 3 channels of uint8.
-        frame_rate: of folders of frames, which have no time stamps: frames per second; None: their times stay
-            unknown.
-        incomplete: what becomes of a clip of which frames are missing: "refuse", or "keep" those that are there.
-        refuse_turned: whether frames that their EXIF orientation turns are refused.
-        need: told how many bytes the clip takes, before they are taken.
+        picture: options of the frames: `alpha`, `background` and `max_pixels` (per frame); 3 channels of uint8.
+        frame_rate: frames per second of folders of frames, which have no time stamps; None: the times are unknown.
+        incomplete: handling of a clip with missing frames: "refuse" it, or "keep" the existing frames.
+        refuse_turned: whether to refuse frames with an EXIF orientation other than 1.
+        need: function that receives the bytes that the clip needs before they are allocated; it may raise.
     """
 
     picture: ReadOptions = field(default_factory=ReadOptions)
@@ -48,18 +47,19 @@ class ClipOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """A clip that was opened.
+    """Opened clip.
 
     Args:
-        frames: how many can be read.
-        height, width: of each, as displayed.
-        times_s: float64 [frames], when each is shown, in seconds from the first, never decreasing; None where
-            nothing says it.
-        findings: what someone should know of the file.
-        missing: what says that frames are missing; `table.open_clip` raises it, or makes it a finding.
-        held_bytes: the most that is held while frames are read, the file and the decoder's own frames among it; the
-            frames that the caller keeps are not.
-        decode: from ascending indices to these frames.
+        frames: number of frames that can be read.
+        height: height of each frame, as displayed.
+        width: width of each frame, as displayed.
+        times_s: float64 [frames], time of each frame in seconds after the first, never decreasing; None if
+            unknown.
+        findings: facts about the file that the user should know.
+        missing: error that says that frames are missing; `table.open_clip` raises it or turns it into a finding.
+        held_bytes: peak memory while frames are read, with the file and the decoder's frames, without the frames
+            that the caller keeps.
+        decode: function from ascending indices to their frames.
     """
 
     frames: int
@@ -73,17 +73,17 @@ class Clip:
 
     @property
     def frame_bytes(self) -> int:
-        """Of one frame."""
+        """Bytes of one frame."""
         return self.height * self.width * 3
 
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[Frame]:
-        """The frames of these indices, each once, by ascending index, one at a time.
+        """Decode frames one at a time, each once, by ascending index.
 
         Yields:
             uint8 [height, width, 3], C-contiguous.
 
         Raises:
-            SourceError: a frame is damaged, or of another size.
+            SourceError: a frame is damaged or has another size.
             IndexError: there is no such frame.
         """
         wanted = sorted({int(index) for index in indices})
@@ -91,14 +91,13 @@ class Clip:
             raise IndexError(f"frames {wanted[0]} to {wanted[-1]} of a clip of {self.frames}")
         for index, pixels in zip(wanted, self.decode(wanted), strict=True):
             if pixels.shape != (self.height, self.width, 3):
-                raise other_size(
-                    f"frame {index}", (pixels.shape[0], pixels.shape[1]), (self.height, self.width)
-                )
+                size = pixels.shape[0], pixels.shape[1]
+                raise size_mismatch(f"frame {index}", size, (self.height, self.width))
             yield pixels
 
 
-def other_size(frame: str, size: Size, first: Size) -> SourceError:
-    """The error of a frame that is not as large as the first."""
+def size_mismatch(frame: str, size: Size, first: Size) -> SourceError:
+    """Return the error of a frame whose size differs from that of the first frame."""
     return undecodable(
         "frames differ in size",
         f"{frame} is {size[0]} x {size[1]} pixels (height x width), the first {first[0]} x {first[1]}; "
@@ -106,34 +105,34 @@ def other_size(frame: str, size: Size, first: Size) -> SourceError:
     )
 
 
-def frames_missing(found: int, promised: int) -> SourceError:
-    """What says that a file that was not cut off has fewer frames than it should."""
+def missing_frames(found: int, promised: int) -> SourceError:
+    """Return the error of a file that is not truncated but has too few frames."""
     return undecodable("frames are missing", f"{found} of {promised} that it says it has can be read")
 
 
 def check_frame_count(count: int) -> None:
-    """Refuse a clip without frames, and one of more frames than any."""
+    """Refuse a clip without frames or with too many."""
     if count < 1:
         raise undecodable("clip has no frames", "its file holds none; leave it out, or export it again")
-    if count > MOST_FRAMES:
+    if count > MAX_FRAMES:
         raise undecodable(
-            "more frames than allowed", f"{count:,}, allowed are {MOST_FRAMES:,}; cut it in parts"
+            "more frames than allowed", f"{count:,}, allowed are {MAX_FRAMES:,}; cut it in parts"
         )
 
 
-def admit(options: ClipOptions, size: Size, held_bytes: int) -> None:
-    """Ask for what reading a clip of frames of (height, width) takes: `held_bytes` and a frame."""
+def reserve_memory(options: ClipOptions, size: Size, held_bytes: int) -> None:
+    """Reserve the memory for reading a clip: `held_bytes` and one frame of (height, width)."""
     options.need(with_margin(held_bytes + 3 * size[0] * size[1]))
 
 
-def time_stamps(
+def normalize_times(
     stamps_s: Sequence[float] | NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Time stamps from the first one on, and what is odd about them.
+    """Return time stamps relative to the first, and findings about them.
 
-    A stamp that lies before the one in front of it is raised to that.
+    A stamp that is earlier than the previous stamp is raised to it.
 
-    >>> time_stamps([1.0, 1.04, 1.08, 1.16])
+    >>> normalize_times([1.0, 1.04, 1.08, 1.16])
     (array([0.  , 0.04, 0.08, 0.16]), ('variable frame rate',))
     """
     times = np.asarray(stamps_s, np.float64)
@@ -143,32 +142,27 @@ def time_stamps(
     if (steps <= 0).any():
         findings.append(f"{int((steps <= 0).sum())} time stamps do not increase")
         times = np.maximum.accumulate(times)
-    elif len(steps) and steps.max() - steps.min() > VARIES_S:
+    elif len(steps) and steps.max() - steps.min() > VARIABLE_RATE_S:
         findings.append("variable frame rate")
     return times.round(9), tuple(findings)
 
 
-T = TypeVar("T")
-MOST_ELEMENTS = 5_000_000
-"""Boxes, chunks or elements; a file of more is refused."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """A video file by its headers and tables.
+    """Headers and tables of a video file.
 
     Args:
         size: stored (height, width) of the first video track.
-        codec: the container's name of how it is compressed.
-        packets: how many of its compressed frames are whole.
-        declared: how many the headers promise; None where they do not say.
-        end: how many bytes of the file hold these; what comes behind belongs to a frame that is not whole.
-        is_cut: the file ends before its container does.
-        orientation: 1 to 8, as of EXIF.
-        hides_frames: it says itself that not all of them are shown.
-        is_interlaced: it says itself that they are.
-        has_alpha: it says itself that pixels may be transparent.
-        times_s: when each of the whole frames is shown, where the container alone says so.
+        codec: name of the codec in the container.
+        packets: number of complete compressed frames.
+        declared: number of frames that the headers declare; None if they do not.
+        end: end of the complete frames in the file; later bytes belong to an incomplete frame.
+        is_cut: whether the file ends before its container does.
+        orientation: EXIF orientation, 1 to 8.
+        hides_frames: whether the container declares that some frames are not shown.
+        is_interlaced: whether the container declares interlaced frames.
+        has_alpha: whether the container declares transparency.
+        times_s: times of the complete frames, if only the container has them.
     """
 
     size: Size
@@ -185,7 +179,7 @@ class Container:
 
 
 def printable(name: bytes) -> str:
-    """A name of a few letters as text.
+    """Return a short name as text, with "?" for bytes that are not printable.
 
     >>> printable(b"av01"), printable(bytes([0, 0x58, 0x59, 0xFF]))
     ('av01', '?XY?')
@@ -193,22 +187,22 @@ def printable(name: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name[:40])
 
 
-def no_quarter_turn(what: str) -> SourceError:
-    """The error of a video that is shown mirrored or turned in another way than pictures can be."""
+def unsupported_matrix(what: str) -> SourceError:
+    """Return the error of a video whose display matrix is not a combination of quarter turns and a mirroring."""
     return undecodable(
         "display matrix is not supported", f"{what} does not turn by quarter turns; export it upright"
     )
 
 
 def no_video(tracks: int) -> SourceError:
-    """The error of a file in which nothing can be seen."""
+    """Return the error of a file without a video track."""
     detail = f"{tracks} track{'s' * (tracks != 1)}, none of them video; leave it out"
     return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
 
 
-def limited(elements: Iterator[T]) -> Iterator[T]:
-    """Elements as they come; SourceError where there are so many that a file would take forever."""
+def limit_elements(elements: Iterator[T]) -> Iterator[T]:
+    """Yield elements; raise SourceError if there are too many to read in reasonable time."""
     for number, element in enumerate(elements):
-        if number >= MOST_ELEMENTS:
-            raise damaged(f"more than {MOST_ELEMENTS:,} elements")
+        if number >= MAX_ELEMENTS:
+            raise damaged(f"more than {MAX_ELEMENTS:,} elements")
         yield element
