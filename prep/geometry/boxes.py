@@ -16,12 +16,12 @@ import numpy.typing as npt
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import (
     ResizePlan,
-    apply,
+    apply_affine,
     apply_to_boxes,
     area_factor,
     displayed_size,
     displayed_to_file,
-    invert,
+    invert_affine,
     stored_to_file,
 )
 from halofeed.prep.sources.reference import Keypoint
@@ -125,7 +125,7 @@ def place_boxes(
     _check_annotation(source_boxes, source_areas)
 
     file_size = displayed_size(orientation, plan.source_size)
-    displayed = apply_to_boxes(invert(displayed_to_file(orientation, file_size)), source_boxes)
+    displayed = apply_to_boxes(invert_affine(displayed_to_file(orientation, file_size)), source_boxes)
     limits = np.array(plan.source_size * 2, np.float64)
     clipped = np.clip(displayed, 0, limits)
 
@@ -277,7 +277,7 @@ def keypoint_features(
     points = [point for one in objects for point in one]
     placed = np.array([(point.y, point.x) for point in points], np.float64).reshape(-1, 2)
     visibility = np.array([point.visibility for point in points], np.int64)
-    stored = apply(invert(stored_to_file(plan, orientation)), placed)
+    stored = apply_affine(invert_affine(stored_to_file(plan, orientation)), placed)
     is_outside = (stored < -NOISE_PIXELS) | (stored > np.array(plan.resized_size) + NOISE_PIXELS)
     has_position = (visibility > 0) | (placed != 0).any(axis=1)
     normalized = np.where(has_position[:, None], stored / np.array(plan.output_size), 0).astype(np.float32)

@@ -198,7 +198,7 @@ def compose(second: Affine, first: Affine) -> Affine:
     return np.asarray(product, np.float64).reshape(6)
 
 
-def invert(affine: Affine) -> Affine:
+def invert_affine(affine: Affine) -> Affine:
     """Return the inverse affine; UsageError if it does not exist."""
     matrix = _matrix(affine)
     (a, b), (c, d) = matrix[:, :2].tolist()
@@ -211,7 +211,7 @@ def invert(affine: Affine) -> Affine:
     return np.column_stack([inverse, -inverse @ matrix[:, 2]]).reshape(6)
 
 
-def apply(affine: Affine, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def apply_affine(affine: Affine, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Map points float64 [..., 2], each (y, x), to float64 [..., 2]."""
     matrix = _matrix(affine)
     return np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
@@ -229,7 +229,7 @@ def apply_to_boxes(affine: Affine, boxes: npt.ArrayLike) -> npt.NDArray[np.float
             f"affine {matrix.reshape(6).tolist()} shears; boxes only follow scales and quarter turns"
         )
     corners = np.asarray(boxes, np.float64)
-    first, second = apply(affine, corners[..., :2]), apply(affine, corners[..., 2:])
+    first, second = apply_affine(affine, corners[..., :2]), apply_affine(affine, corners[..., 2:])
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=-1)
 
 

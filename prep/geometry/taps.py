@@ -35,7 +35,7 @@ def _cubic(distance: Float64) -> Float64:
     return np.where(x < 1, near, np.where(x < 2, far, 0))
 
 
-KERNELS: Final[Mapping[str, tuple[float, Callable[[Float64], Float64]]]] = {
+AXIS_KERNELS: Final[Mapping[str, tuple[float, Callable[[Float64], Float64]]]] = {
     "linear": (1.0, _triangle),
     "cubic": (2.0, _cubic),
 }
@@ -99,7 +99,7 @@ def axis_taps(coordinates: Float64, count: int, kernel: str, widen: float = 1.0)
     Args:
         coordinates: float64 [target], in source voxels.
         count: number of source voxels.
-        kernel: "nearest", or a name in `KERNELS`.
+        kernel: "nearest", or a name in `AXIS_KERNELS`.
         widen: factor by which the kernel is stretched: the ratio when shrinking with antialiasing, else 1.
 
     >>> taps = axis_taps(np.array([0.25]), 4, "linear")
@@ -121,6 +121,6 @@ def axis_taps(coordinates: Float64, count: int, kernel: str, widen: float = 1.0)
 
 def known_kernel(name: str) -> tuple[float, Callable[[Float64], Any]]:
     """Return the kernel with this name; UsageError lists the known ones."""
-    if name not in KERNELS:
-        raise UsageError(f"kernel {name!r} is not known; choose from nearest, {', '.join(KERNELS)}")
-    return KERNELS[name]
+    if name not in AXIS_KERNELS:
+        raise UsageError(f"kernel {name!r} is not known; choose from nearest, {', '.join(AXIS_KERNELS)}")
+    return AXIS_KERNELS[name]

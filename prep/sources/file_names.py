@@ -99,15 +99,11 @@ NAMES = {
 SINGLE_FILE_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.single)
 VOLUME_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.extensions)
 DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
-PARTNERS = {
-    one: other
-    for names in NAMES.values()
-    for pair in names.pairs.items()
-    for one, other in (pair, (pair[1], pair[0]))
-}
+_PAIRS = {header: voxels for names in NAMES.values() for header, voxels in names.pairs.items()}
+_PARTNERS = {**_PAIRS, **{voxels: header for header, voxels in _PAIRS.items()}}
+_PAIRED = tuple(_PARTNERS)
 DATA_FILE_LINES = {ending: line for names in NAMES.values() for ending, line in names.headers.items()}
 
-_PAIRED = tuple(PARTNERS)
 _EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS, ".apng", *DICOM_EXTENSIONS)
 
 
@@ -157,7 +153,7 @@ def partner_of(path: str) -> str | None:
     ('a/b.img', 'a/b.HDR', None)
     """
     extension = extension_of(path) if path.lower().endswith(_PAIRED) else ""
-    partner = PARTNERS.get(extension.lower())
+    partner = _PARTNERS.get(extension.lower())
     if partner is None:
         return None
     return path.removesuffix(extension) + (partner.upper() if extension.isupper() else partner)

@@ -157,18 +157,9 @@ HIDDEN: Problem = (SELECTION, "hidden, or left behind by a system or a tool", ""
 EMPTY: Problem = (SELECTION, "folder holds no files", "")
 _LEFT_BEHIND = frozenset(
     (
-        *(
-            "__macosx",
-            "@eadir",
-            "#recycle",
-            "#snapshot",
-            "@recycle",
-            "@recently-snapshot",
-            "@tmp",
-            "@sharebin",
-        ),
-        *("$recycle.bin", "system volume information", "recycler", "network trash folder", "temporary items"),
-        *("_vti_cnf", "__pycache__", "thumbs.db", "desktop.ini"),
+        *("__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
+        *("@sharebin", "$recycle.bin", "system volume information", "recycler", "network trash folder"),
+        *("temporary items", "_vti_cnf", "__pycache__", "thumbs.db", "desktop.ini"),
     )
 )
 """Lower-case names of files that systems, network drives and tools create; they are not part of a data set."""

@@ -34,7 +34,7 @@ from halofeed.prep.formats.picture.gif_webp_bmp import (
     riff_chunks,
     webp_size,
 )
-from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated
+from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged_error, truncated_error
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with
 from halofeed.prep.formats.picture.pixels import convert
 from halofeed.prep.formats.picture.png import SIGNATURE, read_header
@@ -71,7 +71,7 @@ def read_gif(data: bytes) -> Animation:
     Source: GIF89a specification, sections 17 to 23.
     """
     if len(data) < 13:
-        raise truncated("no room for the screen descriptor")
+        raise truncated_error("no room for the screen descriptor")
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = end = 13 + palette_bytes(flags)
     durations: list[float] = []
@@ -81,7 +81,9 @@ def read_gif(data: bytes) -> Animation:
             left, top, frame_width, frame_height = _fields(data, begin + 1, "<HHHH")
             right, bottom = left + frame_width, top + frame_height
             if durations and (right > width or bottom > height):
-                raise damaged(f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}")
+                raise damaged_error(
+                    f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}"
+                )
             after = frame_end(data, begin)
             width, height = max(width, right), max(height, bottom)
             durations.append(_gif_duration_ms(data, at, begin))
@@ -89,14 +91,14 @@ def read_gif(data: bytes) -> Animation:
             check_frame_count(len(durations))
         lacks_end = bytes([TRAILER]) not in data[at:]
     except SourceError as error:
-        if not durations or error.reason != truncated("").reason:
+        if not durations or error.reason != truncated_error("").reason:
             raise
         lacks_end = True
     return Animation(
         data=data[:end] + bytes([TRAILER]) if lacks_end else data,
         size=(height, width),
         durations_ms=durations,
-        missing=truncated(f"{len(durations)} frames, its end is missing") if lacks_end else None,
+        missing=truncated_error(f"{len(durations)} frames, its end is missing") if lacks_end else None,
     )
 
 
@@ -111,7 +113,7 @@ def _gif_duration_ms(data: bytes, at: int, begin: int) -> float:
 
 def _fields(data: bytes, at: int, form: str) -> tuple[int, ...]:
     if at + struct.calcsize(form) > len(data):
-        raise truncated(f"no room for a frame's header at byte {at}")
+        raise truncated_error(f"no room for a frame's header at byte {at}")
     return struct.unpack_from(form, data, at)
 
 
@@ -126,7 +128,7 @@ def read_webp(data: bytes) -> Animation:
             size = webp_size(kind, payload)
         if kind == b"ANMF":
             if len(payload) < 16:
-                raise truncated("no room for a frame's header")
+                raise truncated_error("no room for a frame's header")
             durations.append(float(int.from_bytes(payload[12:15], "little")))
             check_frame_count(len(durations))
         elif kind in (b"VP8 ", b"VP8L"):
@@ -158,7 +160,7 @@ def read_apng(data: bytes) -> Animation:
     if not promised or not durations:
         return Animation(data=data, size=header.size, durations_ms=[0.0])
     if promised < len(durations):
-        raise damaged(f"it says it has {promised} frames and has {len(durations)}")
+        raise damaged_error(f"it says it has {promised} frames and has {len(durations)}")
     return Animation(
         data=data,
         size=header.size,
@@ -223,7 +225,7 @@ def open_animation(
                 image.seek(index + animation.skipped)
                 image.load()
                 if image.size[::-1] != animation.size:
-                    raise damaged(f"frame {index} is {image.size[::-1]}, not {animation.size}")
+                    raise damaged_error(f"frame {index} is {image.size[::-1]}, not {animation.size}")
                 pixels = take(image, options.picture)
             yield pixels
 

@@ -1,17 +1,16 @@
-"""Types that all clip readers share: the opened clip, its options, the video container, and their errors."""
+"""Types that all clip readers share: the opened clip, its options, and their errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import ReadOptions
-from halofeed.prep.formats.picture.image import Size, damaged, undecodable
+from halofeed.prep.formats.picture.image import Size, undecodable
 from halofeed.system.memory import Need, unlimited, with_margin
 
 Frame = NDArray[np.uint8]
@@ -21,9 +20,6 @@ MAX_FRAMES = 2_000_000
 """Maximum frames of a clip: 18 hours at 30 frames per second."""
 VARIABLE_RATE_S = 0.002
 """Intervals that differ by more are a variable frame rate; containers round time stamps to 1 ms."""
-MAX_ELEMENTS = 5_000_000
-"""Maximum boxes, chunks or elements in a file."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,64 +141,3 @@ def normalize_times(
     elif len(steps) and steps.max() - steps.min() > VARIABLE_RATE_S:
         findings.append("variable frame rate")
     return times.round(9), tuple(findings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Container:
-    """Headers and tables of a video file.
-
-    Args:
-        size: stored (height, width) of the first video track.
-        codec: name of the codec in the container.
-        packets: number of complete compressed frames.
-        declared: number of frames that the headers declare; None if they do not.
-        end: end of the complete frames in the file; later bytes belong to an incomplete frame.
-        is_cut: whether the file ends before its container does.
-        orientation: EXIF orientation, 1 to 8.
-        hides_frames: whether the container declares that some frames are not shown.
-        is_interlaced: whether the container declares interlaced frames.
-        has_alpha: whether the container declares transparency.
-        times_s: times of the complete frames, if only the container has them.
-    """
-
-    size: Size
-    codec: str
-    packets: int
-    declared: int | None
-    end: int
-    is_cut: bool
-    orientation: int = 1
-    hides_frames: bool = False
-    is_interlaced: bool = False
-    has_alpha: bool = False
-    times_s: tuple[float, ...] | None = None
-
-
-def printable(name: bytes) -> str:
-    """Return a short name as text, with "?" for bytes that are not printable.
-
-    >>> printable(b"av01"), printable(bytes([0, 0x58, 0x59, 0xFF]))
-    ('av01', '?XY?')
-    """
-    return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name[:40])
-
-
-def unsupported_matrix(what: str) -> SourceError:
-    """Return the error of a video whose display matrix is not a combination of quarter turns and a mirroring."""
-    return undecodable(
-        "display matrix is not supported", f"{what} does not turn by quarter turns; export it upright"
-    )
-
-
-def no_video(tracks: int) -> SourceError:
-    """Return the error of a file without a video track."""
-    detail = f"{tracks} track{'s' * (tracks != 1)}, none of them video; leave it out"
-    return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
-
-
-def limit_elements(elements: Iterator[T]) -> Iterator[T]:
-    """Yield elements; raise SourceError if there are too many to read in reasonable time."""
-    for number, element in enumerate(elements):
-        if number >= MAX_ELEMENTS:
-            raise damaged(f"more than {MAX_ELEMENTS:,} elements")
-        yield element

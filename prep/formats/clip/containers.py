@@ -7,19 +7,80 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.clip.clip import (
-    Container,
-    check_frame_count,
-    limit_elements,
-    no_video,
-    printable,
-    unsupported_matrix,
-)
-from halofeed.prep.formats.picture.image import Size, damaged, truncated, undecodable
+from halofeed.errors import SourceError
+from halofeed.prep.formats.clip.clip import check_frame_count
+from halofeed.prep.formats.picture.image import Size, damaged_error, truncated_error, undecodable
+
+MAX_ELEMENTS = 5_000_000
+"""Maximum boxes, chunks or elements in a file."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """Headers and tables of a video file.
+
+    Args:
+        size: stored (height, width) of the first video track.
+        codec: name of the codec in the container.
+        packets: number of complete compressed frames.
+        declared: number of frames that the headers declare; None if they do not.
+        end: end of the complete frames in the file; later bytes belong to an incomplete frame.
+        is_cut: whether the file ends before its container does.
+        orientation: EXIF orientation, 1 to 8.
+        hides_frames: whether the container declares that some frames are not shown.
+        is_interlaced: whether the container declares interlaced frames.
+        has_alpha: whether the container declares transparency.
+        times_s: times of the complete frames, if only the container has them.
+    """
+
+    size: Size
+    codec: str
+    packets: int
+    declared: int | None
+    end: int
+    is_cut: bool
+    orientation: int = 1
+    hides_frames: bool = False
+    is_interlaced: bool = False
+    has_alpha: bool = False
+    times_s: tuple[float, ...] | None = None
+
+
+def printable(name: bytes) -> str:
+    """Return a short name as text, with "?" for bytes that are not printable.
+
+    >>> printable(b"av01"), printable(bytes([0, 0x58, 0x59, 0xFF]))
+    ('av01', '?XY?')
+    """
+    return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name[:40])
+
+
+def unsupported_matrix(what: str) -> SourceError:
+    """Return the error of a video whose display matrix is not a combination of quarter turns and a mirroring."""
+    return undecodable(
+        "display matrix is not supported", f"{what} does not turn by quarter turns; export it upright"
+    )
+
+
+def no_video(tracks: int) -> SourceError:
+    """Return the error of a file without a video track."""
+    detail = f"{tracks} track{'s' * (tracks != 1)}, none of them video; leave it out"
+    return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
+
+
+def limit_elements(elements: Iterator[T]) -> Iterator[T]:
+    """Yield elements; raise SourceError if there are too many to read in reasonable time."""
+    for number, element in enumerate(elements):
+        if number >= MAX_ELEMENTS:
+            raise damaged_error(f"more than {MAX_ELEMENTS:,} elements")
+        yield element
+
 
 AVI_VIDEO = b"vids"
 AVI_LISTS = (b"RIFF", b"LIST")
@@ -59,14 +120,14 @@ def _avi_streams(data: bytes) -> list[_AviStream]:
             break
         if kind == b"strh":
             if length < 48 or at + 48 > len(data):
-                raise truncated("no room for a stream's header")
+                raise truncated_error("no room for a stream's header")
             scale, rate, _, slots = struct.unpack_from("<4I", data, at + 20)
             streams.append(
                 _AviStream(kind=bytes(data[at : at + 4]), slots=slots, slot_s=scale / max(1, rate))
             )
         if kind == b"strf" and streams and streams[-1].kind == AVI_VIDEO:
             if length < 20 or at + 20 > len(data):
-                raise truncated("no room for a stream's format")
+                raise truncated_error("no room for a stream's format")
             width, height = struct.unpack_from("<ii", data, at + 4)
             streams[-1].size, streams[-1].codec = (abs(height), abs(width)), bytes(data[at + 16 : at + 20])
     return streams
@@ -92,7 +153,7 @@ def read_avi(data: bytes) -> Container:
     )
     if number is None:
         if is_cut and not streams:
-            raise truncated("it ends within its headers")
+            raise truncated_error("it ends within its headers")
         raise no_video(len(streams))
     wanted = tuple(f"{number:02d}{ending}".encode() for ending in ("dc", "db"))
     for kind, at, length in limit_elements(_avi_chunks(data)):
@@ -101,14 +162,20 @@ def read_avi(data: bytes) -> Container:
             continue
         if at + length > len(data):
             if riff_length and not is_cut:
-                raise damaged(f"chunk {kind!r} of {length} bytes at byte {at - 8} is longer than the file")
+                raise damaged_error(
+                    f"chunk {kind!r} of {length} bytes at byte {at - 8} is longer than the file"
+                )
             end, is_cut = at - 8, True
             break
         if kind in wanted:
             filled += [slots] if length else []
             slots += 1
     if not in_movi:
-        raise truncated("it ends before the first frame") if is_cut else damaged("no list of frames (movi)")
+        raise (
+            truncated_error("it ends before the first frame")
+            if is_cut
+            else damaged_error("no list of frames (movi)")
+        )
     stream = streams[number]
     return Container(
         size=stream.size,
@@ -192,7 +259,7 @@ def read_matroska(data: bytes) -> Container:
             is_complete = length is not None and stop <= len(data)
         if stop > len(data) or identifier == -1:
             if is_complete:
-                raise damaged(f"the element at byte {start} is longer than the file")
+                raise damaged_error(f"the element at byte {start} is longer than the file")
             is_cut = True
             if identifier not in (SEGMENT, CLUSTER, GROUP):
                 end = start
@@ -201,7 +268,7 @@ def read_matroska(data: bytes) -> Container:
             parent_end = len(data) + 1 if length is None else stop
         is_checksum = identifier == CHECKSUM and length == 4 and parent_end <= len(data)
         if is_checksum and zlib.crc32(data[stop:parent_end]) != int.from_bytes(data[at:stop], "little"):
-            raise damaged(f"the checksum at byte {start} is not that of what follows it")
+            raise damaged_error(f"the checksum at byte {start} is not that of what follows it")
         if identifier == DOCUMENT_TYPE:
             document = bytes(data[at:stop]).rstrip(b"\0")
         elif identifier == TRACK:
@@ -221,18 +288,18 @@ def read_matroska(data: bytes) -> Container:
         elif identifier in (BLOCK, SIMPLE_BLOCK) and _track_of(data, at) == number:
             packets += not (hides and _is_hidden_vp8(data[at:stop]))
     if is_cut and not document:
-        raise truncated("it ends within its headers")
+        raise truncated_error("it ends within its headers")
     if document not in TYPES:
-        raise damaged(f"its document type is {document[:20]!r}; expected webm or matroska")
+        raise damaged_error(f"its document type is {document[:20]!r}; expected webm or matroska")
     video = _first_video(tracks)
     if video is None:
         if is_cut and not has_cluster:
-            raise truncated("it ends within its headers")
+            raise truncated_error("it ends within its headers")
         raise no_video(len(tracks))
     if not has_cluster and is_cut:
-        raise truncated("it ends before the first frame")
+        raise truncated_error("it ends before the first frame")
     if PIXEL_WIDTH not in video or PIXEL_HEIGHT not in video:
-        raise damaged("its video track has no size")
+        raise damaged_error("its video track has no size")
     return Container(
         size=(video[PIXEL_HEIGHT], video[PIXEL_WIDTH]),
         codec=printable(codecs.get(tracks.index(video), b"")),
@@ -314,7 +381,7 @@ def _mp4_boxes(data: bytes, at: int, end: int) -> Iterator[_Mp4Box]:
         if size < payload - at:
             if kind == b"\0\0\0\0":  # padding after the last box
                 return
-            raise damaged(f"box {kind!r} of {size} bytes at byte {at}")
+            raise damaged_error(f"box {kind!r} of {size} bytes at byte {at}")
         yield _Mp4Box(kind=kind, start=at, payload=payload, end=at + size)
         at += size
 
@@ -322,10 +389,10 @@ def _mp4_boxes(data: bytes, at: int, end: int) -> Iterator[_Mp4Box]:
 def _nested_boxes(data: bytes, box: _Mp4Box, depth: int = 0) -> Iterator[_Mp4Box]:
     """Yield the boxes in a box and, for the types in MP4_PARENTS, the boxes in these."""
     if depth > MAX_BOX_DEPTH:
-        raise damaged(f"boxes in more than {MAX_BOX_DEPTH} others")
+        raise damaged_error(f"boxes in more than {MAX_BOX_DEPTH} others")
     for inner in limit_elements(_mp4_boxes(data, box.payload, box.end)):
         if inner.end > box.end:
-            raise damaged(f"box {inner.kind!r} at byte {inner.start} is longer than what it is in")
+            raise damaged_error(f"box {inner.kind!r} at byte {inner.start} is longer than what it is in")
         yield inner
         if inner.kind in MP4_PARENTS:
             yield from _nested_boxes(data, inner, depth + 1)
@@ -344,9 +411,9 @@ class _Mp4Track:
         """Read numbers of a box at an offset in its payload."""
         box = self.boxes.get(kind)
         if box is None:
-            raise damaged(f"box {kind!r} is missing")
+            raise damaged_error(f"box {kind!r} is missing")
         if box.payload + offset + struct.calcsize(form) > box.end:
-            raise damaged(f"box {kind!r} is too short")
+            raise damaged_error(f"box {kind!r} is too short")
         found: tuple[int, ...] = struct.unpack_from(form, self._data, box.payload + offset)
         return found
 
@@ -354,7 +421,7 @@ class _Mp4Track:
         """Read a table of numbers of a box."""
         box = self.boxes[kind]
         if box.payload + offset + count * np.dtype(dtype).itemsize > box.end:
-            raise damaged(f"box {kind!r} is shorter than its {count} entries")
+            raise damaged_error(f"box {kind!r} is shorter than its {count} entries")
         return np.frombuffer(self._data, dtype, count, box.payload + offset).astype(np.int64)
 
     @property
@@ -370,7 +437,7 @@ class _Mp4Track:
     def size(self) -> Size:
         """Stored (height, width) in the first sample description."""
         if not self.numbers(b"stsd", 4, ">I")[0]:
-            raise damaged("a video track has no description")
+            raise damaged_error("a video track has no description")
         width, height = self.numbers(b"stsd", 8 + 32, ">HH")
         return height, width
 
@@ -461,12 +528,12 @@ class _Mp4Track:
         first = np.clip(runs[:, 0] - 1, 0, chunks)
         lengths = np.diff(np.append(first, chunks))
         if not chunks or not len(runs) or (lengths < 0).any() or first[0]:
-            raise damaged("its table of chunks is wrong")
+            raise damaged_error("its table of chunks is wrong")
         per_chunk = np.repeat(runs[:, 1], lengths)
         ends_of_chunks = np.minimum(np.cumsum(np.minimum(per_chunk, count)), count)
         in_chunk = np.diff(np.append(0, ends_of_chunks))
         if ends_of_chunks[-1] < count:
-            raise damaged(f"its table of chunks has {ends_of_chunks[-1]} of {count} frames")
+            raise damaged_error(f"its table of chunks has {ends_of_chunks[-1]} of {count} frames")
         before = np.cumsum(sizes) - sizes
         chunk_of = np.repeat(np.arange(chunks), in_chunk)
         starts_of_chunks = before[np.minimum(ends_of_chunks - in_chunk, count - 1)]
@@ -501,8 +568,10 @@ def read_mp4(data: bytes) -> Container:
         is_cut = (any(data[last.end : last.end + 16]) and len(data) - last.end < 16) or last.kind == b"moof"
     if movie is None:
         if is_cut or last is None or last.kind == b"mdat":
-            raise truncated("its index (moov), often written last, is not whole; copy or record it again")
-        raise damaged("it has no index (moov)")
+            raise truncated_error(
+                "its index (moov), often written last, is not whole; copy or record it again"
+            )
+        raise damaged_error("it has no index (moov)")
     parts = _Mp4Track(data, movie)
     tracks = [_Mp4Track(data, box) for box in _nested_boxes(data, movie) if box.kind == b"trak"]
     video = next((track for track in tracks if track.is_video), None)
@@ -556,7 +625,7 @@ def _fragment_frames(data: bytes, number: int, fragments: list[_Mp4Box]) -> int:
             if box.kind not in (b"tfhd", b"trun"):
                 continue
             if box.end - box.payload < 8:
-                raise damaged(f"box {box.kind!r} is too short")
+                raise damaged_error(f"box {box.kind!r} is too short")
             (value,) = struct.unpack_from(">I", data, box.payload + 4)
             if box.kind == b"tfhd":
                 current = value

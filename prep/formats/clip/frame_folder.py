@@ -24,7 +24,7 @@ from halofeed.prep.formats.clip.clip import (
 from halofeed.prep.formats.picture import Footprint, read_image
 from halofeed.prep.formats.picture.png import SIGNATURE
 from halofeed.prep.sources.file_names import is_image_name, is_video_name
-from halofeed.prep.sources.files import SourceFiles, Stamp
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import FileSelection, SourceExample
 from halofeed.system.memory import with_margin
 
@@ -174,6 +174,7 @@ class _ClipFiles:
         # These methods read a single file or folder, and do not depend on the clips.
         self.root, self.read, self.open, self.head = files.root, files.read, files.open, files.head
         self.faults, self.refusal, self.has_folder = files.faults, files.refusal, files.has_folder
+        self.stamp = files.stamp
 
     @cached_property
     def _clips(self) -> Mapping[str, tuple[str, ...]]:
@@ -242,9 +243,6 @@ class _ClipFiles:
     def size(self, path: str) -> int | None:
         size = self._files.size(path)
         return self._sizes.get(path) if size is None else size
-
-    def stamp(self, path: str) -> Stamp | None:
-        return self._files.stamp(path)
 
     def files_in(self, folder: str) -> list[str]:
         return self._by_folder.get(folder, [])

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.animation import READERS, animation_format, open_animation
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions, Container
-from halofeed.prep.formats.clip.containers import read_avi, read_matroska, read_mp4
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.containers import Container, read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.clip.frame_folder import open_frame_folder
 from halofeed.prep.formats.picture.image import undecodable
 from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED, matches_start, recognize

@@ -17,14 +17,20 @@ from halofeed.prep.formats.clip.clip import (
     MAX_FRAMES,
     Clip,
     ClipOptions,
-    Container,
     Frame,
     check_frame_count,
     missing_frames,
     normalize_times,
     reserve_memory,
 )
-from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated, undecodable
+from halofeed.prep.formats.clip.containers import Container
+from halofeed.prep.formats.picture.image import (
+    Size,
+    check_pixel_count,
+    damaged_error,
+    truncated_error,
+    undecodable,
+)
 from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.system.memory import TOO_MUCH, lacks_memory
@@ -70,7 +76,7 @@ def _failures() -> Iterator[None]:
     except (cv2.error, MemoryError) as error:
         if lacks_memory(error):
             raise undecodable(TOO_MUCH, "this machine has too little left") from error
-        raise damaged("FFmpeg cannot decode it") from error
+        raise damaged_error("FFmpeg cannot decode it") from error
 
 
 class _Stream(io.BytesIO):
@@ -190,7 +196,9 @@ def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
             failed += 1
             continue
         if failed and stamps:
-            raise damaged(f"frame {len(stamps)} cannot be decoded, and frames behind it can; export it again")
+            raise damaged_error(
+                f"frame {len(stamps)} cannot be decoded, and frames behind it can; export it again"
+            )
         failed = 0
         stamps.append(capture.get(cv2.CAP_PROP_POS_MSEC))
         if len(stamps) > MAX_FRAMES:
@@ -212,7 +220,7 @@ def _missing(container: Container, frames: int) -> SourceError | None:
     """Return the error of a file with missing frames; frames hidden by its edit list do not count."""
     expected = max(container.packets, container.declared or 0)
     if container.is_cut and not (container.declared and frames >= expected):
-        return truncated(_complete_frames(container, frames))
+        return truncated_error(_complete_frames(container, frames))
     if frames < expected and not container.hides_frames:
         return missing_frames(frames, expected)
     return None
@@ -251,7 +259,7 @@ def _decode(data: bytes, end: int, indices: Sequence[int], size: Size, orientati
 
 
 def _undecodable_frame(index: int) -> SourceError:
-    return damaged(f"frame {index} cannot be decoded")
+    return damaged_error(f"frame {index} cannot be decoded")
 
 
 _WITH_CHROMA_FORMAT = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)

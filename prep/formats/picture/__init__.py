@@ -6,7 +6,6 @@ from halofeed.prep.formats.picture.table import (
     FORMATS,
     Footprint,
     read_image,
-    read_size,
     size_and_orientation,
     sniff,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "Footprint",
     "ReadOptions",
     "read_image",
-    "read_size",
     "size_and_orientation",
     "sniff",
 ]

@@ -15,9 +15,9 @@ from halofeed.prep.formats.picture.image import (
     OpenedImage,
     Raster,
     Size,
-    damaged,
+    damaged_error,
     estimate_decoding,
-    truncated,
+    truncated_error,
 )
 from halofeed.prep.formats.picture.pillow import decoder_failures, load_raster, open_with, plan_pillow
 from halofeed.prep.formats.picture.tiff import exif_orientation
@@ -29,7 +29,7 @@ def after_sub_blocks(data: bytes, at: int) -> int:
     """Return the position after a sequence of GIF sub-blocks."""
     while True:
         if at >= len(data):
-            raise truncated(f"no end of the block before byte {at}")
+            raise truncated_error(f"no end of the block before byte {at}")
         if not data[at]:
             return at + 1
         at += data[at] + 1
@@ -48,7 +48,7 @@ def next_frame(data: bytes, at: int) -> int | None:
         if data[at] == TRAILER:
             return None
         if data[at] != EXTENSION:
-            raise damaged(f"block type {data[at]:#04x} at byte {at}")
+            raise damaged_error(f"block type {data[at]:#04x} at byte {at}")
         at = after_sub_blocks(data, at + 2)
     return None
 
@@ -56,7 +56,7 @@ def next_frame(data: bytes, at: int) -> int | None:
 def frame_end(data: bytes, at: int) -> int:
     """Return the end of the frame whose image descriptor is at `at`."""
     if at + 10 > len(data):
-        raise truncated("no room for the frame's descriptor")
+        raise truncated_error("no room for the frame's descriptor")
     return after_sub_blocks(data, at + 11 + palette_bytes(data[at + 9]))
 
 
@@ -89,11 +89,11 @@ def open_gif(data: bytes) -> OpenedImage:
     Source: GIF89a specification, sections 17 to 23.
     """
     if len(data) < 13:
-        raise truncated("no room for the screen descriptor")
+        raise truncated_error("no room for the screen descriptor")
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     begin = next_frame(data, 13 + palette_bytes(flags))
     if begin is None:
-        raise truncated("no frame")
+        raise truncated_error("no frame")
     end = frame_end(data, begin)
     left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, begin + 1)
     # A frame that extends beyond the screen enlarges it, as in Pillow and browsers.
@@ -115,19 +115,19 @@ CHUNKS_AT = 12
 def riff_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
     """Yield the type and the payload of each chunk; SourceError if a chunk is damaged or truncated."""
     if len(data) < CHUNKS_AT + 8:
-        raise truncated("no room for the first chunk")
+        raise truncated_error("no room for the first chunk")
     end = 8 + struct.unpack_from("<I", data, 4)[0]
     if end > len(data):
-        raise truncated(f"the RIFF container ends at byte {end} of {len(data)}")
+        raise truncated_error(f"the RIFF container ends at byte {end} of {len(data)}")
     at = CHUNKS_AT
     while at + 8 <= end:
         kind, length = struct.unpack_from("<4sI", data, at)
         if at + 8 + length > end:
-            raise truncated(f"chunk {kind!r} of {length} bytes at byte {at} of {end}")
+            raise truncated_error(f"chunk {kind!r} of {length} bytes at byte {at} of {end}")
         yield kind, memoryview(data)[at + 8 : at + 8 + length]
         at += 8 + length + length % 2
     if at == CHUNKS_AT:
-        raise damaged("a RIFF container without chunks")
+        raise damaged_error("a RIFF container without chunks")
 
 
 def webp_size(kind: bytes, payload: bytes | memoryview) -> Size:
@@ -144,7 +144,7 @@ def webp_size(kind: bytes, payload: bytes | memoryview) -> Size:
     if kind == b"VP8 " and len(payload) >= 10 and payload[3:6] == b"\x9d\x01\x2a":
         width, height = struct.unpack_from("<HH", payload, 6)
         return height & 0x3FFF, width & 0x3FFF
-    raise damaged(f"first chunk {kind!r} of {len(payload)} bytes")
+    raise damaged_error(f"first chunk {kind!r} of {len(payload)} bytes")
 
 
 def open_webp(data: bytes) -> OpenedImage:
@@ -176,7 +176,7 @@ def _load_webp(data: bytes, size: Size) -> Raster:
         image = WebPImagePlugin.WebPImageFile(io.BytesIO(data))
         pixels, _, _ = image._get_next()
         if image.size[::-1] != size:
-            raise damaged(f"header says {size}, decoded are {image.size[::-1]}")
+            raise damaged_error(f"header says {size}, decoded are {image.size[::-1]}")
         return Raster(pixels=np.frombuffer(pixels, np.uint8).reshape(*size, 4)[..., : len(image.mode)])
 
 

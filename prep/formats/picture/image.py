@@ -193,12 +193,12 @@ def undecodable(reason: str, detail: str = "") -> SourceError:
     return SourceError("decode", reason, detail)
 
 
-def truncated(detail: str) -> SourceError:
+def truncated_error(detail: str) -> SourceError:
     """Return the error of a file whose end is missing."""
     return undecodable("file is truncated", detail)
 
 
-def damaged(detail: str) -> SourceError:
+def damaged_error(detail: str) -> SourceError:
     """Return the error of a file that breaks the rules of its format."""
     return undecodable("file is damaged", detail)
 

@@ -16,9 +16,9 @@ from halofeed.prep.formats.picture.image import (
     Pixels,
     Raster,
     Size,
-    damaged,
+    damaged_error,
     estimate_decoding,
-    truncated,
+    truncated_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
@@ -112,28 +112,28 @@ def read_segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
     while True:
         steps += 1
         if steps > MAX_SEGMENTS:
-            raise damaged(f"more than {MAX_SEGMENTS} segments before the first scan")
+            raise damaged_error(f"more than {MAX_SEGMENTS} segments before the first scan")
         start = data.find(b"\xff", at)
         if start < 0:
-            raise truncated("no start of scan")
+            raise truncated_error("no start of scan")
         stray, at = stray + start - at, start
         at = FILL.match(data, at).end() - 1  # type: ignore[union-attr]
         if at + 1 >= len(data):
-            raise truncated("no start of scan")
+            raise truncated_error("no start of scan")
         marker = data[at + 1]
         if marker == 0 or marker in WITHOUT_PAYLOAD:
             stray, at = stray + 2, at + 2
             continue
         if marker == EOI:
-            raise damaged("the JPEG ends before its first scan")
+            raise damaged_error("the JPEG ends before its first scan")
         length = int.from_bytes(data[at + 2 : at + 4], "big")
         if length < 2:
             if at + 4 > len(data):
-                raise truncated(f"segment FF{marker:02X} at byte {at} of {len(data)}")
-            raise damaged(f"segment FF{marker:02X} at byte {at} says length {length}")
+                raise truncated_error(f"segment FF{marker:02X} at byte {at} of {len(data)}")
+            raise damaged_error(f"segment FF{marker:02X} at byte {at} says length {length}")
         end = at + 2 + length
         if end > len(data):
-            raise truncated(f"segment FF{marker:02X} ends at byte {end} of {len(data)}")
+            raise truncated_error(f"segment FF{marker:02X} ends at byte {end} of {len(data)}")
         found.append((marker, at, end))
         if marker == SOS:
             return tuple(found), stray
@@ -152,10 +152,10 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     segments, stray = read_segments(data)
     frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAMES]
     if len(frames) != 1:
-        raise damaged(f"{len(frames)} frame headers before the first scan, expected 1")
+        raise damaged_error(f"{len(frames)} frame headers before the first scan, expected 1")
     frame, payload = frames[0]
     if len(payload) < 6 or len(payload) < 6 + 3 * payload[5]:
-        raise damaged(f"frame header of {len(payload)} bytes")
+        raise damaged_error(f"frame header of {len(payload)} bytes")
     precision, components = payload[0], payload[5]
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
     if frame in LOSSLESS:
@@ -248,7 +248,7 @@ def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Si
             raster = load_raster(open_with(JpegImagePlugin.JpegImageFile, without_strays(data, header)))
             return replace(raster, notes=(*raster.notes, "unusual JPEG sampling, damage would go unseen"))
         if not (header.has_one_scan and _lacks_end(error, plain)):
-            raise (truncated if PREMATURE_END in str(error) else damaged)(str(error)) from error
+            raise (truncated_error if PREMATURE_END in str(error) else damaged_error)(str(error)) from error
         pixels = _decode(plain + END_OF_IMAGE, colors, size)
         notes.append("end marker of the JPEG is missing")
     if scale > 1:

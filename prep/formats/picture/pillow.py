@@ -21,10 +21,10 @@ from halofeed.prep.formats.picture.image import (
     Pixels,
     Raster,
     Size,
-    damaged,
+    damaged_error,
     estimate_decoding,
     iterate_blocks,
-    truncated,
+    truncated_error,
     undecodable,
 )
 from halofeed.system.memory import TOO_MUCH, lacks_memory
@@ -60,10 +60,10 @@ def decoder_failures() -> Iterator[None]:
             raise undecodable(TOO_MUCH, "this machine has too little left") from error
         message = _message_of(error)
         if "truncated" in message.lower() or "not enough image data" in message.lower():
-            raise truncated(message) from error
+            raise truncated_error(message) from error
         if "unsupported" in message.lower() or "unknown pixel mode" in message.lower():
             raise undecodable("kind of image is not supported", message) from error
-        raise damaged(message) from error
+        raise damaged_error(message) from error
 
 
 def _message_of(error: Exception) -> str:

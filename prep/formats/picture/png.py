@@ -16,9 +16,9 @@ from halofeed.prep.formats.picture.image import (
     Pixels,
     Raster,
     Size,
-    damaged,
+    damaged_error,
     estimate_decoding,
-    truncated,
+    truncated_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
@@ -78,31 +78,31 @@ def read_header(data: bytes) -> Header:
     at, skipped_damage = len(SIGNATURE), False
     while not chunks or chunks[-1][0] != b"IEND":
         if at + 12 > len(data):
-            raise truncated("no IEND chunk")
+            raise truncated_error("no IEND chunk")
         length, kind = struct.unpack_from(">I4s", data, at)
         if at + 12 + length > len(data):
-            raise truncated(f"chunk {kind!r} of {length} bytes at byte {at} of {len(data)}")
+            raise truncated_error(f"chunk {kind!r} of {length} bytes at byte {at} of {len(data)}")
         checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
         intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
         if not kind.isalpha() or not (intact or (chunks and kind in METADATA_CHUNKS)):
-            raise damaged(f"wrong checksum of chunk {kind!r} at byte {at}")
+            raise damaged_error(f"wrong checksum of chunk {kind!r} at byte {at}")
         skipped_damage = skipped_damage or not intact
         if kind == b"IDAT" and chunks and chunks[-1][0] == kind and sum(chunks[-1][1:]) + 4 == at:
             chunks[-1] = (kind, chunks[-1][1], at + 8 + length - chunks[-1][1])
         elif kind in NEEDED_CHUNKS:
             if len(chunks) >= MOST_RUNS:
-                raise damaged(f"more than {MOST_RUNS} chunks that are not in a row")
+                raise damaged_error(f"more than {MOST_RUNS} chunks that are not in a row")
             chunks.append((kind, at + 8, length))
         elif kind[:1].isupper():
             raise undecodable("PNG feature is not supported", f"critical chunk {kind!r}")
         at += 12 + length
     kind, at, length = chunks[0]  # exists, because the loop ends at IEND
     if kind != b"IHDR" or length != 13:
-        raise damaged(f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
+        raise damaged_error(f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
     width, height = struct.unpack_from(">II", data, at)
     depth, color_type, compression, filtering, interlace = data[at + 8 : at + 13]
     if depth not in DEPTHS.get(color_type, ()) or compression or filtering or interlace > 1:
-        raise damaged(
+        raise damaged_error(
             f"header says depth {depth}, color type {color_type}, compression {compression}, "
             f"filter {filtering}, interlace {interlace}",
         )
@@ -115,7 +115,7 @@ def read_header(data: bytes) -> Header:
     )
     for kind in (b"IDAT", b"PLTE") if color_type == PALETTE else (b"IDAT",):
         if header.payload(data, kind) is None:
-            raise damaged(f"no {kind.decode()} chunk")
+            raise damaged_error(f"no {kind.decode()} chunk")
     return header
 
 

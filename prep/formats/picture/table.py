@@ -22,7 +22,7 @@ from halofeed.prep.formats.picture.image import (
     ReadOptions,
     Size,
     check_pixel_count,
-    damaged,
+    damaged_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
@@ -92,20 +92,6 @@ def sniff(data: bytes) -> str:
         kind = recognize(data, RECOGNIZED) or f"begins with {data[:8].hex(' ')}"
         raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
-
-
-def _open(data: bytes) -> OpenedImage:
-    return FORMATS[sniff(data)][1](data)
-
-
-def read_size(data: bytes) -> Size:
-    """Return the (height, width) of an image as displayed, at full resolution, from its header alone.
-
-    Raises:
-        SourceError: a fault that `read_image` would report and that the header shows.
-    """
-    opened = _open(data)
-    return displayed_size(opened.orientation, opened.stored_size)
 
 
 def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
@@ -199,7 +185,7 @@ def read_image(
         SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
             An incomplete picture is never returned. Also: the 16-bit samples use more bits than the options say.
     """
-    opened = _open(data)
+    opened = FORMATS[sniff(data)][1](data)
     check_pixel_count(opened.stored_size, options.max_pixels)
     displayed = displayed_size(opened.orientation, opened.stored_size)
     needed = displayed_size(opened.orientation, needed_size(*displayed) if needed_size else displayed)
@@ -210,7 +196,7 @@ def read_image(
     notes = list(raster.notes)
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
         decoded = raster.pixels.shape[:2]
-        raise damaged(f"header says {opened.stored_size}, decoded are {decoded}")
+        raise damaged_error(f"header says {opened.stored_size}, decoded are {decoded}")
     if opened.orientation != 1:
         notes.append("orientation applied")
     notes += check_sample_bits(raster.pixels, options)

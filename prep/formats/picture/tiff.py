@@ -21,8 +21,8 @@ from halofeed.prep.formats.picture.image import (
     OpenedImage,
     Raster,
     Size,
-    damaged,
-    truncated,
+    damaged_error,
+    truncated_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
@@ -49,7 +49,7 @@ STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES = 
 EXTRA_SAMPLES, SAMPLE_FORMAT = 338, 339
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, LAB = 0, 1, 2, 8
 PHOTOMETRICS = {0: "white is 0", 1: "black is 0", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr", 8: "Lab"}
-FORMATS = {1: "unsigned integer", 2: "signed integer", 3: "floating point"}
+SAMPLE_FORMATS = {1: "unsigned integer", 2: "signed integer", 3: "floating point"}
 PREMULTIPLIED, SHORT, UNCOMPRESSED, JPEG, YCBCR = 1, 3, 1, 7, 6
 ROWS_PER_STRIP = 278
 BLOCK_RECORD_BYTES = 1024
@@ -116,30 +116,30 @@ def read_tiff_directory(data: bytes, start: int | None = None) -> Directory:
     """
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None:
-        raise damaged("no TIFF header")
+        raise damaged_error("no TIFF header")
     if len(data) < 8:
-        raise truncated("no room for a TIFF header")
+        raise truncated_error("no room for a TIFF header")
     version = struct.unpack_from(f"{order}H", data, 2)[0]
     if version not in (42, 43):
-        raise damaged(f"TIFF version {version}")
+        raise damaged_error(f"TIFF version {version}")
     big = version == 43
     if big and len(data) < 16:
-        raise truncated("no room for a BigTIFF header")
+        raise truncated_error("no room for a BigTIFF header")
     count_format, entry_format, pointer, inline = ("Q", "HHQ", "Q", 8) if big else ("H", "HHI", "I", 4)
     view = memoryview(data)
     if start is None:
         start = int(struct.unpack_from(f"{order}{pointer}", data, inline)[0])
     count_bytes = struct.calcsize(f"{order}{count_format}")
     if start + count_bytes > len(data):
-        raise truncated(f"the directory is at byte {start} of {len(data)}")
+        raise truncated_error(f"the directory is at byte {start} of {len(data)}")
     count = struct.unpack_from(f"{order}{count_format}", data, start)[0]
     entry_bytes = struct.calcsize(f"{order}{entry_format}") + inline
     first = start + count_bytes
     end = first + count * entry_bytes
     if end > len(data):
-        raise truncated(f"the directory of {count} entries ends at byte {end} of {len(data)}")
+        raise truncated_error(f"the directory of {count} entries ends at byte {end} of {len(data)}")
     if count > MOST_ENTRIES:
-        raise damaged(f"a directory of {count} entries")
+        raise damaged_error(f"a directory of {count} entries")
     fields = {}
     for position in range(first, end, entry_bytes):
         tag, type_, values = struct.unpack_from(f"{order}{entry_format}", data, position)
@@ -194,10 +194,10 @@ def _unsupported_compression(compression: int) -> SourceError:
 def _layout(directory: Directory, byte_count: int) -> SampleLayout:
     for tag in PIXEL_TAGS & directory.fields.keys():
         if directory.fields[tag].data is None:
-            raise truncated(f"the values of tag {tag} lie beyond byte {byte_count}")
+            raise truncated_error(f"the values of tag {tag} lie beyond byte {byte_count}")
     for tag in SINGLE_TAGS & directory.fields.keys():
         if directory.fields[tag].count != 1:
-            raise damaged(f"tag {tag} has {directory.fields[tag].count} values, expected 1")
+            raise damaged_error(f"tag {tag} has {directory.fields[tag].count} values, expected 1")
     size = directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)
     sample_formats = set(np.unique(directory.integers(SAMPLE_FORMAT)).tolist()) or {1}
     bits = set(np.unique(directory.integers(BITS)).tolist()) or {1}
@@ -205,7 +205,7 @@ def _layout(directory: Directory, byte_count: int) -> SampleLayout:
     samples = directory.integer(SAMPLES, 1)
     kind = (
         f"{samples} x {'/'.join(map(str, sorted(bits)))} bit "
-        f"{'/'.join(FORMATS.get(value, str(value)) for value in sorted(sample_formats))}, "
+        f"{'/'.join(SAMPLE_FORMATS.get(value, str(value)) for value in sorted(sample_formats))}, "
         f"{PHOTOMETRICS.get(photometric, f'photometric {photometric}')}"
     )
     if sample_formats != {1}:
@@ -233,33 +233,33 @@ def _check_blocks(directory: Directory, layout: SampleLayout, data: bytes) -> No
         for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
     )
     if not len(offsets):
-        raise damaged("the TIFF says nowhere where its pixels are")
+        raise damaged_error("the TIFF says nowhere where its pixels are")
     if len(lengths) and len(lengths) != len(offsets):
-        raise damaged(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
+        raise damaged_error(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
     held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)
     beyond = (offsets > byte_count) | (held > byte_count - np.minimum(offsets, byte_count))
     if beyond.any():
         end = max(
             int(offset) + int(length) for offset, length in zip(offsets[beyond], held[beyond], strict=True)
         )
-        raise truncated(f"pixels end at byte {end} of {byte_count}")
+        raise truncated_error(f"pixels end at byte {end} of {byte_count}")
     if not tiled and len(lengths) and directory.integer(COMPRESSION, 1) == UNCOMPRESSED:
         height, width = layout.size
         needed = height * (width * layout.bits * layout.samples // 8)
         found = int(lengths.sum(dtype=np.float64))
         if found < needed:
-            raise truncated(f"{found} bytes of pixels, expected {needed}")
+            raise truncated_error(f"{found} bytes of pixels, expected {needed}")
     if len(lengths) and directory.integer(COMPRESSION, 1) == JPEG:
         # libtiff fills in the missing end of a JPEG and reports success.
         for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
             if not data[offset : offset + length].rstrip(b"\0").endswith(b"\xff\xd9"):
-                raise truncated(f"the JPEG data at byte {offset} have no end")
+                raise truncated_error(f"the JPEG data at byte {offset} have no end")
     if tiled:
         # A tile may extend beyond the picture, but not far: its complete buffer is allocated.
         for tag, pixels in ((TILE_HEIGHT, layout.size[0]), (TILE_WIDTH, layout.size[1])):
             tile = directory.integer(tag, 0)
             if not 1 <= tile <= max(4 * pixels, 4096):
-                raise damaged(f"a tile side of {tile} for {pixels} pixels")
+                raise damaged_error(f"a tile side of {tile} for {pixels} pixels")
 
 
 def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) -> bytes:

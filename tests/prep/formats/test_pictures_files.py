@@ -20,7 +20,7 @@ from PIL import Image
 
 from halofeed.errors import SourceError
 from halofeed.pipelines.summary import summary
-from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, read_image, read_size, sniff
+from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, read_image, sniff
 from halofeed.prep.formats.picture.jpeg import reduction
 from halofeed.prep.formats.picture.tiff import read_tiff_directory
 from tests.support.allocations import traced
@@ -134,7 +134,7 @@ def test_the_orientation_is_applied_exactly_once(kind, orientation):
         result.pixels, orient_slowly(read_image(plain, OPTIONS).pixels, orientation)
     )
     assert result.orientation == orientation and result.stored_size == stored.shape[:2]
-    assert result.pixels.flags.c_contiguous and read_size(data) == result.pixels.shape[:2]
+    assert result.pixels.flags.c_contiguous
     assert ("orientation applied" in result.notes) == (orientation != 1)
 
 
