@@ -202,11 +202,11 @@ def tolerance_for(offset: float) -> str:
     """Return the option that accepts grids with this offset in voxels; "" if no tolerance is large enough.
 
     >>> tolerance_for(0.2345), tolerance_for(0.5)
-    ('; --mask-grid-tolerance 0.24 takes it as it lies', '')
+    ('; --mask-grid-tolerance 0.24 accepts it', '')
     """
     if offset > LARGEST_TOLERANCE - 0.01:
         return ""
-    return f"; --mask-grid-tolerance {math.ceil(100 * offset) / 100:g} takes it as it lies"
+    return f"; --mask-grid-tolerance {math.ceil(100 * offset) / 100:g} accepts it"
 
 
 def offset_between(first: Grid, second: Grid) -> tuple[float, str]:

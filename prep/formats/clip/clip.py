@@ -97,7 +97,7 @@ def size_mismatch(frame: str, size: Size, first: Size) -> SourceError:
     return undecodable(
         "frames differ in size",
         f"{frame} is {size[0]} x {size[1]} pixels (height x width), the first {first[0]} x {first[1]}; "
-        "bring them to one size first",
+        "resize them to one size first",
     )
 
 

@@ -268,7 +268,7 @@ def read_matroska(data: bytes) -> Container:
             parent_end = len(data) + 1 if length is None else stop
         is_checksum = identifier == CHECKSUM and length == 4 and parent_end <= len(data)
         if is_checksum and zlib.crc32(data[stop:parent_end]) != int.from_bytes(data[at:stop], "little"):
-            raise damaged_error(f"the checksum at byte {start} is not that of what follows it")
+            raise damaged_error(f"the checksum at byte {start} does not match the data after it")
         if identifier == DOCUMENT_TYPE:
             document = bytes(data[at:stop]).rstrip(b"\0")
         elif identifier == TRACK:
@@ -392,7 +392,7 @@ def _nested_boxes(data: bytes, box: _Mp4Box, depth: int = 0) -> Iterator[_Mp4Box
         raise damaged_error(f"boxes in more than {MAX_BOX_DEPTH} others")
     for inner in limit_elements(_mp4_boxes(data, box.payload, box.end)):
         if inner.end > box.end:
-            raise damaged_error(f"box {inner.kind!r} at byte {inner.start} is longer than what it is in")
+            raise damaged_error(f"box {inner.kind!r} at byte {inner.start} is longer than its parent")
         yield inner
         if inner.kind in MP4_PARENTS:
             yield from _nested_boxes(data, inner, depth + 1)
@@ -569,7 +569,7 @@ def read_mp4(data: bytes) -> Container:
     if movie is None:
         if is_cut or last is None or last.kind == b"mdat":
             raise truncated_error(
-                "its index (moov), often written last, is not whole; copy or record it again"
+                "its index (moov), often written last, is incomplete; copy or record it again"
             )
         raise damaged_error("it has no index (moov)")
     parts = _Mp4Track(data, movie)

@@ -92,8 +92,8 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         raise SourceError(
             "selection",
             "clip is shorter than a window",
-            f"of its {count} frames {len(sampled)} are left at {rate}, a window takes {choice.frames}; ask for shorter "
-            "windows or have the last frame repeated",
+            f"{len(sampled)} of its {count} frames remain at {rate}, and a window needs {choice.frames}; ask for shorter "
+            "windows or repeat the last frame",
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
     slack = len(sampled) - choice.frames
@@ -114,7 +114,7 @@ def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoic
         raise SourceError(
             "selection",
             "frames have no time stamps",
-            f"{choice.frame_rate:g} frames per second are asked for; say the frame rate of folders of frames, or take "
+            f"{choice.frame_rate:g} frames per second are requested; give the frame rate of folders of frames, or use "
             "a stride",
         )
     samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate

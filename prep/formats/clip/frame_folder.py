@@ -114,7 +114,7 @@ def read_still(files: SourceFiles, path: str) -> bytes:
     """Read a frame or its mask; SourceError if it is an animation."""
     data = files.read(path)
     if is_animated(data):
-        detail = "it may be a clip, or one of the frames beside it; put animations into a folder of their own"
+        detail = "it may be a clip, or a frame next to others; put animations into a separate folder"
         raise SourceError("selection", "an animation lies among frames", detail)
     return data
 
@@ -124,7 +124,7 @@ def turned_frame() -> SourceError:
     return SourceError(
         "annotation",
         "frame has an EXIF orientation",
-        "its masks may lie on its pixels as stored or as displayed; if as displayed, say --annotation-grid displayed, "
+        "its masks may fit its stored or its displayed pixels; if the displayed ones, say --annotation-grid displayed, "
         "else turn the files first",
     )
 
@@ -146,8 +146,8 @@ def _number_gap(paths: Sequence[str]) -> SourceError | None:
     return SourceError(
         "selection",
         "frame numbers have gaps",
-        f"{basename(paths[at])!r} is followed by {basename(paths[at + 1])!r}, a step of {largest} where the least is "
-        f"{smallest}; frames are missing, or those of several clips lie in one folder",
+        f"{basename(paths[at])!r} is followed by {basename(paths[at + 1])!r}, a step of {largest}, and the smallest step is "
+        f"{smallest}; frames are missing, or the folder has frames of several clips",
     )
 
 

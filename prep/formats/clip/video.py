@@ -75,7 +75,7 @@ def _failures() -> Iterator[None]:
         yield
     except (cv2.error, MemoryError) as error:
         if lacks_memory(error):
-            raise undecodable(TOO_MUCH, "this machine has too little left") from error
+            raise undecodable(TOO_MUCH, "the free memory of this machine is too small") from error
         raise damaged_error("FFmpeg cannot decode it") from error
 
 
@@ -197,7 +197,7 @@ def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
             continue
         if failed and stamps:
             raise damaged_error(
-                f"frame {len(stamps)} cannot be decoded, and frames behind it can; export it again"
+                f"frame {len(stamps)} cannot be decoded, but later frames can; export it again"
             )
         failed = 0
         stamps.append(capture.get(cv2.CAP_PROP_POS_MSEC))
@@ -206,8 +206,8 @@ def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
     if not stamps:
         raise undecodable(
             "video cannot be decoded",
-            f"none of its frames: it is damaged, or its codec {codec!r} is none that OpenCV's FFmpeg has; export it as "
-            "H.264 (AV1 and others are not read)",
+            f"none of its frames: it is damaged, or OpenCV's FFmpeg lacks its codec {codec!r}; export it as "
+            "H.264 (AV1 and others are not supported)",
         )
     return stamps
 
@@ -275,7 +275,7 @@ def interlaced_error() -> SourceError:
     """
     return undecodable(
         "interlaced video is not read",
-        "the rows of each frame are, or may be, of two moments in turn; make whole frames of it (ffmpeg -vf bwdif)",
+        "the rows of a frame alternate, or may alternate, between two times; deinterlace it first (ffmpeg -vf bwdif)",
     )
 
 

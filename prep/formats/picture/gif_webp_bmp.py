@@ -176,7 +176,7 @@ def _load_webp(data: bytes, size: Size) -> Raster:
         image = WebPImagePlugin.WebPImageFile(io.BytesIO(data))
         pixels, _, _ = image._get_next()
         if image.size[::-1] != size:
-            raise damaged_error(f"header says {size}, decoded are {image.size[::-1]}")
+            raise damaged_error(f"header says {size}, the decoded size is {image.size[::-1]}")
         return Raster(pixels=np.frombuffer(pixels, np.uint8).reshape(*size, 4)[..., : len(image.mode)])
 
 

@@ -57,7 +57,7 @@ def decoder_failures() -> Iterator[None]:
         raise
     except Exception as error:
         if lacks_memory(error):
-            raise undecodable(TOO_MUCH, "this machine has too little left") from error
+            raise undecodable(TOO_MUCH, "the free memory of this machine is too small") from error
         message = _message_of(error)
         if "truncated" in message.lower() or "not enough image data" in message.lower():
             raise truncated_error(message) from error

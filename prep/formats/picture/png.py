@@ -91,7 +91,7 @@ def read_header(data: bytes) -> Header:
             chunks[-1] = (kind, chunks[-1][1], at + 8 + length - chunks[-1][1])
         elif kind in NEEDED_CHUNKS:
             if len(chunks) >= MOST_RUNS:
-                raise damaged_error(f"more than {MOST_RUNS} chunks that are not in a row")
+                raise damaged_error(f"more than {MOST_RUNS} separate chunks")
             chunks.append((kind, at + 8, length))
         elif kind[:1].isupper():
             raise undecodable("PNG feature is not supported", f"critical chunk {kind!r}")

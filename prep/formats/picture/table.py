@@ -196,7 +196,7 @@ def read_image(
     notes = list(raster.notes)
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
         decoded = raster.pixels.shape[:2]
-        raise damaged_error(f"header says {opened.stored_size}, decoded are {decoded}")
+        raise damaged_error(f"header says {opened.stored_size}, the decoded size is {decoded}")
     if opened.orientation != 1:
         notes.append("orientation applied")
     notes += check_sample_bits(raster.pixels, options)
@@ -244,5 +244,5 @@ def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size
             raise ValueError("not a PNG file")
         width, height = struct.unpack_from(">II", head, 16)
     if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):
-        raise ValueError(f"it is {height} x {width}, and at most {largest[0]} x {largest[1]} is expected")
+        raise ValueError(f"it is {height} x {width}, expected at most {largest[0]} x {largest[1]}")
     return height, width

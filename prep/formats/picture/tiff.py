@@ -233,7 +233,7 @@ def _check_blocks(directory: Directory, layout: SampleLayout, data: bytes) -> No
         for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
     )
     if not len(offsets):
-        raise damaged_error("the TIFF says nowhere where its pixels are")
+        raise damaged_error("the TIFF has no offsets of its pixels")
     if len(lengths) and len(lengths) != len(offsets):
         raise damaged_error(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
     held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)

@@ -67,7 +67,7 @@ def test_a_mask_in_another_order_of_axes_is_on_the_same_grid_and_on_another_refu
     )
     near = grid.affine.copy()
     near[2, 3] += 0.3
-    with pytest.raises(SourceError, match=r"\(0.1 voxels\); .*--mask-grid-tolerance 0.1 takes it as it lies"):
+    with pytest.raises(SourceError, match=r"\(0.1 voxels\); .*--mask-grid-tolerance 0.1 accepts it"):
         check_same_space(grid, Grid(shape=grid.shape, affine=near))
     assert check_same_space(grid, Grid(shape=grid.shape, affine=near), 0.11) == pytest.approx(0.1)
     with pytest.raises(SourceError, match="mask 122×102×112"):
