@@ -64,7 +64,7 @@ class Taps:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the target voxels are consecutive source voxels."""
+        """True if the target voxels are consecutive source voxels."""
         index = self.index[:, 0]
         return self.index.shape[1] == 1 and bool((np.diff(index) == 1).all())
 

@@ -76,7 +76,7 @@ class View:
 
     @property
     def pads(self) -> bool:
-        """Whether any target voxel has no source voxel."""
+        """True if some target voxels have no source voxel."""
         return self.inside != whole(self.shape)
 
 
@@ -101,7 +101,7 @@ class Resample:
 
     @property
     def separable(self) -> bool:
-        """Whether each axis is sampled independently."""
+        """True if each axis is sampled independently."""
         linear = self.matrix[:3, :3]
         return not (linear - np.diag(np.diag(linear))).any()
 
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def resamples(self) -> bool:
-        """Whether any value is interpolated."""
+        """True if values are interpolated."""
         return any(isinstance(step, Resample) for step in self.steps)
 
 

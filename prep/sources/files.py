@@ -121,7 +121,7 @@ def absolute_path(root: str) -> str:
 
 
 def is_there(path: str, *, regular: bool = False) -> bool:
-    """Whether there is a file or a folder, or a regular file, of this path, in the text of names."""
+    """Return whether a file or folder (or a regular file) exists; the path is decoded like all paths here."""
     try:
         return (os.path.isfile if regular else os.path.exists)(system_name(path))
     except UnicodeEncodeError:
@@ -143,8 +143,8 @@ def check_source(flag: str, path: str) -> bool:
         raise UsageError(f"{flag} {path}: {cause}") from error
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise UsageError(
-            f"{flag} {path}: it is {file_type(found.st_mode)}; expected a folder or a regular file: write what it "
-            "gives to a file first"
+            f"{flag} {path}: it is {file_type(found.st_mode)}; expected a folder or a regular file: write its "
+            "output to a file first"
         )
     return stat.S_ISREG(found.st_mode)
 
@@ -223,13 +223,13 @@ class LocalFiles:
         if os.path.realpath(self.root) == "/":
             raise UsageError(
                 f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
-                "files; where annotations give the whole path of each file, leave --images out"
+                "files; if annotations have the complete path of each file, leave --images out"
             )
         try:
             yield
         except OSError as error:
             raise UsageError(
-                f"{self.root}: cannot be listed: {error.strerror or error}; give yourself the right to read it "
+                f"{self.root}: cannot be listed: {error.strerror or error}; allow yourself to read it "
                 "(chmod u+rx), or name another folder"
             ) from error
 

@@ -167,7 +167,7 @@ class SourceExample:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether a segmentation example has labels; an example without labels is for prediction only."""
+        """True if a segmentation example has labels; an example without labels is for prediction only."""
         return self.mask is not None or bool(self.class_masks)
 
 

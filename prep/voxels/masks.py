@@ -152,7 +152,7 @@ def _fill(
         return
     if total > MAX_CROSSINGS:
         detail = f"its {len(points)} edges cross rows {total} times; allowed are {MAX_CROSSINGS}"
-        raise _damaged("has a polygon that goes to and fro", detail)
+        raise _damaged("has a polygon that crosses too many rows", detail)
 
     def crossed(start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the indices in `rows` and `columns` of a range of crossings."""

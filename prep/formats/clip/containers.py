@@ -443,7 +443,7 @@ class _Mp4Track:
 
     @property
     def is_interlaced(self) -> bool:
-        """Whether the first sample description declares interlaced fields.
+        """True if the first sample description declares interlaced fields.
 
         Source: QuickTime File Format Specification, field handling.
         """

@@ -92,8 +92,8 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         raise SourceError(
             "selection",
             "clip is shorter than a window",
-            f"{len(sampled)} of its {count} frames remain at {rate}, and a window needs {choice.frames}; ask for shorter "
-            "windows or repeat the last frame",
+            f"{len(sampled)} of its {count} frames remain at {rate}, and a window needs {choice.frames}; ask for "
+            "shorter windows or repeat the last frame",
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
     slack = len(sampled) - choice.frames

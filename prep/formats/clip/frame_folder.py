@@ -146,8 +146,8 @@ def _number_gap(paths: Sequence[str]) -> SourceError | None:
     return SourceError(
         "selection",
         "frame numbers have gaps",
-        f"{basename(paths[at])!r} is followed by {basename(paths[at + 1])!r}, a step of {largest}, and the smallest step is "
-        f"{smallest}; frames are missing, or the folder has frames of several clips",
+        f"{basename(paths[at])!r} is followed by {basename(paths[at + 1])!r}, a step of {largest}, and the smallest "
+        f"step is {smallest}; frames are missing, or the folder has several clips",
     )
 
 

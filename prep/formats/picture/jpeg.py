@@ -94,7 +94,7 @@ class JpegHeader:
 
     @property
     def is_usual(self) -> bool:
-        """Return whether the fast decoder supports the sampling of the components."""
+        """True if the fast decoder supports the sampling of the components."""
         first, *others = self.sampling
         if len(self.sampling) == 4:
             others = others[:2]

@@ -89,8 +89,8 @@ def check_sample_bits(pixels: Pixels, options: ReadOptions) -> tuple[str, ...]:
     if most >> (options.sample_bits or 16):
         peak, bits = (1 << options.sample_bits) - 1, _usual_bits(most)
         detail = (
-            f"the largest value is {most}, and {options.sample_bits} bits end at {peak}; say --sample-bits {bits}, or for "
-            "pictures that differ in it --dtype uint16 in place of that"
+            f"the largest value is {most}, and {options.sample_bits} bits end at {peak}; say --sample-bits {bits}, or "
+            "for pictures that differ in it --dtype uint16 in place of that"
         )
         raise undecodable("samples use more bits", detail)
     if options.sample_bits or most == 0 or most > _DARKEST:
