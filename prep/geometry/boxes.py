@@ -246,10 +246,10 @@ def crop_boxes(
     before, after = _areas(moved), _areas(cut)
     has_area = before > 0
     touches = ((moved[..., :2] <= 1) & (moved[..., 2:] >= 0)).all(axis=-1)
-    share = np.where(has_area, after / np.where(has_area, before, 1), touches)
-    kept = np.asarray((share > 0) & (share >= minimum_visible))
+    visible_fraction = np.where(has_area, after / np.where(has_area, before, 1), touches)
+    kept = np.asarray((visible_fraction > 0) & (visible_fraction >= minimum_visible))
     new_boxes = np.where(kept[..., None], cut, 0).astype(boxes.dtype)
-    return new_boxes, kept, np.where(kept, areas * share, 0).astype(areas.dtype)
+    return new_boxes, kept, np.where(kept, areas * visible_fraction, 0).astype(areas.dtype)
 
 
 def _areas(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -116,8 +116,8 @@ def plan_orthogonal(grid: Grid) -> Plan:
     third = 3 - first - second
     columns[:, third] = (normal @ columns[:, third]) * normal
 
-    reach = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(grid.shape) - 1)
-    corners = reach @ np.linalg.solve(columns, linear).T
+    corner_voxels = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(grid.shape) - 1)
+    corners = corner_voxels @ np.linalg.solve(columns, linear).T
     low, high = corners.min(axis=0), corners.max(axis=0)
     sizes = np.ceil(high - low - SAME_VOXEL) + 1
     matrix = np.eye(4)
@@ -189,10 +189,10 @@ def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = SAME_GRI
         SourceError: the shapes differ in canonical order, or the offset exceeds the tolerance.
     """
     first, second = plan_canonical(image).target, plan_canonical(mask).target
-    offset, apart = offset_between(first, second)
+    offset, distance_text = offset_between(first, second)
     if offset <= tolerance_voxels:
         return offset
-    detail = f"image {describe(first)}, mask {describe(second)}{apart}"
+    detail = f"image {describe(first)}, mask {describe(second)}{distance_text}"
     cure = "--mask-grid resample brings it onto the image's"
     detail += f"; {cure}{tolerance_for(offset)}"
     raise SourceError("geometry", "mask lies on another grid than its image", detail)

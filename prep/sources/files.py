@@ -213,9 +213,8 @@ class LocalFiles:
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
             with self._listed():
-                listing = list_below(self.root)
-            self._sizes = listing.sizes
-            self._faults |= listing.faults
+                self._sizes, faults = list_below(self.root)
+            self._faults |= faults
         return self._sizes
 
     @contextmanager

@@ -174,25 +174,16 @@ def is_hidden(path: str) -> bool:
     return any(part.startswith(".") or part.lower() in _LEFT_BEHIND for part in path.split("/"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """Content of a folder, by relative path, in sorted order.
-
-    Args:
-        sizes: bytes of every file; 0 if it is not a regular file or is not accessible, which reading it reports.
-        faults: (stage, reason, detail) of every folder whose files are not in `sizes`, or are under another path.
-    """
-
-    sizes: Mapping[str, int]
-    faults: dict[str, Problem]
-
-
-def list_below(root: str) -> Listing:
+def list_below(root: str) -> tuple[Mapping[str, int], dict[str, Problem]]:
     """List every file below a local folder; hidden files are among the faults.
 
     The function follows links and lists each folder once. If several paths lead to a folder, it takes the path
     without links, then the path with the fewest links, then the first in sorted order. So the result does not
     depend on the order in which the system lists a folder.
+
+    Returns:
+        The bytes of every file by relative path, sorted; 0 if it is not a regular file or is not accessible, which
+        reading it reports. And (stage, reason, detail) of every folder whose files are missing or have another path.
 
     Raises:
         OSError: the folder itself cannot be listed.
@@ -206,7 +197,7 @@ def list_below(root: str) -> Listing:
                 walk.list_all([(path, full)])
             else:
                 walk.faults[path] = fault
-    return Listing(sizes=walk.sizes.quickest(), faults=dict(sorted(walk.faults.items())))
+    return walk.sizes.quickest(), dict(sorted(walk.faults.items()))
 
 
 FILES_NEAR_TOP = 1000
@@ -259,7 +250,7 @@ class Part:
     Args:
         files: relative path and bytes of each file.
         folders: subfolders that were not listed.
-        faults: see `Listing`.
+        faults: (stage, reason, detail) of every folder whose files are missing or have another path.
         seen: device and inode of each listed folder, to detect folders that are listed twice.
         has_links: whether there are links to folders, which were not followed.
     """

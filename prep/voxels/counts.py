@@ -134,9 +134,9 @@ def merge_counts(parts: Iterable[Counts]) -> Counts:
 
 def _counts_of(values: NDArray[np.float64], counts: NDArray[np.int64]) -> Counts:
     """Sum the counts of values, which may be in any order and occur several times."""
-    distinct, place = np.unique(values, return_inverse=True)
+    distinct, indices = np.unique(values, return_inverse=True)
     sums = np.zeros(len(distinct), np.int64)
-    np.add.at(sums, place, counts)
+    np.add.at(sums, indices, counts)
     return Counts(values=distinct, counts=sums)
 
 

@@ -251,8 +251,8 @@ def check_declared(scans: Sequence[Scan]) -> None:
     """
     for scan in scans:
         if scan.unit != "HU" and scan.modality:
-            why = "its rescale does not lead to HU" if scan.modality == "CT" else "which has no fixed unit"
-            _refuse(f"the file says {scan.modality}, {why}")
+            reason = "its rescale does not lead to HU" if scan.modality == "CT" else "which has no fixed unit"
+            _refuse(f"the file says {scan.modality}, {reason}")
 
 
 def check_values(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Finding, ...]:
@@ -293,5 +293,5 @@ def check_channel_names(names: Sequence[str]) -> None:
         )
 
 
-def _refuse(why: str) -> None:
-    raise SourceError("intensity", "the window is in HU and the values are not", f"{why}; {_CURE}")
+def _refuse(reason: str) -> None:
+    raise SourceError("intensity", "the window is in HU and the values are not", f"{reason}; {_CURE}")

@@ -65,10 +65,10 @@ def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.
     rows, columns = (np.zeros(size, bool) for size in ordered.shape[1:])
     for number, plane in enumerate(ordered):
         found = wanted(plane)
-        here = found.any(axis=1)
-        slices[number] = here.any()
+        row_hits = found.any(axis=1)
+        slices[number] = row_hits.any()
         if slices[number]:
-            rows |= here
+            rows |= row_hits
             columns |= found.any(axis=0)
     if not slices.any():
         return None

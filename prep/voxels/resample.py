@@ -33,8 +33,8 @@ def reached(step: Resample, source: Sequence[int]) -> Ranges:
     """Return, per axis, the target voxels within half a voxel of a separable step's source; the others are filled."""
     ranges = []
     for axis in range(3):
-        place = _axis_positions(step, axis)
-        inside = np.flatnonzero((place >= -0.5) & (place <= source[axis] - 0.5))
+        coordinates = _axis_positions(step, axis)
+        inside = np.flatnonzero((coordinates >= -0.5) & (coordinates <= source[axis] - 0.5))
         ranges.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
     return tuple(ranges)
 
@@ -73,9 +73,9 @@ def sample_image(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDAr
 def sample_mask(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
     """Write class values like `sample_image`; every result is a value of the source."""
     if step.mask_kernel == "onehot-linear":
-        _most_weight(source, step, ranges, out)
+        _sample_onehot(source, step, ranges, out)
     else:
-        _take(source, _nearest_voxels(step, source.shape, ranges), out)
+        _copy_nearest(source, _nearest_voxels(step, source.shape, ranges), out)
 
 
 def work_dtype(dtype: np.dtype[Any]) -> Any:
@@ -84,7 +84,7 @@ def work_dtype(dtype: np.dtype[Any]) -> Any:
     return np.float32 if small else np.float64
 
 
-def slices_of(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield slices by ascending number; copy blocks of them if the voxels of a slice are far apart in memory."""
     strides = [abs(stride) for stride in source.strides]
     if strides[0] >= strides[1] >= strides[2]:
@@ -110,19 +110,19 @@ def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]
     top, bottom = int(height.index.min()), int(height.index.max()) + 1
     left, right = int(width.index.min()), int(width.index.max()) + 1
     rows, columns = height.moved(top), width.moved(left)
-    whole_rows, whole_columns = rows.is_identity, columns.is_identity
+    same_rows, same_columns = rows.is_identity, columns.is_identity
     work = work_dtype(source.dtype)
 
     def in_plane(values: NDArray[Any]) -> NDArray[Any]:
-        if not whole_rows:
+        if not same_rows:
             values = _sum_rows(values, rows)
-        if not whole_columns:
+        if not same_columns:
             values = cv2.transpose(_sum_rows(cv2.transpose(values), columns))
         return np.asarray(values).reshape(len(rows.index), len(columns.index))
 
     plane_first = len(parts) < len(depth.index)
     sums: dict[int, NDArray[Any]] = {}
-    for number, voxels in slices_of(source, sorted(parts)):
+    for number, voxels in iterate_slices(source, sorted(parts)):
         values = np.ascontiguousarray(voxels[top:bottom, left:right], dtype=work)
         if plane_first:
             values = in_plane(values)
@@ -171,16 +171,16 @@ def store_rounded(values: NDArray[Any], out: NDArray[Any]) -> None:
 # Masks
 
 
-def _take(source: NDArray[Any], voxels: Sequence[NDArray[np.int64]], out: NDArray[Any]) -> None:
+def _copy_nearest(source: NDArray[Any], voxels: Sequence[NDArray[np.int64]], out: NDArray[Any]) -> None:
     depth, height, width = voxels
     targets = np.split(np.arange(len(depth)), np.flatnonzero(np.diff(depth)) + 1)
-    for (_, plane), same in zip(slices_of(source, np.unique(depth).tolist()), targets, strict=True):
+    for (_, plane), same in zip(iterate_slices(source, np.unique(depth).tolist()), targets, strict=True):
         out[same[0]] = plane.take(height, axis=0).take(width, axis=1)
         for target in same[1:]:
             out[target] = out[same[0]]
 
 
-def _most_weight(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
+def _sample_onehot(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
     """Write the class with the largest weight; among equal weights, prefer the class of the nearest voxel."""
     taps = _image_taps(step, source.shape, ranges)
     closest_voxels = _nearest_voxels(step, source.shape, ranges)
@@ -190,7 +190,7 @@ def _most_weight(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDAr
         depth, slab = taps[0].cut(start, stop), out[start:stop]
         low, high = int(depth.index.min()), int(depth.index.max()) + 1
         part, depth = source[low:high], depth.moved(low)
-        _take(source, [closest_voxels[0][start:stop], *closest_voxels[1:]], slab)
+        _copy_nearest(source, [closest_voxels[0][start:stop], *closest_voxels[1:]], slab)
         classes = np.unique(part)
         if len(classes) == 1:
             continue
@@ -227,13 +227,13 @@ def sample_affine(
     height, width = (np.arange(size, dtype=np.float64) for size in out.shape[1:])
     work = work_dtype(source.dtype)
     for depth in range(len(out)):
-        place = [
+        coordinates = [
             snap(row[0] * depth + row[3] + row[1] * height[:, None] + row[2] * width) for row in matrix[:3]
         ]
         inside = np.ones(out.shape[1:], bool)
-        for at, size in zip(place, sizes, strict=True):
+        for at, size in zip(coordinates, sizes, strict=True):
             inside &= (at >= -0.5) & (at <= size - 0.5)
-        points = [at[inside] for at in place]
+        points = [at[inside] for at in coordinates]
         out[depth] = fill
         if len(points[0]):
             values = _linear(flat, points, sizes, work) if interpolate else _nearest(flat, points, sizes)
@@ -315,44 +315,46 @@ def view_of(plan: Plan, array: NDArray[Any]) -> NDArray[Any]:
     Raises:
         UsageError: the plan pads or resamples.
     """
-    _check(plan, array)
+    _check_array(plan, array)
     for step in plan.steps:
         if isinstance(step, Resample) or step.pads:
             raise UsageError("view_of: padding and resampling need a copy; use apply_image or apply_mask")
-        array = _look(step, array)
+        array = _apply_view(step, array)
     return array
 
 
-def _check(plan: Plan, array: NDArray[Any]) -> None:
+def _check_array(plan: Plan, array: NDArray[Any]) -> None:
     if array.shape[:3] != plan.source.shape or array.ndim not in (3, 4):
         raise UsageError(f"array: expected {plan.source.shape}, or that and channels, got {array.shape}")
 
 
 def _apply(plan: Plan, array: NDArray[Any], fill: float, *, interpolate: bool, spare: bool) -> NDArray[Any]:
-    _check(plan, array)
+    _check_array(plan, array)
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
     if array.ndim == 3:
-        return _run(plan, array, fill, interpolate, spare)
+        return _apply_steps(plan, array, fill, interpolate, spare)
     if array.shape[3] == 1:
-        return _run(plan, array[..., 0], fill, interpolate, spare)[..., None]
+        return _apply_steps(plan, array[..., 0], fill, interpolate, spare)[..., None]
     if not plan.steps:
         return np.ascontiguousarray(array)
     result = np.empty((*plan.target.shape, array.shape[3]), array.dtype)
     for channel in range(array.shape[3]):
-        result[..., channel] = _run(plan, array[..., channel], fill, interpolate, False)
+        result[..., channel] = _apply_steps(plan, array[..., channel], fill, interpolate, False)
     return result
 
 
-def _run(plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool) -> NDArray[Any]:
+def _apply_steps(
+    plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool
+) -> NDArray[Any]:
     steps = list(plan.steps)
     while steps:
         step = steps.pop(0)
         after = steps[0] if steps else None
         if isinstance(step, View) and not step.pads:
-            array = _look(step, array)
+            array = _apply_view(step, array)
             continue
         if isinstance(step, View):
             written = step
@@ -362,25 +364,30 @@ def _run(plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare:
         else:
             written = View(shape=step.shape, first=(0, 0, 0), inside=whole(step.shape))
         result = np.empty(written.shape, array.dtype)
-        opening, ranges = _opening(written, result)
+        unpadded, ranges = _unpadded_part(written, result)
         if isinstance(step, View):
-            copy_voxels(array[_slices(ranges)], opening)
+            copy_voxels(array[_slices(ranges)], unpadded)
         else:
-            _sample(array, step, ranges, opening, fill, interpolate)
+            _sample(array, step, ranges, unpadded, fill, interpolate)
         _fill_borders(result, written.inside, fill)
         array = result
     return in_order(array, spare)
 
 
 def _sample(
-    array: NDArray[Any], step: Resample, ranges: Ranges, opening: NDArray[Any], fill: float, interpolate: bool
+    array: NDArray[Any],
+    step: Resample,
+    ranges: Ranges,
+    unpadded: NDArray[Any],
+    fill: float,
+    interpolate: bool,
 ) -> None:
-    if not opening.size:
+    if not unpadded.size:
         return
     if not step.separable:
         matrix = step.matrix.copy()
         matrix[:3, 3] += matrix[:3, :3] @ [start for start, _ in ranges]
-        sample_affine(array, matrix, opening, fill, interpolate)
+        sample_affine(array, matrix, unpadded, fill, interpolate)
         return
     found = tuple(
         (max(low, start), min(high, stop))
@@ -388,18 +395,18 @@ def _sample(
     )
     inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(found, ranges, strict=True))
     if any(low >= high for low, high in found):
-        opening[...] = fill
+        unpadded[...] = fill
         return
     sample = sample_image if interpolate else sample_mask
-    sample(array, step, found, opening[_slices(inner)])
-    _fill_borders(opening, inner, fill)
+    sample(array, step, found, unpadded[_slices(inner)])
+    _fill_borders(unpadded, inner, fill)
 
 
 def _slices(ranges: Ranges) -> tuple[slice, ...]:
     return tuple(slice(*ends) for ends in ranges)
 
 
-def _look(view: View, array: NDArray[Any]) -> NDArray[Any]:
+def _apply_view(view: View, array: NDArray[Any]) -> NDArray[Any]:
     """Return the target of a view without padding, as strides over its source."""
     ordered = array.transpose(*view.order, *range(3, array.ndim))
     cuts = []
@@ -409,7 +416,7 @@ def _look(view: View, array: NDArray[Any]) -> NDArray[Any]:
     return ordered[tuple(cuts)]
 
 
-def _opening(view: View, target: NDArray[Any]) -> tuple[NDArray[Any], Ranges]:
+def _unpadded_part(view: View, target: NDArray[Any]) -> tuple[NDArray[Any], Ranges]:
     """Return the part of a view's target that is not padding, in the source's order of axes, and its source range."""
     part = target[_slices(view.inside)]
     ranges: list[tuple[int, int]] = [(0, 0)] * 3

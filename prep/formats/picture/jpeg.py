@@ -173,7 +173,14 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         detail = f"{scans} scans of {size[0]} x {size[1]} pixels"
         raise undecodable("more JPEG scans than allowed", detail)
     factors = tuple(payload[7 + 3 * index] for index in range(components))
-    exif = next((data[at + 4 : end] for marker, at, end in segments if _is_exif(data, marker, at)), b"")
+    exif = next(
+        (
+            data[at + 4 : end]
+            for marker, at, end in segments
+            if marker == APP1 and data.startswith(b"Exif\0\0", at + 4)
+        ),
+        b"",
+    )
     return JpegHeader(
         size=size,
         frame=frame,
@@ -183,10 +190,6 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         stray_bytes=stray,
         has_one_scan=frame in SEQUENTIAL and data[segments[-1][1] + 4] == components,
     )
-
-
-def _is_exif(data: bytes, marker: int, at: int) -> bool:
-    return marker == APP1 and data[at + 4 : at + 10] == b"Exif\0\0"
 
 
 def without_strays(data: bytes, header: JpegHeader) -> bytes:

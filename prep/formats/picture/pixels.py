@@ -42,12 +42,12 @@ def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
 
     Source: EXIF 2.32, 4.6.5.1.6.
     """
-    turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+    displayed = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     if orientation in UPSIDE_DOWN:
-        turned = turned[::-1]
+        displayed = displayed[::-1]
     if orientation in MIRRORED:
-        turned = turned[:, ::-1]
-    return turned
+        displayed = displayed[:, ::-1]
+    return displayed
 
 
 def luma(colors: Pixels) -> Pixels:
