@@ -45,8 +45,8 @@ SAME_VOXEL: Final = 1e-3
 def plan_canonical(grid: Grid) -> Plan:
     """Plan to permute and reverse axes so that depth points to superior, height to anterior, width to the right.
 
-    The assignment of voxel axes to patient axes minimizes the total angle. The affine keeps an oblique direction.
-    The result is a view of the voxels.
+    The assignment of voxel axes to patient axes maximizes the sum of the cosines. The affine keeps oblique
+    directions. The result is a view of the voxels.
 
     Raises:
         SourceError: the affine is not finite, or maps the volume to a plane.

@@ -1,8 +1,8 @@
 """Counts of the values in volumes, which add up exactly, and the statistics that follow from them.
 
-The bin of a value is its first 12 bits as a float32. Integers from -4096 to 4096, which include all usual Hounsfield
-units, are exact. Other values have a relative error below 1/8192. CT, MR, integers and fractions use the same bins, so
-any two counts can be added in any order with the same result.
+The bin of a value is its first 12 significant bits as a float32. Integers from -4096 to 4096 are exact, which includes
+all usual Hounsfield units. Other values have a relative error below 1/8192. CT, MR, integers and fractions use the same
+bins, so any two counts can be added in any order with the same result.
 """
 
 from __future__ import annotations

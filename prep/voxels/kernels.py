@@ -21,10 +21,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from halofeed.errors import UsageError
-from halofeed.prep.formats.picture.image import Extent
+from halofeed.prep.formats.picture.image import Extent, Pixels
 from halofeed.prep.geometry.resize import ResizePlan, Size
 
-Pixels = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Rows = tuple[int, int]
 Kernel = Callable[[Pixels, Size, Rows], Pixels]

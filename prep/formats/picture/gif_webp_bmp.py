@@ -103,7 +103,7 @@ def open_gif(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=size,
         orientation=1,
-        plan=lambda *_: estimate,
+        estimate=lambda *_: estimate,
         load=lambda *_: load_raster(open_with(GifImagePlugin.GifImageFile, _plain_gif(data, begin, end))),
         more=_another_frame(data, end),
     )
@@ -164,7 +164,7 @@ def open_webp(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=size,
         orientation=exif_orientation(exif),
-        plan=lambda *_: estimate,
+        estimate=lambda *_: estimate,
         load=lambda *_: _load_webp(data, size),
         more=frames > 1,
     )
@@ -201,7 +201,7 @@ def open_bmp(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=size,
         orientation=1,
-        plan=lambda *_: estimate,
+        estimate=lambda *_: estimate,
         load=lambda *_: load_raster(open_with(BmpImagePlugin.BmpImageFile, data)),
     )
 

@@ -124,7 +124,7 @@ class Raster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
+class MemoryEstimate:
     """Memory estimate for decoding a picture, from its header alone.
 
     Args:
@@ -144,7 +144,7 @@ class Decoding:
 
 def estimate_decoding(
     size: Size, channels: int, sample_bytes: int = 1, *, extra_pixel_bytes: float = 0, held_bytes: int = 0
-) -> Decoding:
+) -> MemoryEstimate:
     """Return the memory estimate for a decoder that allocates its own raster.
 
     Args:
@@ -156,7 +156,7 @@ def estimate_decoding(
     """
     pixels = size[0] * size[1]
     raster_bytes = pixels * channels * sample_bytes
-    return Decoding(
+    return MemoryEstimate(
         size=size,
         channels=channels,
         sample_bytes=sample_bytes,
@@ -172,7 +172,7 @@ class OpenedImage:
     Args:
         stored_size: (height, width) in the file.
         orientation: EXIF orientation, 1 to 8.
-        plan: function from the arguments of `load` to the memory estimate.
+        estimate: function from the arguments of `load` to the memory estimate.
         load: function from (gray is enough, minimum stored (height, width)) to the pixels. Only formats that can
             decode less at lower cost use these arguments.
         plain_channels: 1 or 3 if this is a common baseline or progressive JPEG with that many components, which any
@@ -182,7 +182,7 @@ class OpenedImage:
 
     stored_size: Size
     orientation: int
-    plan: Callable[[bool, Size], Decoding]
+    estimate: Callable[[bool, Size], MemoryEstimate]
     load: Callable[[bool, Size], Raster]
     plain_channels: int = 0
     more: bool = False

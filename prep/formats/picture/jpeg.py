@@ -11,7 +11,7 @@ from PIL import JpegImagePlugin
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
     Pixels,
     Raster,
@@ -270,7 +270,7 @@ def _scaled(header: JpegHeader, needed_size: Size) -> tuple[int, Size]:
     return scale, (height, width)
 
 
-def _estimate(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Decoding:
+def _estimate(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> MemoryEstimate:
     is_cmyk = len(header.sampling) == 4
     channels = 1 if len(header.sampling) == 1 or (gray_is_enough and not is_cmyk) else 3
     held_bytes = header.coefficient_bytes + ROW_BYTES * header.size[1]
@@ -305,7 +305,7 @@ def open_jpeg(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=header.size,
         orientation=header.orientation,
-        plan=lambda gray_is_enough, needed: _estimate(len(data), header, gray_is_enough, needed),
+        estimate=lambda gray_is_enough, needed: _estimate(len(data), header, gray_is_enough, needed),
         load=load,
         # TensorFlow, libjpeg and browsers all decode such a file.
         plain_channels=components if is_plain else 0,

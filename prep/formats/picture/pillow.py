@@ -17,7 +17,7 @@ from PIL import Image, ImageFile
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
-    Decoding,
+    MemoryEstimate,
     Pixels,
     Raster,
     Size,
@@ -119,7 +119,7 @@ def plan_pillow(
     *,
     extra_pixel_bytes: float = 0,
     held_bytes: int = 0,
-) -> Decoding:
+) -> MemoryEstimate:
     """Return the memory estimate for decoding with Pillow.
 
     Args:

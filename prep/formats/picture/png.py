@@ -11,7 +11,7 @@ import numpy as np
 from PIL import PngImagePlugin
 
 from halofeed.prep.formats.picture.image import (
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
     Pixels,
     Raster,
@@ -167,7 +167,7 @@ def _load_samples(data: bytes, header: Header) -> Pixels:
         )
 
 
-def _estimate(data: bytes, header: Header) -> Decoding:
+def _estimate(data: bytes, header: Header) -> MemoryEstimate:
     has_transparency = header.payload(data, b"tRNS") is not None
     channels = {GRAY: 1, COLOR: 3, PALETTE: 3 + has_transparency, GRAY_ALPHA: 2, COLOR_ALPHA: 4}[
         header.color_type
@@ -206,7 +206,7 @@ def open_png(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=header.size,
         orientation=exif_orientation(header.payload(data, b"eXIf") or b""),
-        plan=lambda *_: _estimate(data, header),
+        estimate=lambda *_: _estimate(data, header),
         load=load,
         more=int.from_bytes((header.payload(data, b"acTL") or b"")[:4], "big") > 1,
     )

@@ -17,7 +17,7 @@ from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     DecodedImage,
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
     ReadOptions,
     Size,
@@ -138,7 +138,7 @@ class Footprint:
     displayed_size: Size
 
 
-def _footprint(decoding: Decoding, opened: OpenedImage, options: ReadOptions) -> Footprint:
+def _footprint(decoding: MemoryEstimate, opened: OpenedImage, options: ReadOptions) -> Footprint:
     pixels = decoding.size[0] * decoding.size[1]
     converted = pixels * options.channels * np.dtype(options.dtype).itemsize
     peak_bytes, kept = decoding.peak_bytes, decoding.raster_bytes
@@ -191,7 +191,7 @@ def read_image(
     needed = displayed_size(opened.orientation, needed_size(*displayed) if needed_size else displayed)
     gray_is_enough = options.channels == 1
     if admit is not None:
-        admit(_footprint(opened.plan(gray_is_enough, needed), opened, options))
+        admit(_footprint(opened.estimate(gray_is_enough, needed), opened, options))
     raster = opened.load(gray_is_enough, needed)
     notes = list(raster.notes)
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:

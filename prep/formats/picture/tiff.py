@@ -17,7 +17,7 @@ from PIL import TiffImagePlugin, _imaging
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
     Raster,
     Size,
@@ -306,7 +306,7 @@ def _load_samples(plain: bytes, layout: SampleLayout) -> Raster:
     return Raster(pixels=gray)
 
 
-def _estimate(directory: Directory, layout: SampleLayout, byte_count: int) -> Decoding:
+def _estimate(directory: Directory, layout: SampleLayout, byte_count: int) -> MemoryEstimate:
     (height, width), pixel_bits = layout.size, layout.bits * layout.samples
     tiled = TILE_OFFSETS in directory.fields
     count = len(directory.integers(TILE_OFFSETS if tiled else STRIP_OFFSETS))
@@ -356,7 +356,7 @@ def open_tiff(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=layout.size,
         orientation=valid_orientation(directory.integer(ORIENTATION, 1)),
-        plan=lambda *_: _estimate(directory, layout, len(data)),
+        estimate=lambda *_: _estimate(directory, layout, len(data)),
         load=load,
         more=holds_further_page(data, directory),
     )
