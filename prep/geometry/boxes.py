@@ -201,7 +201,7 @@ def _fail(reason: str, boxes: Boxes, faulty: Flags, size: tuple[int, int]) -> No
     raise SourceError("boxes", reason, f"{detail}; the picture is {size[0]} high and {size[1]} wide")
 
 
-# Stored boxes under augmentation: [..., n, 4] normalized, of one image or of several -------------------
+# Stored boxes during augmentation: [..., n, 4] normalized, of one or several images
 
 
 def flip_left_right(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -177,6 +177,7 @@ def whole(shape: Shape) -> Ranges:
 
 
 def _join(first: View, second: View) -> View:
+    """Return the view that is equal to `first` followed by `second`."""
     order, direction, start, inside = [], [], [], []
     for axis in range(3):
         middle = second.order[axis]
@@ -293,6 +294,7 @@ def _plan_axes(
     low_axis: int | None,
     antialias: bool,
 ) -> Plan:
+    """Plan to resample each axis about the center of the volume; a ratio is source voxels per target voxel."""
     known_kernel(image_kernel)
     if mask_kernel not in MASK_KERNELS:
         raise UsageError(f"mask kernel {mask_kernel!r} is not known; choose from {', '.join(MASK_KERNELS)}")
@@ -315,6 +317,7 @@ def _plan_axes(
 
 
 def _low_resolution_axis(old: Sequence[float], new: Sequence[float], slice_wise: SliceWise) -> int | None:
+    """Return the axis that uses the nearest slice instead of interpolation, if any."""
     if slice_wise not in ("auto", "always", "never"):
         raise UsageError(f"slice_wise: expected auto, always or never, got {slice_wise!r}")
     if slice_wise == "never":

@@ -103,6 +103,7 @@ def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[
 
 
 def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]) -> None:
+    """Sum weighted source slices into each target slice; add each source slice as soon as it is read."""
     depth, height, width = taps
     parts = _contributions(depth)
     last = {target: number for number, targets in parts.items() for target in targets}
@@ -349,6 +350,7 @@ def _apply(plan: Plan, array: NDArray[Any], fill: float, *, interpolate: bool, s
 def _apply_steps(
     plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool
 ) -> NDArray[Any]:
+    """Apply the steps to one channel. A view after a resampling step is merged into its output."""
     steps = list(plan.steps)
     while steps:
         step = steps.pop(0)

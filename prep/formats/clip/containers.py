@@ -114,6 +114,7 @@ class _AviStream:
 
 
 def _avi_streams(data: bytes) -> list[_AviStream]:
+    """Read the headers of all streams, up to the list of frames."""
     streams: list[_AviStream] = []
     for kind, at, length in limit_elements(_avi_chunks(data)):
         if kind == b"movi":

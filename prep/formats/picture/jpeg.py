@@ -239,6 +239,7 @@ def _decode(data: bytes, colors: str, least: Size) -> Pixels:
 
 
 def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Raster:
+    """Decode with libjpeg-turbo; repair a missing end marker, and use Pillow for unusual samplings."""
     components = len(header.sampling)
     plain = without_strays(data, header) if header.stray_bytes else data
     colors = "CMYK" if components == 4 else "GRAY" if components == 1 or gray_is_enough else "RGB"

@@ -192,6 +192,7 @@ def _unsupported_compression(compression: int) -> SourceError:
 
 
 def _layout(directory: Directory, byte_count: int) -> SampleLayout:
+    """Check the tags of the first picture and return its layout; refuse unsupported pixel types."""
     for tag in PIXEL_TAGS & directory.fields.keys():
         if directory.fields[tag].data is None:
             raise truncated_error(f"the values of tag {tag} lie beyond byte {byte_count}")
@@ -226,6 +227,7 @@ def _layout(directory: Directory, byte_count: int) -> SampleLayout:
 
 
 def _check_blocks(directory: Directory, layout: SampleLayout, data: bytes) -> None:
+    """Check that all strips or tiles are within the file and not too large."""
     byte_count = len(data)
     tiled = TILE_OFFSETS in directory.fields
     offsets, lengths = (
@@ -290,6 +292,7 @@ def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) 
 
 
 def _load_samples(plain: bytes, layout: SampleLayout) -> Raster:
+    """Decode the pixels with every stored bit."""
     open_again = partial(open_with, TiffImagePlugin.TiffImageFile, plain)
     if layout.bits < 16:
         return load_raster(open_again())
