@@ -147,7 +147,7 @@ def _number_gap(paths: Sequence[str]) -> SourceError | None:
         "selection",
         "frame numbers have gaps",
         f"{basename(paths[at])!r} is followed by {basename(paths[at + 1])!r}, a step of {largest}, and the smallest "
-        f"step is {smallest}; frames are missing, or the folder has several clips",
+        f"step is {smallest}; frames are missing, or the folder has frames of several clips",
     )
 
 
