@@ -28,8 +28,8 @@ from halofeed.prep.sources.reference import Keypoint
 from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfexample import Value
 
-Boxes = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+_Boxes = npt.NDArray[np.float64]
+_Flags = npt.NDArray[np.bool_]
 
 NOISE_PIXELS: Final = 1e-6
 """Tolerance in pixels: overhang that still counts as inside, and width that counts as empty."""
@@ -168,16 +168,16 @@ def place_boxes(
     )
 
 
-def _shortest_side(boxes: Boxes) -> npt.NDArray[np.float64]:
+def _shortest_side(boxes: _Boxes) -> npt.NDArray[np.float64]:
     return np.asarray(np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]))
 
 
-def _gap(boxes: Boxes, limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _gap(boxes: _Boxes, limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the largest distance per axis between each box and the picture; negative if they overlap."""
     return np.asarray(np.maximum(boxes[:, :2] - limits[:2], -boxes[:, 2:]).max(axis=1))
 
 
-def _check_annotation(boxes: Boxes, areas: npt.NDArray[np.float64]) -> None:
+def _check_annotation(boxes: _Boxes, areas: npt.NDArray[np.float64]) -> None:
     faults = (
         ("box coordinate is not finite", ~np.isfinite(boxes).all(axis=1)),
         ("box is inverted", (boxes[:, :2] > boxes[:, 2:]).any(axis=1)),
@@ -190,13 +190,13 @@ def _check_annotation(boxes: Boxes, areas: npt.NDArray[np.float64]) -> None:
             raise SourceError("annotation", reason, _describe(index, boxes) + area)
 
 
-def _describe(index: int, boxes: Boxes) -> str:
+def _describe(index: int, boxes: _Boxes) -> str:
     names = ("ymin", "xmin", "ymax", "xmax")
     values = ", ".join(f"{name} {value:g}" for name, value in zip(names, boxes[index], strict=True))
     return f"box {index}: {values}"
 
 
-def _fail(reason: str, boxes: Boxes, faulty: Flags, size: tuple[int, int]) -> None:
+def _fail(reason: str, boxes: _Boxes, faulty: _Flags, size: tuple[int, int]) -> None:
     detail = _describe(int(np.argmax(faulty)), boxes)
     raise SourceError("boxes", reason, f"{detail}; the picture is {size[0]} high and {size[1]} wide")
 

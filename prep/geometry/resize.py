@@ -29,7 +29,7 @@ KERNEL_NAMES: Final = (
 )
 """Names of the kernels in `prep.voxels.kernels`, which options list without loading that module."""
 Size = tuple[int, int]
-Affine = npt.NDArray[np.float64]
+PixelAffine = npt.NDArray[np.float64]
 """float64 [6], row-major [2, 3]: (y, x) = A @ (y, x, 1)."""
 
 
@@ -139,7 +139,7 @@ def resizer(name: str) -> Callable[..., ResizePlan]:
     return RESIZERS[name]
 
 
-def stored_to_displayed(plan: ResizePlan) -> Affine:
+def stored_to_displayed(plan: ResizePlan) -> PixelAffine:
     """Return the affine from stored to displayed points; padding at the bottom and right does not change it.
 
     >>> stored_to_displayed(plan_fixed_shape((480, 640), 240, 160)).tolist()
@@ -155,7 +155,7 @@ def displayed_size(orientation: int, file_size: Size) -> Size:
     return (file_size[1], file_size[0]) if orientation >= 5 else file_size
 
 
-def displayed_to_file(orientation: int, file_size: Size) -> Affine:
+def displayed_to_file(orientation: int, file_size: Size) -> PixelAffine:
     """Return the affine from displayed points to points in the file's own grid, before its EXIF orientation.
 
     Args:
@@ -180,13 +180,13 @@ def displayed_to_file(orientation: int, file_size: Size) -> Affine:
     return np.array(rows[orientation], np.float64)
 
 
-def stored_to_file(plan: ResizePlan, orientation: int = 1) -> Affine:
+def stored_to_file(plan: ResizePlan, orientation: int = 1) -> PixelAffine:
     """Return the affine from stored points to points in the source file; records keep it as `image/transform`."""
     file_size = displayed_size(orientation, plan.source_size)
     return compose(displayed_to_file(orientation, file_size), stored_to_displayed(plan))
 
 
-def compose(second: Affine, first: Affine) -> Affine:
+def compose(second: PixelAffine, first: PixelAffine) -> PixelAffine:
     """Return the affine that applies `first`, then `second`.
 
     >>> compose(np.array([2.0, 0, 0, 0, 2, 0]), np.array([1.0, 0, 5, 0, 1, 7])).tolist()
@@ -198,7 +198,7 @@ def compose(second: Affine, first: Affine) -> Affine:
     return np.asarray(product, np.float64).reshape(6)
 
 
-def invert_affine(affine: Affine) -> Affine:
+def invert_affine(affine: PixelAffine) -> PixelAffine:
     """Return the inverse affine; UsageError if it does not exist."""
     matrix = _matrix(affine)
     (a, b), (c, d) = matrix[:, :2].tolist()
@@ -211,13 +211,13 @@ def invert_affine(affine: Affine) -> Affine:
     return np.column_stack([inverse, -inverse @ matrix[:, 2]]).reshape(6)
 
 
-def apply_affine(affine: Affine, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def apply_affine(affine: PixelAffine, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Map points float64 [..., 2], each (y, x), to float64 [..., 2]."""
     matrix = _matrix(affine)
     return np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
 
 
-def apply_to_boxes(affine: Affine, boxes: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def apply_to_boxes(affine: PixelAffine, boxes: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Map boxes [..., 4] (ymin, xmin, ymax, xmax); after a flip or quarter turn, min is still below max.
 
     Raises:
@@ -233,13 +233,13 @@ def apply_to_boxes(affine: Affine, boxes: npt.ArrayLike) -> npt.NDArray[np.float
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=-1)
 
 
-def area_factor(affine: Affine) -> float:
+def area_factor(affine: PixelAffine) -> float:
     """Return the factor by which the affine enlarges areas."""
     matrix = _matrix(affine)
     return float(abs(matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]))
 
 
-def _matrix(affine: Affine) -> npt.NDArray[np.float64]:
+def _matrix(affine: PixelAffine) -> npt.NDArray[np.float64]:
     return np.asarray(affine, np.float64).reshape(2, 3)
 
 

@@ -79,13 +79,13 @@ def snap(coordinates: Float64) -> Float64:
     return np.asarray(np.rint(coordinates / POSITION_STEP) * POSITION_STEP, np.float64)
 
 
-def nearest(coordinates: Float64, count: int) -> NDArray[np.int64]:
+def nearest_indices(coordinates: Float64, count: int) -> NDArray[np.int64]:
     """Return the nearest of `count` voxels to each coordinate of an axis, starting at its first target voxel.
 
     Ties alternate between the later and the earlier voxel. The usual rule, always the later one, would shift the
     volume by up to half a voxel: at half the resolution every coordinate is a tie.
 
-    >>> nearest(np.array([-0.5, 0.49, 0.5, 9.0]), 3).tolist()
+    >>> nearest_indices(np.array([-0.5, 0.49, 0.5, 9.0]), 3).tolist()
     [0, 0, 0, 2]
     """
     tie = coordinates - np.floor(coordinates) == 0.5
@@ -107,7 +107,7 @@ def axis_taps(coordinates: Float64, count: int, kernel: str, widen: float = 1.0)
     ([[0, 1]], [[0.75, 0.25]])
     """
     if kernel == "nearest":
-        return Taps(index=nearest(coordinates, count)[:, None], weight=np.ones((len(coordinates), 1)))
+        return Taps(index=nearest_indices(coordinates, count)[:, None], weight=np.ones((len(coordinates), 1)))
     reach, weigh = known_kernel(kernel)
     widen = max(widen, 1.0)
     first = np.floor(coordinates - reach * widen) + 1

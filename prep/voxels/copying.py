@@ -39,7 +39,7 @@ _SMALLEST_SIDE: Final = 16
 """NumPy copies smaller planes, because the call of OpenCV costs more than the copy."""
 
 
-def in_order(array: NDArray[Any], spare: bool = False) -> NDArray[Any]:
+def make_contiguous(array: NDArray[Any], spare: bool = False) -> NDArray[Any]:
     """Return the array [depth, height, width] as C-contiguous; the array itself if it is.
 
     Args:

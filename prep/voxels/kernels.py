@@ -21,24 +21,24 @@ import numpy.typing as npt
 from PIL import Image
 
 from halofeed.errors import UsageError
-from halofeed.prep.formats.picture.image import Extent, Pixels
+from halofeed.prep.formats.picture.image import Extent, PixelArray
 from halofeed.prep.geometry.resize import ResizePlan, Size
 
-Float32 = npt.NDArray[np.float32]
-Rows = tuple[int, int]
-Kernel = Callable[[Pixels, Size, Rows], Pixels]
+_Float32 = npt.NDArray[np.float32]
+_Rows = tuple[int, int]
+Kernel = Callable[[PixelArray, Size, _Rows], PixelArray]
 """Function from pixels [h, w, c], a target (height, width) and a range of its rows to these rows, float32 or final."""
 BAND_BYTES: Final = 32 << 20
 """Working memory of a kernel for a band of rows; a single row may need more."""
 
 
 def resize_image(
-    pixels: Pixels,
+    pixels: PixelArray,
     plan: ResizePlan,
     kernel: str = "antialias",
     pad_value: int | Sequence[int] = 0,
     extent: Extent | None = None,
-) -> Pixels:
+) -> PixelArray:
     """Resize and pad one image.
 
     Args:
@@ -150,21 +150,21 @@ def nearest_lines(source: Size, size: Size) -> tuple[npt.NDArray[np.int64], npt.
 # Every kernel except nearest and bilinear is a table per axis: `indices` int64 [out, taps], the source pixels of
 # an output pixel, and `weights` float32 [out, taps]. The float32 steps have the order of TensorFlow.
 
-WeightTable = tuple[npt.NDArray[np.int64], Float32]
+WeightTable = tuple[npt.NDArray[np.int64], _Float32]
 
 
 def _scale(source: int, out: int) -> np.float32:
     return np.float32(source) / np.float32(out)
 
 
-def _positions(source: int, out: int, half_pixel: bool) -> Float32:
+def _positions(source: int, out: int, half_pixel: bool) -> _Float32:
     index, scale = np.arange(out, dtype=np.float32), _scale(source, out)
     return (index + np.float32(0.5)) * scale - np.float32(0.5) if half_pixel else index * scale
 
 
 def _neighbors(
     source: int, out: int, half_pixel: bool
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Float32]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Float32]:
     """Return lower and upper index and the weight of the upper: `compute_interpolation_weights` of TensorFlow."""
     position = _positions(source, out, half_pixel)
     floor = np.floor(position)
@@ -182,7 +182,7 @@ def _nearest_indices(source: int, out: int, half_pixel: bool) -> npt.NDArray[np.
 _CUBIC_STEPS = 1024
 
 
-def _cubic_table(a: float) -> tuple[Float32, Float32]:
+def _cubic_table(a: float) -> tuple[_Float32, _Float32]:
     """Return Keys' cubic at i / 1024 and at 1 + i / 1024, rounded like `InitCoeffsTable` of TensorFlow."""
     x = np.arange(_CUBIC_STEPS + 1, dtype=np.float64) / _CUBIC_STEPS
     near = ((a + 2) * x - (a + 3)) * x * x + 1
@@ -227,11 +227,11 @@ def _area_taps(source: int, out: int) -> WeightTable:
     return np.clip(wanted, 0, source - 1), weights.astype(np.float32)
 
 
-def _triangle(x: Float32) -> Float32:
+def _triangle(x: _Float32) -> _Float32:
     return np.maximum(np.float32(1) - np.abs(x), np.float32(0))
 
 
-def _keys_cubic(x: Float32) -> Float32:
+def _keys_cubic(x: _Float32) -> _Float32:
     x = np.abs(x)
     c = np.float32
     inner = (c(1.5) * x - c(2.5)) * x * x + c(1)
@@ -239,7 +239,7 @@ def _keys_cubic(x: Float32) -> Float32:
     return np.where(x < 1, inner, np.where(x < 2, outer, c(0)))
 
 
-def _lanczos(x: Float32, radius: int) -> Float32:
+def _lanczos(x: _Float32, radius: int) -> _Float32:
     wide = np.abs(x.astype(np.float64))
     safe = np.maximum(wide, 1e-3)
     value = radius * np.sin(np.pi * safe) * np.sin(np.pi * safe / radius) / (np.pi * np.pi * safe * safe)
@@ -247,7 +247,7 @@ def _lanczos(x: Float32, radius: int) -> Float32:
 
 
 def _span_taps(
-    source: int, out: int, shape: Callable[[Float32], Float32], radius: float, antialias: bool
+    source: int, out: int, shape: Callable[[_Float32], _Float32], radius: float, antialias: bool
 ) -> WeightTable:
     """Return a filter widened by the shrinking factor: `ComputeSpansCore` of TensorFlow's ScaleAndTranslate."""
     inverse = np.float32(1) / (np.float32(out) / np.float32(source))
@@ -269,7 +269,7 @@ def _span_taps(
 # Pixels from weights
 
 
-def _weigh_rows(rows: Pixels, taps: WeightTable) -> Float32:
+def _weigh_rows(rows: PixelArray, taps: WeightTable) -> _Float32:
     """Sum `weights[:, t] * rows[indices[:, t]]` over the taps t, in order, in float32."""
     indices, weights = taps
     shape = (-1,) + (1,) * (rows.ndim - 1)
@@ -279,7 +279,9 @@ def _weigh_rows(rows: Pixels, taps: WeightTable) -> Float32:
     return total
 
 
-def _separable(pixels: Pixels, size: Size, rows: Rows, taps: Callable[[int, int], WeightTable]) -> Float32:
+def _separable(
+    pixels: PixelArray, size: Size, rows: _Rows, taps: Callable[[int, int], WeightTable]
+) -> _Float32:
     """Resize rows first, then columns on the transposed image, where columns are contiguous."""
     vertical, horizontal = (taps(source, out) for source, out in zip(pixels.shape[:2], size, strict=True))
     tall = _weigh_rows(pixels, _cut(vertical, rows))
@@ -287,34 +289,34 @@ def _separable(pixels: Pixels, size: Size, rows: Rows, taps: Callable[[int, int]
     return np.ascontiguousarray(across.swapaxes(0, 1))
 
 
-def _nearest(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Pixels:
+def _nearest(pixels: PixelArray, size: Size, rows: _Rows, half_pixel: bool) -> PixelArray:
     chosen = _nearest_indices(pixels.shape[0], size[0], half_pixel)[slice(*rows)]
     columns = _nearest_indices(pixels.shape[1], size[1], half_pixel)
     return pixels[chosen][:, columns]
 
 
-def _bilinear(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Float32:
+def _bilinear(pixels: PixelArray, size: Size, rows: _Rows, half_pixel: bool) -> _Float32:
     """Interpolate horizontally, then vertically, each as left + (right - left) * share: TensorFlow's `compute_lerp`."""
     tops, bottoms, shares = _neighbors(pixels.shape[0], size[0], half_pixel)
     top, bottom, down = tops[slice(*rows)], bottoms[slice(*rows)], shares[slice(*rows)]
     left, right, across = _neighbors(pixels.shape[1], size[1], half_pixel)
 
-    def lerp(low: Float32, high: Float32, share: Float32) -> Float32:
+    def lerp(low: _Float32, high: _Float32, share: _Float32) -> _Float32:
         return low + (high - low) * share
 
-    def lines(index: npt.NDArray[np.int64]) -> Float32:
+    def lines(index: npt.NDArray[np.int64]) -> _Float32:
         picked = pixels[index].astype(np.float32)
         return lerp(picked[:, left], picked[:, right], across[None, :, None])
 
     return lerp(lines(top), lines(bottom), down[:, None, None])
 
 
-def _cut(taps: WeightTable, rows: Rows) -> WeightTable:
+def _cut(taps: WeightTable, rows: _Rows) -> WeightTable:
     indices, weights = taps
     return indices[slice(*rows)], weights[slice(*rows)]
 
 
-def _area(pixels: Pixels, size: Size, rows: Rows) -> Float32:
+def _area(pixels: PixelArray, size: Size, rows: _Rows) -> _Float32:
     """Sum horizontally, then vertically, and divide by the area once, in the order of TensorFlow."""
     vertical, horizontal = (
         _area_taps(source, out) for source, out in zip(pixels.shape[:2], size, strict=True)
@@ -332,14 +334,14 @@ def _bicubic(half_pixel: bool) -> Kernel:
     return partial(_separable, taps=partial(_cubic_taps, half_pixel=half_pixel))
 
 
-def _spans(shape: Callable[[Float32], Float32], radius: float, antialias: bool = True) -> Kernel:
+def _spans(shape: Callable[[_Float32], _Float32], radius: float, antialias: bool = True) -> Kernel:
     return partial(_separable, taps=partial(_span_taps, shape=shape, radius=radius, antialias=antialias))
 
 
 _PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pillow weighs RGBA by its alpha
 
 
-def _antialias(pixels: Pixels, size: Size, into: Pixels) -> None:
+def _antialias(pixels: PixelArray, size: Size, into: PixelArray) -> None:
     """Resize with a triangle filter as wide as the shrinking factor, bilinear when enlarging; half-pixel centers.
 
     For uint8 this is OpenCV's exact bilinear kernel if no side shrinks, else Pillow's filter. Both use integers and
@@ -360,7 +362,7 @@ def _antialias(pixels: Pixels, size: Size, into: Pixels) -> None:
             _antialias(pixels[..., one], size, into[..., one])
 
 
-def _pillow(pixels: Pixels, size: Size, extent: Extent | None) -> Pixels:
+def _pillow(pixels: PixelArray, size: Size, extent: Extent | None) -> PixelArray:
     channels = pixels.shape[2]
     box = None if extent is None else (extent[1], extent[0], extent[3], extent[2])
     contiguous = np.ascontiguousarray(pixels)
@@ -393,7 +395,7 @@ KERNELS: Final[Mapping[str, Kernel]] = {
 _RADII: Final = {"tf2-bicubic-antialias": 2, "tf2-lanczos3-antialias": 3, "tf2-lanczos5-antialias": 5}
 
 
-def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> Pixels:
+def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> PixelArray:
     values = [pad_value] * channels if isinstance(pad_value, int) else list(pad_value)
     highest = np.iinfo(dtype).max
     if len(values) != channels:

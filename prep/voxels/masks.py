@@ -97,7 +97,7 @@ def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> MaskPixels:
     [[0, 1], [1, 1]]
     """
     if isinstance(mask, Mapping):
-        return decode_run_lengths(mask, size, lines)
+        return decode_coco_run_lengths(mask, size, lines)
     if isinstance(mask, Sequence) and not isinstance(mask, str | bytes):
         return fill_polygons(mask, size, lines)
     raise _damaged(
@@ -185,7 +185,7 @@ def _fill(
     inside[top : top + down, left : left + across] |= parity[:, : len(columns) - left]
 
 
-def decode_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | None = None) -> MaskPixels:
+def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | None = None) -> MaskPixels:
     """Decode COCO run lengths, a list of counts or a compressed string: uint8 [height, width], 0 or 1.
 
     Args:

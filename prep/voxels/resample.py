@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.prep.geometry.taps import Taps, axis_taps, nearest, positions, snap
+from halofeed.prep.geometry.taps import Taps, axis_taps, nearest_indices, positions, snap
 from halofeed.prep.geometry.volume import Matrix, Plan, Ranges, Resample, View, whole
-from halofeed.prep.voxels.copying import copy_voxels, in_order
+from halofeed.prep.voxels.copying import copy_voxels, make_contiguous
 
 BLOCK_SLICES: Final = 16
 SLAB_BYTES: Final = 1 << 23
@@ -53,7 +53,7 @@ def _image_taps(step: Resample, source: Sequence[int], ranges: Ranges) -> list[T
 
 def _nearest_voxels(step: Resample, source: Sequence[int], ranges: Ranges) -> list[NDArray[np.int64]]:
     return [
-        nearest(_axis_positions(step, axis), size)[start:stop]
+        nearest_indices(_axis_positions(step, axis), size)[start:stop]
         for axis, (size, (start, stop)) in enumerate(zip(source, ranges, strict=True))
     ]
 
@@ -373,7 +373,7 @@ def _apply_steps(
             _sample(array, step, ranges, unpadded, fill, interpolate)
         _fill_borders(result, written.inside, fill)
         array = result
-    return in_order(array, spare)
+    return make_contiguous(array, spare)
 
 
 def _sample(

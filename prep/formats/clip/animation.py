@@ -16,7 +16,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
     Clip,
     ClipOptions,
-    Frame,
+    RgbFrame,
     check_frame_count,
     missing_frames,
     normalize_times,
@@ -36,13 +36,13 @@ from halofeed.prep.formats.picture.gif_webp_bmp import (
 )
 from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged_error, truncated_error
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with
-from halofeed.prep.formats.picture.pixels import convert
+from halofeed.prep.formats.picture.pixels import convert_pixels
 from halofeed.prep.formats.picture.png import SIGNATURE, read_header
 from halofeed.prep.formats.picture.table import matches_start
 
 DEFAULT_DURATION_MS = 100
 """Duration of a frame without one, as in browsers."""
-PIXEL_BYTES = 40
+_PIXEL_BYTES = 40
 """Maximum bytes per pixel that Pillow holds: the canvas, its previous state, the frame, and all three with alpha."""
 
 
@@ -207,7 +207,7 @@ def open_animation(
     check_frame_count(count)
     check_pixel_count(animation.size, options.picture.max_pixels)
     held_bytes = 2 * len(data) + (len(animation.data) if animation.data is not data else 0)
-    held_bytes += PIXEL_BYTES * animation.size[0] * animation.size[1]
+    held_bytes += _PIXEL_BYTES * animation.size[0] * animation.size[1]
     reserve_memory(options, animation.size, held_bytes)
     durations = np.asarray(animation.durations_ms)
     lacks_durations = count > 1 and not durations[:-1].all()
@@ -218,7 +218,7 @@ def open_animation(
 
     take = pixels_of or _colors
 
-    def decode(indices: Sequence[int]) -> Iterator[Frame]:
+    def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
         image = open_with(plugin, animation.data)
         for index in indices:
             with decoder_failures():
@@ -246,5 +246,5 @@ def has_alpha(image: Image.Image) -> bool:
     return image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
 
 
-def _colors(image: Image.Image, options: ReadOptions) -> Frame:
-    return convert(np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB")), options)[0]
+def _colors(image: Image.Image, options: ReadOptions) -> RgbFrame:
+    return convert_pixels(np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB")), options)[0]

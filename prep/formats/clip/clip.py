@@ -13,7 +13,7 @@ from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.image import Size, undecodable
 from halofeed.system.memory import Need, unlimited, with_margin
 
-Frame = NDArray[np.uint8]
+RgbFrame = NDArray[np.uint8]
 """uint8 [height, width, 3]: red, green, blue, as displayed."""
 
 MAX_FRAMES = 2_000_000
@@ -64,7 +64,7 @@ class Clip:
     times_s: NDArray[np.float64] | None
     findings: tuple[str, ...]
     held_bytes: int
-    decode: Callable[[Sequence[int]], Iterator[Frame]]
+    decode: Callable[[Sequence[int]], Iterator[RgbFrame]]
     missing: SourceError | None = None
 
     @property
@@ -72,7 +72,7 @@ class Clip:
         """Bytes of one frame."""
         return self.height * self.width * 3
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[Frame]:
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[RgbFrame]:
         """Decode frames one at a time, each once, by ascending index.
 
         Yields:

@@ -18,7 +18,7 @@ from halofeed.prep.formats.picture.image import Size, damaged_error, truncated_e
 
 MAX_ELEMENTS = 5_000_000
 """Maximum boxes, chunks or elements in a file."""
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ class Container:
     times_s: tuple[float, ...] | None = None
 
 
-def printable(name: bytes) -> str:
+def _printable(name: bytes) -> str:
     """Return a short name as text, with "?" for bytes that are not printable.
 
-    >>> printable(b"av01"), printable(bytes([0, 0x58, 0x59, 0xFF]))
+    >>> _printable(b"av01"), _printable(bytes([0, 0x58, 0x59, 0xFF]))
     ('av01', '?XY?')
     """
     return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name[:40])
@@ -74,7 +74,7 @@ def no_video(tracks: int) -> SourceError:
     return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
 
 
-def limit_elements(elements: Iterator[T]) -> Iterator[T]:
+def limit_elements(elements: Iterator[_T]) -> Iterator[_T]:
     """Yield elements; raise SourceError if there are too many to read in reasonable time."""
     for number, element in enumerate(elements):
         if number >= MAX_ELEMENTS:
@@ -180,7 +180,7 @@ def read_avi(data: bytes) -> Container:
     stream = streams[number]
     return Container(
         size=stream.size,
-        codec=printable(stream.codec),
+        codec=_printable(stream.codec),
         packets=len(filled),
         declared=max(0, stream.slots - (slots - len(filled))) or None,
         end=end,
@@ -195,8 +195,8 @@ CLUSTER, GROUP, BLOCK, SIMPLE_BLOCK = 0x1F43B675, 0xA0, 0xA1, 0xA3
 INTERLACED, ALPHA, PROJECTION, YAW, PITCH, ROLL = 0x9A, 0x53C0, 0x7670, 0x7673, 0x7674, 0x7675
 DOCUMENT_TYPE, CHECKSUM = 0x4282, 0xBF
 MATROSKA_PARENTS = {SEGMENT, INFO, TRACKS, TRACK, MATROSKA_VIDEO, PROJECTION, CLUSTER, GROUP, 0x1A45DFA3}
-NUMBERS = (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT, INTERLACED, ALPHA)
-TYPES = (b"webm", b"matroska")
+_NUMBERS = (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT, INTERLACED, ALPHA)
+_TYPES = (b"webm", b"matroska")
 
 
 def _variable_length(data: bytes, at: int, keep_marker: bool) -> tuple[int | None, int]:
@@ -274,7 +274,7 @@ def read_matroska(data: bytes) -> Container:
             document = bytes(data[at:stop]).rstrip(b"\0")
         elif identifier == TRACK:
             tracks.append({})
-        elif identifier in NUMBERS and tracks:
+        elif identifier in _NUMBERS and tracks:
             tracks[-1].setdefault(identifier, _unsigned(data, at, length))
         elif identifier in (YAW, PITCH, ROLL) and tracks and length in (4, 8):
             (angle,) = struct.unpack(">f" if length == 4 else ">d", data[at:stop])
@@ -290,7 +290,7 @@ def read_matroska(data: bytes) -> Container:
             packets += not (hides and _is_hidden_vp8(data[at:stop]))
     if is_cut and not document:
         raise truncated_error("it ends within its headers")
-    if document not in TYPES:
+    if document not in _TYPES:
         raise damaged_error(f"its document type is {document[:20]!r}; expected webm or matroska")
     video = _first_video(tracks)
     if video is None:
@@ -303,7 +303,7 @@ def read_matroska(data: bytes) -> Container:
         raise damaged_error("its video track has no size")
     return Container(
         size=(video[PIXEL_HEIGHT], video[PIXEL_WIDTH]),
-        codec=printable(codecs.get(tracks.index(video), b"")),
+        codec=_printable(codecs.get(tracks.index(video), b"")),
         packets=packets,
         declared=None,
         end=end,
@@ -454,7 +454,7 @@ class _Mp4Track:
     @property
     def codec(self) -> str:
         """Codec in the first sample description."""
-        return printable(self.numbers(b"stsd", 12, ">I")[0].to_bytes(4, "big"))
+        return _printable(self.numbers(b"stsd", 12, ">I")[0].to_bytes(4, "big"))
 
     @property
     def orientation(self) -> int:

@@ -15,7 +15,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
     Clip,
     ClipOptions,
-    Frame,
+    RgbFrame,
     check_frame_count,
     normalize_times,
     reserve_memory,
@@ -64,7 +64,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
         peak_bytes = max(peak_bytes, footprint.peak_bytes)
         options.need(with_margin(file_bytes + footprint.peak_bytes))
 
-    def frame(path: str) -> Frame:
+    def frame(path: str) -> RgbFrame:
         try:
             image = read_image(read_still(files, path), options.picture, admit=reserve)
             if options.refuse_turned and image.orientation != 1:
@@ -73,7 +73,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
         except SourceError as error:
             raise error.at(f"frame {path!r}") from error
 
-    def decode(indices: Sequence[int]) -> Iterator[Frame]:
+    def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
         for index in indices:
             pixels = frame(paths[index])
             if pixels.shape[:2] != size:

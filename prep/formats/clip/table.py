@@ -15,7 +15,7 @@ from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.containers import Container, read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.clip.frame_folder import open_frame_folder
 from halofeed.prep.formats.picture.image import undecodable
-from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED, matches_start, recognize
+from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED_PICTURES, matches_start, recognize
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.memory import with_margin
 
@@ -76,7 +76,7 @@ def _open(files: SourceFiles, path: str, members: Sequence[str], options: ClipOp
     if name := animation_format(data):
         return open_animation(data, name, options)
     pictures = {f"a {name} picture, which does not move": patterns for name, (patterns, _) in FORMATS.items()}
-    other = recognize(data, {**pictures, **RECOGNIZED, **RECOGNIZED_CLIPS})
+    other = recognize(data, {**pictures, **RECOGNIZED_PICTURES, **RECOGNIZED_CLIPS})
     for patterns, read_container in CONTAINERS.values():
         if other is None and matches_start(data, patterns):
             from halofeed.prep.formats.clip.video import open_video

@@ -17,7 +17,7 @@ from halofeed.prep.formats.clip.clip import (
     MAX_FRAMES,
     Clip,
     ClipOptions,
-    Frame,
+    RgbFrame,
     check_frame_count,
     missing_frames,
     normalize_times,
@@ -37,7 +37,7 @@ from halofeed.system.memory import TOO_MUCH, lacks_memory
 
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # read once, when the first video is opened
 
-PIXEL_BYTES = 48
+_PIXEL_BYTES = 48
 """Maximum bytes per pixel of a frame that FFmpeg and OpenCV hold: 18 reference frames of 8 bits with a quarter of the
 chroma, the frame in RGB, and the rotated frame."""
 MAX_FAILED_GRABS = 3
@@ -184,7 +184,7 @@ def _first_packet(data: bytes, end: int) -> tuple[bytes, bytes]:
 
 def _held_bytes(data: bytes, container: Container, size: Size) -> int:
     copied = container.end if container.end < len(data) else 0
-    return len(data) + copied + PIXEL_BYTES * size[0] * size[1]
+    return len(data) + copied + _PIXEL_BYTES * size[0] * size[1]
 
 
 def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
@@ -242,7 +242,9 @@ def _findings(
     return tuple(found)
 
 
-def _decode(data: bytes, end: int, indices: Sequence[int], size: Size, orientation: int) -> Iterator[Frame]:
+def _decode(
+    data: bytes, end: int, indices: Sequence[int], size: Size, orientation: int
+) -> Iterator[RgbFrame]:
     if not indices:
         return
     with _decoder(data, end) as capture:

@@ -12,7 +12,7 @@ from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import displayed_size
 
 # uint8 or uint16; each docstring states the axes.
-Pixels = NDArray[Any]
+PixelArray = NDArray[Any]
 Size = tuple[int, int]
 Extent = tuple[float, float, float, float]
 """Top, left, bottom, right in pixels, measured from the top left corner of the first pixel."""
@@ -86,7 +86,7 @@ class DecodedImage:
             else 0.
     """
 
-    pixels: Pixels
+    pixels: PixelArray
     orientation: int
     stored_size: Size
     scale: int
@@ -118,7 +118,7 @@ class Raster:
         scale: divisor of both sides, see `DecodedImage`.
     """
 
-    pixels: Pixels
+    pixels: PixelArray
     scale: int = 1
     notes: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     MemoryEstimate,
     OpenedImage,
-    Pixels,
+    PixelArray,
     Raster,
     Size,
     damaged_error,
@@ -32,7 +32,7 @@ from halofeed.prep.formats.picture.tiff import exif_orientation, read_tiff_direc
 
 START_OF_IMAGE, END_OF_IMAGE = b"\xff\xd8", b"\xff\xd9"
 SOS, EOI, APP1 = 0xDA, 0xD9, 0xE1
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC9))
 LOSSLESS, HIERARCHICAL = frozenset((0xC3, 0xC7, 0xCB, 0xCF)), frozenset((0xC5, 0xC6, 0xCD, 0xCE))
 PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
@@ -47,7 +47,7 @@ USUAL_SCANS = 12
 """Scans that a picture of any size may have. The scripts of libjpeg write 10 scans, those of mozjpeg 9."""
 SAMPLINGS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 """Sampling factors of the first component that the fast decoder supports if the others have (1, 1)."""
-SCALES = (8, 4, 2)
+_SCALES = (8, 4, 2)
 ROW_BYTES = 512
 """Bytes per column that libjpeg holds for the rows that it is decoding."""
 PREMATURE_END = "Premature end of JPEG file"
@@ -150,7 +150,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     Source: ITU-T T.81, annex B.
     """
     segments, stray = read_segments(data)
-    frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAMES]
+    frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAME_MARKERS]
     if len(frames) != 1:
         raise damaged_error(f"{len(frames)} frame headers before the first scan, expected 1")
     frame, payload = frames[0]
@@ -214,7 +214,7 @@ def reduction(stored_size: Size, needed_size: Size) -> int:
     (height, width), (needed_height, needed_width) = stored_size, needed_size
     if (needed_height >= height and needed_width >= width) or min(height, width) < 16:
         return 1
-    for scale in SCALES:
+    for scale in _SCALES:
         if -(-height // scale) >= needed_height and -(-width // scale) >= needed_width:
             return scale
     return 1
@@ -231,8 +231,8 @@ def _lacks_end(error: ValueError, data: bytes) -> bool:
     return True
 
 
-def _decode(data: bytes, colors: str, least: Size) -> Pixels:
-    pixels: Pixels = simplejpeg.decode_jpeg(
+def _decode(data: bytes, colors: str, least: Size) -> PixelArray:
+    pixels: PixelArray = simplejpeg.decode_jpeg(
         data, colors, min_height=least[0], min_width=least[1], strict=True
     )
     return pixels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 
-from halofeed.prep.formats.picture.jpeg import EOI, FRAMES, SOS, START_OF_IMAGE, read_segments
+from halofeed.prep.formats.picture.jpeg import EOI, FRAME_MARKERS, SOS, START_OF_IMAGE, read_segments
 
 _COLOR_TAGS = frozenset(
     (
@@ -20,7 +20,7 @@ _KEPT_FIELDS = ((8, 24), (36, 40), (64, 80))
 _MOST_TAGS, _MOST_BYTES = 100, 255 * 65_519
 _NAME = "halofeed: without names"
 
-_NEEDED = FRAMES | {0xC4, 0xDB, 0xDD, SOS}
+_NEEDED = FRAME_MARKERS | {0xC4, 0xDB, 0xDD, SOS}
 """Frames, Huffman tables, quantization tables, restart interval and scans; decoders check their lengths."""
 _APP0, _APP2, _APP14 = 0xE0, 0xE2, 0xEE
 _JFIF, _ADOBE, _ICC = b"JFIF\0", b"Adobe", b"ICC_PROFILE\0"
@@ -33,7 +33,7 @@ _MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]", re.DOTALL)
 """End of compressed data: a marker that is neither a stuffed byte nor a restart. The pattern begins with one literal
 byte, because a repeated one takes ten times as long."""
 
-Segment = tuple[int, int, int]
+_Segment = tuple[int, int, int]
 
 
 def without_metadata(data: bytes) -> bytes:
@@ -71,7 +71,7 @@ def without_metadata(data: bytes) -> bytes:
     return data if is_same else b"".join(pieces)
 
 
-def _kept(data: bytes, segment: Segment) -> bytes | memoryview:
+def _kept(data: bytes, segment: _Segment) -> bytes | memoryview:
     """Return the part of a segment that is kept."""
     marker, start, end = segment
     if marker in _NEEDED:
@@ -90,11 +90,11 @@ def _shortened(data: bytes, start: int, size: int) -> bytes:
     return data[start : start + 2] + (size - 2).to_bytes(2, "big") + data[start + 4 : start + size]
 
 
-def _is_icc(data: bytes, segment: Segment) -> bool:
+def _is_icc(data: bytes, segment: _Segment) -> bool:
     return segment[0] == _APP2 and data.startswith(_ICC, segment[1] + 4)
 
 
-def _profile(data: bytes, segments: tuple[Segment, ...]) -> bytes:
+def _profile(data: bytes, segments: tuple[_Segment, ...]) -> bytes:
     """Return the ICC profile of the segments without names; b"" if there is none that can be read."""
     parts = sorted(
         (data[start + 16], start, end) for _, start, end in filter(lambda s: _is_icc(data, s), segments)

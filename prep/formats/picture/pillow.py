@@ -18,7 +18,7 @@ from PIL import Image, ImageFile
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     MemoryEstimate,
-    Pixels,
+    PixelArray,
     Raster,
     Size,
     damaged_error,
@@ -88,7 +88,7 @@ def open_with(plugin: Callable[[io.BytesIO], ImageFile.ImageFile], data: bytes) 
         return plugin(io.BytesIO(data))
 
 
-def cmyk_to_rgb(inks: Pixels) -> Pixels:
+def cmyk_to_rgb(inks: PixelArray) -> PixelArray:
     """Convert cyan, magenta, yellow, black [height, width, 4], 255 full ink, to RGB [height, width, 3].
 
     Every color is round((255 - ink) * (255 - black) / 255); no color profile is applied.
@@ -100,7 +100,7 @@ def cmyk_to_rgb(inks: Pixels) -> Pixels:
     return colors
 
 
-def with_transparent_color(pixels: Pixels, key: int | tuple[int, ...]) -> Pixels:
+def with_transparent_color(pixels: PixelArray, key: int | tuple[int, ...]) -> PixelArray:
     """Add an alpha channel that is zero for pixels of exactly the color `key`."""
     height, width, channels = pixels.shape
     with_alpha = np.empty((height, width, channels + 1), pixels.dtype)
@@ -166,8 +166,8 @@ def load_raster(image: ImageFile.ImageFile) -> Raster:
 
 
 def take_pixels(
-    image: Image.Image, take: Callable[[Image.Image], Pixels], channels: int, dtype: str = "uint8"
-) -> Pixels:
+    image: Image.Image, take: Callable[[Image.Image], PixelArray], channels: int, dtype: str = "uint8"
+) -> PixelArray:
     """Copy the pixels [height, width, channel] of a decoded image; `take` converts one part at a time."""
     if image.width * image.height <= PART_PIXELS:
         return take(image)
@@ -178,12 +178,12 @@ def take_pixels(
     return pixels
 
 
-def _three_axes(image: Image.Image) -> Pixels:
+def _three_axes(image: Image.Image) -> PixelArray:
     array = np.asarray(image)
     return array[..., None] if array.ndim == 2 else array
 
 
-def load_16_bit(open_again: Callable[[], ImageFile.ImageFile]) -> Pixels:
+def load_16_bit(open_again: Callable[[], ImageFile.ImageFile]) -> PixelArray:
     """Decode 16-bit color samples, which Pillow's own modes reduce to 8 bits.
 
     Pillow's unpacker keeps one byte of each sample. The last letter of its raw mode ("RGB;16B") is the byte order

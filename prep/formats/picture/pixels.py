@@ -8,7 +8,7 @@ from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     MIRRORED,
     UPSIDE_DOWN,
-    Pixels,
+    PixelArray,
     ReadOptions,
     iterate_blocks,
     undecodable,
@@ -22,7 +22,7 @@ _DARKEST, _DARK = (1 << 12) - 1, 1 << 14
 """16-bit pictures are refused up to the first maximum value, and noted below the second."""
 
 
-def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
+def apply_orientation(pixels: PixelArray, orientation: int) -> PixelArray:
     """Return the displayed view of stored pixels.
 
     The pictures show where each orientation displays the stored letters a (first row, first column), b (end of the
@@ -50,7 +50,7 @@ def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
     return displayed
 
 
-def luma(colors: Pixels) -> Pixels:
+def luma(colors: PixelArray) -> PixelArray:
     """Convert red, green, blue [height, width, 3] to gray [height, width, 1]: ITU-R BT.601, rounded to nearest.
 
     >>> luma(np.array([[[255, 0, 0], [255, 255, 255]]], np.uint8)).tolist()
@@ -61,7 +61,7 @@ def luma(colors: Pixels) -> Pixels:
     return ((total + 32768) >> 16).astype(colors.dtype)[..., None]
 
 
-def scale_depth(pixels: Pixels, dtype: str) -> Pixels:
+def scale_depth(pixels: PixelArray, dtype: str) -> PixelArray:
     """Map the full range of one depth to that of the other: round(v * 255 / 65535), or v * 257.
 
     >>> scale_depth(np.array([0, 128, 129, 65535], np.uint16), "uint8").tolist()
@@ -74,7 +74,7 @@ def scale_depth(pixels: Pixels, dtype: str) -> Pixels:
     return pixels.astype(np.uint16) * np.uint16(257)
 
 
-def check_sample_bits(pixels: Pixels, options: ReadOptions) -> tuple[str, ...]:
+def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ...]:
     """Compare the largest color value of 16-bit samples with the number of bits in the options.
 
     Returns:
@@ -108,7 +108,7 @@ def _usual_bits(most: int) -> int:
     return next(bits for bits in (8, 10, 12, 14, 16) if most >> bits == 0)
 
 
-def fill_depth(pixels: Pixels, bits: int) -> Pixels:
+def fill_depth(pixels: PixelArray, bits: int) -> PixelArray:
     """Scale 16-bit samples that use `bits` bits to all 16 bits; alpha stays the same.
 
     >>> fill_depth(np.array([[[0], [2048], [4095]]], np.uint16), 12).ravel().tolist()
@@ -120,7 +120,7 @@ def fill_depth(pixels: Pixels, bits: int) -> Pixels:
     return filled if colors is pixels else np.concatenate([filled, pixels[..., -1:]], axis=2)
 
 
-def blend(pixels: Pixels, background: tuple[int, ...]) -> Pixels:
+def blend(pixels: PixelArray, background: tuple[int, ...]) -> PixelArray:
     """Blend colors with alpha over a background: round((alpha * color + (peak - alpha) * background) / peak).
 
     Args:
@@ -136,7 +136,7 @@ def blend(pixels: Pixels, background: tuple[int, ...]) -> Pixels:
     return ((alpha * color + (peak - alpha) * under + peak // 2) // peak).astype(pixels.dtype)
 
 
-def convert(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
+def convert_pixels(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
     """Convert pixels of 1 to 4 channels to the channels and the depth of the options.
 
     A large picture is converted in blocks to limit the working memory.
@@ -165,7 +165,7 @@ def is_converted(channels: int, sample_bytes: int, options: ReadOptions) -> bool
     return channels == options.channels and sample_bytes == np.dtype(options.dtype).itemsize
 
 
-def _convert_block(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
+def _convert_block(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
     notes = []
     if pixels.dtype == np.uint16 and options.dtype == "uint8" and 0 < options.sample_bits < 16:
         pixels = fill_depth(pixels, options.sample_bits)

@@ -13,7 +13,7 @@ from PIL import PngImagePlugin
 from halofeed.prep.formats.picture.image import (
     MemoryEstimate,
     OpenedImage,
-    Pixels,
+    PixelArray,
     Raster,
     Size,
     damaged_error,
@@ -147,7 +147,7 @@ def _transparent_color(data: bytes, header: Header) -> tuple[int, ...]:
     return tuple((value & (2**header.depth - 1)) * scale for value in key)
 
 
-def _load_samples(data: bytes, header: Header) -> Pixels:
+def _load_samples(data: bytes, header: Header) -> PixelArray:
     """Decode the pixels with every stored bit; Pillow alone would reduce 16-bit color to 8 bits."""
     if header.depth < 16:
         plain = _plain_png(data, header, header.color_type, header.depth)

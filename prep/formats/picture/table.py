@@ -26,7 +26,12 @@ from halofeed.prep.formats.picture.image import (
     undecodable,
 )
 from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
-from halofeed.prep.formats.picture.pixels import apply_orientation, check_sample_bits, convert, is_converted
+from halofeed.prep.formats.picture.pixels import (
+    apply_orientation,
+    check_sample_bits,
+    convert_pixels,
+    is_converted,
+)
 from halofeed.prep.formats.picture.png import SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
@@ -43,7 +48,7 @@ FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
 
 FIRST_OF_SEVERAL = "first of several frames"
 # Formats that people keep in image folders and that halofeed cannot read. The error message names them.
-RECOGNIZED = {
+RECOGNIZED_PICTURES = {
     "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
     "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
     "a JPEG 2000 picture": (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
@@ -89,7 +94,7 @@ def sniff(data: bytes) -> str:
         raise undecodable("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
-        kind = recognize(data, RECOGNIZED) or f"begins with {data[:8].hex(' ')}"
+        kind = recognize(data, RECOGNIZED_PICTURES) or f"begins with {data[:8].hex(' ')}"
         raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
 
@@ -200,7 +205,7 @@ def read_image(
     if opened.orientation != 1:
         notes.append("orientation applied")
     notes += check_sample_bits(raster.pixels, options)
-    pixels, conversions = convert(apply_orientation(raster.pixels, opened.orientation), options)
+    pixels, conversions = convert_pixels(apply_orientation(raster.pixels, opened.orientation), options)
     changes = (*notes, *conversions)
     return DecodedImage(
         pixels=pixels,

@@ -40,8 +40,8 @@ _REDUCED_OR_MASK = 5
 _MOST_PAGES = 64
 
 # Bytes per value of each field type, TIFF 6.0 section 2 and BigTIFF.
-SIZES = {1: (1, 2, 6, 7), 2: (3, 8), 4: (4, 9, 11, 13), 8: (5, 10, 12, 16, 17, 18)}
-TYPE_BYTES = {type_: size for size, types in SIZES.items() for type_ in types}
+_SIZES = {1: (1, 2, 6, 7), 2: (3, 8), 4: (4, 9, 11, 13), 8: (5, 10, 12, 16, 17, 18)}
+TYPE_BYTES = {type_: size for size, types in _SIZES.items() for type_ in types}
 UNSIGNED = frozenset((1, 3, 4, 13, 16, 18))
 MOST_ENTRIES = 1 << 16
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES = 256, 257, 258, 259, 262, 277
@@ -57,11 +57,11 @@ BLOCK_RECORD_BYTES = 1024
 # Tags that describe the pixels, TIFF 6.0 and its supplements; 512 to 521 belong to old-style JPEG.
 SINGLE_TAGS = frozenset((256, 257, 259, 262, 266, 277, 278, 284, 292, 293, 317, 322, 323, 512, 513, 514, 515))
 LISTED_TAGS = frozenset((258, 273, 279, 320, 324, 325, 338, 339, 347, 517, 518, 519, 520, 521, 529, 530, 532))
-PIXEL_TAGS = SINGLE_TAGS | LISTED_TAGS
+_PIXEL_TAGS = SINGLE_TAGS | LISTED_TAGS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class TiffField:
     """One directory entry: its type, its number of values, and their bytes (None if they are beyond the end)."""
 
     type: int
@@ -70,12 +70,12 @@ class Field:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Directory:
+class TiffDirectory:
     """TIFF directory: byte order (< or >), whether BigTIFF, fields by tag, position of the next one (0: none)."""
 
     order: str
     big: bool
-    fields: Mapping[int, Field]
+    fields: Mapping[int, TiffField]
     following: int
 
     def integers(self, tag: int) -> NDArray[Any]:
@@ -92,7 +92,7 @@ class Directory:
         return int(values[0]) if len(values) else default
 
 
-def holds_further_page(data: bytes, first: Directory) -> bool:
+def holds_further_page(data: bytes, first: TiffDirectory) -> bool:
     """Return whether a later directory is another picture, not a smaller copy or a mask."""
     directory, seen = first, {0}
     while directory.following not in seen and len(seen) < _MOST_PAGES:
@@ -106,7 +106,7 @@ def holds_further_page(data: bytes, first: Directory) -> bool:
     return False
 
 
-def read_tiff_directory(data: bytes, start: int | None = None) -> Directory:
+def read_tiff_directory(data: bytes, start: int | None = None) -> TiffDirectory:
     """Read the directory at byte `start`, by default the first one.
 
     Fields of unknown type are skipped, as TIFF 6.0 requires.
@@ -150,9 +150,11 @@ def read_tiff_directory(data: bytes, start: int | None = None) -> Directory:
         if value_bytes > inline:
             at = struct.unpack_from(f"{order}{pointer}", data, at)[0]
         inside = at + value_bytes <= len(data)
-        fields[tag] = Field(type=type_, count=values, data=view[at : at + value_bytes] if inside else None)
+        fields[tag] = TiffField(
+            type=type_, count=values, data=view[at : at + value_bytes] if inside else None
+        )
     following = int.from_bytes(data[end : end + inline], "little" if order == "<" else "big")
-    return Directory(order=order, big=big, fields=fields, following=following)
+    return TiffDirectory(order=order, big=big, fields=fields, following=following)
 
 
 def valid_orientation(value: int) -> int:
@@ -191,9 +193,9 @@ def _unsupported_compression(compression: int) -> SourceError:
     return undecodable("TIFF of this compression is not supported", f"compression {compression}")
 
 
-def _layout(directory: Directory, byte_count: int) -> SampleLayout:
+def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
     """Check the tags of the first picture and return its layout; refuse unsupported pixel types."""
-    for tag in PIXEL_TAGS & directory.fields.keys():
+    for tag in _PIXEL_TAGS & directory.fields.keys():
         if directory.fields[tag].data is None:
             raise truncated_error(f"the values of tag {tag} lie beyond byte {byte_count}")
     for tag in SINGLE_TAGS & directory.fields.keys():
@@ -226,7 +228,7 @@ def _layout(directory: Directory, byte_count: int) -> SampleLayout:
     return SampleLayout(size=size, bits=depth, samples=samples, photometric=photometric)
 
 
-def _check_blocks(directory: Directory, layout: SampleLayout, data: bytes) -> None:
+def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -> None:
     """Check that all strips or tiles are within the file and not too large."""
     byte_count = len(data)
     tiled = TILE_OFFSETS in directory.fields
@@ -264,19 +266,19 @@ def _check_blocks(directory: Directory, layout: SampleLayout, data: bytes) -> No
                 raise damaged_error(f"a tile side of {tile} for {pixels} pixels")
 
 
-def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) -> bytes:
+def _plain_tiff(data: bytes, directory: TiffDirectory, replaced: Mapping[int, int]) -> bytes:
     """Return the file with a new directory at its end: only the pixel tags, some with a replaced 16-bit value."""
     order, big = directory.order, directory.big
     inline, pointer = (8, "Q") if big else (4, "I")
     entries: list[bytes] = []
     values: list[bytes | memoryview] = []
-    kept = [(tag, field) for tag, field in sorted(directory.fields.items()) if tag in PIXEL_TAGS]
+    kept = [(tag, field) for tag, field in sorted(directory.fields.items()) if tag in _PIXEL_TAGS]
     start = len(data) + len(data) % 2
     values_at = start + (8 if big else 2) + len(kept) * (20 if big else 12) + inline
     for tag, field in kept:
         payload: bytes | memoryview = field.data or b""
         if tag in replaced:
-            field = Field(type=SHORT, count=1, data=None)
+            field = TiffField(type=SHORT, count=1, data=None)
             payload = struct.pack(f"{order}H", replaced[tag])
         if len(payload) > inline:
             place = struct.pack(f"{order}{pointer}", values_at)
@@ -309,7 +311,7 @@ def _load_samples(plain: bytes, layout: SampleLayout) -> Raster:
     return Raster(pixels=gray)
 
 
-def _estimate(directory: Directory, layout: SampleLayout, byte_count: int) -> MemoryEstimate:
+def _estimate(directory: TiffDirectory, layout: SampleLayout, byte_count: int) -> MemoryEstimate:
     (height, width), pixel_bits = layout.size, layout.bits * layout.samples
     tiled = TILE_OFFSETS in directory.fields
     count = len(directory.integers(TILE_OFFSETS if tiled else STRIP_OFFSETS))
