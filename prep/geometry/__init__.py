@@ -1,1 +1,1 @@
-"""Plans on shapes: where pixels, boxes and voxels go; no array of them is touched."""
+"""Plans on the shapes and grids of pictures and volumes, before any pixel moves."""

@@ -1,9 +1,7 @@
-"""Where an object's box lies on the stored image, and which boxes are left out on the way.
+"""Placement of boxes and keypoints on the stored image, and selection of the boxes that are kept.
 
-Boxes are rows of ymin, xmin, ymax, xmax. Placing takes them from pixels of the source to coordinates of the
-stored image, 0 to 1 over its padded size; flips and crops move those.
-
-Where the keypoints of objects lie on the stored picture.
+Boxes are rows of ymin, xmin, ymax, xmax. `place_boxes` converts them from source pixels to coordinates of the
+stored image, 0 to 1 over its padded size. Flips and crops change these coordinates.
 """
 
 from __future__ import annotations
@@ -18,23 +16,23 @@ import numpy.typing as npt
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import (
     ResizePlan,
-    apply,
+    apply_affine,
     apply_to_boxes,
     area_factor,
     displayed_size,
     displayed_to_file,
-    invert,
+    invert_affine,
     stored_to_file,
 )
 from halofeed.prep.sources.reference import Keypoint
 from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfexample import Value
 
-Boxes = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+_Boxes = npt.NDArray[np.float64]
+_Flags = npt.NDArray[np.bool_]
 
 NOISE_PIXELS: Final = 1e-6
-"""How far a box may reach over the edge and count as inside, or be wide and count as empty."""
+"""Tolerance in pixels: overhang that still counts as inside, and width that counts as empty."""
 
 _CHOICES: Final = {
     "outside": ("clip", "drop", "fail"),
@@ -46,13 +44,14 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class BoxPolicy:
-    """What becomes of boxes that a trainer may not want.
+    """Handling of boxes that a training may not want.
 
     Args:
-        outside: of a box that reaches over the edge of the picture: clip it, drop it, or fail. One of which
-            nothing lies inside is dropped under "clip" too.
-        zero_area: of a box annotated without height or width.
-        crowd, difficult: of a box so marked.
+        outside: "clip", "drop" or "fail" for a box that extends beyond the picture. A box completely outside is
+            dropped under "clip" too.
+        zero_area: handling of a box annotated without height or width.
+        crowd: handling of a crowd box.
+        difficult: handling of a difficult box.
     """
 
     outside: Literal["clip", "drop", "fail"] = "clip"
@@ -68,16 +67,16 @@ class BoxPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedBoxes:
-    """The boxes of one image on its stored grid.
+    """Boxes of one image on its stored grid.
 
     Args:
         boxes: float32 [m, 4], normalized to the padded size, within 0 to 1.
-        area: float32 [m], in stored pixels²; an annotated area is scaled, else it is the clipped box's.
-        kept: int64 [m], ascending: which of the given boxes these are.
-        counts: how many were "clipped", "dropped outside", "dropped zero area", "dropped crowd" and
-            "dropped difficult"; a box dropped for two reasons counts under the first of crowd, difficult,
-            zero area, outside.
-        zero_area: int64 [z], ascending: the given boxes that were dropped for zero area.
+        area: float32 [m], in stored pixels²: the scaled annotated area, or the area of the clipped box.
+        kept: int64 [m], ascending indices of these boxes among the given ones.
+        counts: numbers of boxes that are "clipped", "dropped outside", "dropped zero area", "dropped crowd" and
+            "dropped difficult". A box with several reasons counts under the first of crowd, difficult, zero
+            area, outside.
+        zero_area: int64 [z], ascending indices of the given boxes that were dropped for zero area.
     """
 
     boxes: npt.NDArray[np.float32]
@@ -96,19 +95,20 @@ def place_boxes(
     orientation: int,
     policy: BoxPolicy,
 ) -> PlacedBoxes:
-    """Turns, scales and clips the boxes of one image.
+    """Place the boxes of one image on its stored grid, and clip or drop them.
 
     Args:
-        boxes: [n, 4] in pixels of the grid that the annotations speak of.
-        areas: [n] in the same pixels², NaN where none is annotated.
-        is_crowd, difficult: bool [n].
-        plan: of the displayed picture.
-        orientation: the EXIF orientation if `boxes` are in the file's grid; 1 if in the displayed one.
-        policy: which boxes to leave out.
+        boxes: [n, 4] in pixels of the annotated grid.
+        areas: [n] in the same pixels², NaN without an annotated area.
+        is_crowd: bool [n].
+        difficult: bool [n].
+        plan: sizes of the displayed picture.
+        orientation: EXIF orientation if `boxes` are in the grid of the file; 1 if they are in the displayed grid.
+        policy: handling of unwanted boxes.
 
     Raises:
-        SourceError: of stage `annotation` where a box is inverted or not finite, or an area is negative, even
-            of a box that the policy would drop; of stage `boxes` where the policy says fail.
+        SourceError: stage `annotation`: a box is inverted or not finite, or an area is negative, even if the policy
+            would drop the box. Stage `boxes`: the policy is "fail".
 
     >>> from halofeed.prep.geometry.resize import plan_keep_aspect
     >>> plan = plan_keep_aspect((100, 200), 50, 100, pad=True)
@@ -125,34 +125,34 @@ def place_boxes(
     _check_annotation(source_boxes, source_areas)
 
     file_size = displayed_size(orientation, plan.source_size)
-    displayed = apply_to_boxes(invert(displayed_to_file(orientation, file_size)), source_boxes)
+    displayed = apply_to_boxes(invert_affine(displayed_to_file(orientation, file_size)), source_boxes)
     limits = np.array(plan.source_size * 2, np.float64)
     clipped = np.clip(displayed, 0, limits)
 
     empty = _shortest_side(displayed) <= NOISE_PIXELS
     outside = (np.abs(displayed - clipped) > NOISE_PIXELS).any(axis=1)
-    lost = outside & (
+    invisible = outside & (
         np.where(empty, _gap(displayed, limits) > NOISE_PIXELS, _shortest_side(clipped) <= NOISE_PIXELS)
     )
     reasons = {
         "dropped crowd": crowds & (policy.crowd == "drop"),
         "dropped difficult": difficults & (policy.difficult == "drop"),
         "dropped zero area": empty & (policy.zero_area != "keep"),
-        "dropped outside": lost if policy.outside == "clip" else outside,
+        "dropped outside": invisible if policy.outside == "clip" else outside,
     }
-    left = np.ones(len(source_boxes), np.bool_)
+    remaining = np.ones(len(source_boxes), np.bool_)
     counts = {}
     dropped = {}
     for reason, applies in reasons.items():
-        going = left & applies
-        if going.any() and policy.zero_area == "fail" and reason == "dropped zero area":
-            _fail("box has zero area", source_boxes, going, file_size)
-        if going.any() and policy.outside == "fail" and reason == "dropped outside":
-            _fail("box reaches outside the picture", source_boxes, going, file_size)
-        counts[reason] = int(going.sum())
-        dropped[reason] = np.flatnonzero(going).astype(np.int64)
-        left &= ~applies
-    kept = np.flatnonzero(left)
+        removed = remaining & applies
+        if removed.any() and policy.zero_area == "fail" and reason == "dropped zero area":
+            _fail("box has zero area", source_boxes, removed, file_size)
+        if removed.any() and policy.outside == "fail" and reason == "dropped outside":
+            _fail("box reaches outside the picture", source_boxes, removed, file_size)
+        counts[reason] = int(removed.sum())
+        dropped[reason] = np.flatnonzero(removed).astype(np.int64)
+        remaining &= ~applies
+    kept = np.flatnonzero(remaining)
 
     scale = np.array(plan.resized_size * 2, np.float64) / limits
     stored = clipped[kept] * scale
@@ -163,21 +163,21 @@ def place_boxes(
         boxes=normalized.astype(np.float32),
         area=np.where(np.isnan(annotated), box_area, annotated).astype(np.float32),
         kept=kept.astype(np.int64),
-        counts={"clipped": int((outside & left).sum()), **counts},
+        counts={"clipped": int((outside & remaining).sum()), **counts},
         zero_area=dropped["dropped zero area"],
     )
 
 
-def _shortest_side(boxes: Boxes) -> npt.NDArray[np.float64]:
+def _shortest_side(boxes: _Boxes) -> npt.NDArray[np.float64]:
     return np.asarray(np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]))
 
 
-def _gap(boxes: Boxes, limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """How far a box lies off the picture, along the axis where it is farthest; negative if they overlap."""
+def _gap(boxes: _Boxes, limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the largest distance per axis between each box and the picture; negative if they overlap."""
     return np.asarray(np.maximum(boxes[:, :2] - limits[:2], -boxes[:, 2:]).max(axis=1))
 
 
-def _check_annotation(boxes: Boxes, areas: npt.NDArray[np.float64]) -> None:
+def _check_annotation(boxes: _Boxes, areas: npt.NDArray[np.float64]) -> None:
     faults = (
         ("box coordinate is not finite", ~np.isfinite(boxes).all(axis=1)),
         ("box is inverted", (boxes[:, :2] > boxes[:, 2:]).any(axis=1)),
@@ -190,22 +190,22 @@ def _check_annotation(boxes: Boxes, areas: npt.NDArray[np.float64]) -> None:
             raise SourceError("annotation", reason, _describe(index, boxes) + area)
 
 
-def _describe(index: int, boxes: Boxes) -> str:
+def _describe(index: int, boxes: _Boxes) -> str:
     names = ("ymin", "xmin", "ymax", "xmax")
     values = ", ".join(f"{name} {value:g}" for name, value in zip(names, boxes[index], strict=True))
     return f"box {index}: {values}"
 
 
-def _fail(reason: str, boxes: Boxes, faulty: Flags, size: tuple[int, int]) -> None:
+def _fail(reason: str, boxes: _Boxes, faulty: _Flags, size: tuple[int, int]) -> None:
     detail = _describe(int(np.argmax(faulty)), boxes)
     raise SourceError("boxes", reason, f"{detail}; the picture is {size[0]} high and {size[1]} wide")
 
 
-# Stored boxes under augmentation: [..., n, 4] normalized, of one image or of several -------------------
+# Stored boxes during augmentation: [..., n, 4] normalized, of one or several images
 
 
 def flip_left_right(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Mirrors boxes [..., 4] left to right.
+    """Mirror boxes [..., 4] left to right.
 
     >>> flip_left_right(np.array([[0, 0.25, 1, 0.5]])).tolist()
     [[0.0, 0.5, 1.0, 0.75]]
@@ -214,26 +214,25 @@ def flip_left_right(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def flip_up_down(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Mirrors boxes [..., 4] top to bottom."""
+    """Mirror boxes [..., 4] top to bottom."""
     return np.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], axis=-1)
 
 
 def crop_boxes(
     boxes: npt.NDArray[Any], areas: npt.NDArray[Any], window: npt.ArrayLike, minimum_visible: float = 0.0
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[Any]]:
-    """Moves boxes into a window of their image and says which of them are still there.
+    """Move boxes into a window of their image, and mark the boxes that are still visible.
 
     Args:
         boxes: floating [..., n, 4], normalized to the image.
-        areas: floating [..., n], in pixels² (a crop leaves a pixel's size alone).
-        window: [..., 4], (top, left, height, width) normalized to the image; one, or one per image. For a
-            window of pixels divide by the image's height and width.
-        minimum_visible: the share of a box, 0 to 1, that must lie in the window for it to stay.
+        areas: floating [..., n], in pixels²; a crop does not change the size of a pixel.
+        window: [..., 4], (top, left, height, width) normalized to the image; one for all images, or one per image.
+        minimum_visible: fraction of a box, 0 to 1, that must be inside the window to keep the box.
 
     Returns:
-        boxes normalized to the window, within 0 to 1; kept, bool [..., n]; areas times the visible share.
-        Rows not kept hold zeros, in place: removing them is the caller's. A box without area is kept if it
-        lies in the window, edges included; any other must overlap it.
+        Boxes normalized to the window, within 0 to 1; kept, bool [..., n]; areas times the visible fraction.
+        Rows that are not kept hold zeros; the caller removes them. A box without area is kept if it is inside the
+        window or on its edge; any other box must overlap the window.
     """
     if not 0 <= minimum_visible <= 1:
         raise UsageError(f"minimum_visible: expected a share from 0 to 1, got {minimum_visible}")
@@ -247,10 +246,10 @@ def crop_boxes(
     before, after = _areas(moved), _areas(cut)
     has_area = before > 0
     touches = ((moved[..., :2] <= 1) & (moved[..., 2:] >= 0)).all(axis=-1)
-    share = np.where(has_area, after / np.where(has_area, before, 1), touches)
-    kept = np.asarray((share > 0) & (share >= minimum_visible))
+    visible_fraction = np.where(has_area, after / np.where(has_area, before, 1), touches)
+    kept = np.asarray((visible_fraction > 0) & (visible_fraction >= minimum_visible))
     new_boxes = np.where(kept[..., None], cut, 0).astype(boxes.dtype)
-    return new_boxes, kept, np.where(kept, areas * share, 0).astype(areas.dtype)
+    return new_boxes, kept, np.where(kept, areas * visible_fraction, 0).astype(areas.dtype)
 
 
 def _areas(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -263,32 +262,32 @@ OUTSIDE = "keypoints that are labeled and lie outside of the picture: kept as th
 def keypoint_features(
     objects: Sequence[Sequence[Keypoint]], plan: ResizePlan, orientation: int
 ) -> tuple[dict[str, Value], bool]:
-    """The features of the keypoints of the kept objects; and whether labeled ones lie outside of the picture.
+    """Return the features of the keypoints of the kept objects, and whether labeled ones are outside the picture.
 
-    The lists are flat, object by object, with as many points for each: so the Object Detection API reads them. `num`
-    counts the labeled points of each object, as COCO's num_keypoints does. Coordinates are shares of the stored
-    picture's sides, padding included, as those of boxes. A point that is not labeled and stands at 0, 0 is no place,
-    and stays there.
+    The lists are flat, object by object, with the same number of points per object, as the Object Detection API
+    expects. `num` is the number of labeled points of each object, like COCO's num_keypoints. Coordinates are normalized
+    to the stored picture with its padding, like boxes. A point at 0, 0 that is not labeled has no position, and stays
+    at 0, 0.
 
     Args:
-        objects: the points of each, in pixels of the grid that the annotations speak of.
-        plan: of the displayed picture.
-        orientation: the EXIF orientation if they are in the file's grid; 1 if in the displayed one.
+        objects: keypoints of each object, in pixels of the annotated grid.
+        plan: sizes of the displayed picture.
+        orientation: EXIF orientation if the points are in the grid of the file; 1 if they are in the displayed grid.
     """
     points = [point for one in objects for point in one]
     placed = np.array([(point.y, point.x) for point in points], np.float64).reshape(-1, 2)
     visibility = np.array([point.visibility for point in points], np.int64)
-    stored = apply(invert(stored_to_file(plan, orientation)), placed)
-    over = (stored < -NOISE_PIXELS) | (stored > np.array(plan.resized_size) + NOISE_PIXELS)
-    is_place = (visibility > 0) | (placed != 0).any(axis=1)
-    shares = np.where(is_place[:, None], stored / np.array(plan.output_size), 0).astype(np.float32)
+    stored = apply_affine(invert_affine(stored_to_file(plan, orientation)), placed)
+    is_outside = (stored < -NOISE_PIXELS) | (stored > np.array(plan.resized_size) + NOISE_PIXELS)
+    has_position = (visibility > 0) | (placed != 0).any(axis=1)
+    normalized = np.where(has_position[:, None], stored / np.array(plan.output_size), 0).astype(np.float32)
     key = KEPT["keypoints"]
     labeled = [sum(point.visibility > 0 for point in one) for one in objects]
     features: dict[str, Value] = {
         f"{key}/num": np.array(labeled, np.int64),
         f"{key}/text": [point.name.encode() for point in points],
         f"{key}/visibility": visibility,
-        f"{key}/x": shares[:, 1],
-        f"{key}/y": shares[:, 0],
+        f"{key}/x": normalized[:, 1],
+        f"{key}/y": normalized[:, 0],
     }
-    return features, bool((over.any(axis=1) & (visibility > 0)).any())
+    return features, bool((is_outside.any(axis=1) & (visibility > 0)).any())

@@ -1,6 +1,6 @@
-"""How grids lie to the patient and to each other: canonical order, orthogonal axes, one grid onto another.
+"""Orientation of grids relative to the patient and to each other: canonical order, orthogonal axes, common grid.
 
-stored                    canonical                  orthogonal (gantry tilt undone)
+stored                    canonical                  orthogonal (gantry tilt removed)
 
 ┌──────> i                S ┌ ─ ─ ─┐                 ┌───────────┐
 │ slices in any           A │ ╱ ╱ ╱│                 │  ╱│  │  ╱ │   outside the tilted
@@ -36,23 +36,23 @@ from halofeed.prep.geometry.volume import (
 )
 
 SHEAR_COSINE: Final = 1e-3
-"""Axes within this cosine of a right angle (0.06°) are left as they are: over 400 mm their ends lie 0.4 mm from
-where a right angle puts them, and the affine still says so."""
+"""Axes within this cosine of a right angle (0.06°) are not resampled. Over 400 mm their ends deviate by 0.4 mm from a
+right angle, which the affine still records."""
 SAME_VOXEL: Final = 1e-3
-"""In `plan_onto`, voxels that lie no further than this from another grid's voxels are those voxels."""
+"""`plan_onto` treats voxels of two grids as the same if they are within this fraction of a voxel."""
 
 
 def plan_canonical(grid: Grid) -> Plan:
-    """Permutes and reverses axes so that depth grows to superior, height to anterior, width to the right.
+    """Plan to permute and reverse axes so that depth points to superior, height to anterior, width to the right.
 
-    Each axis goes to the patient's axis it lies nearest to, all three together; what is oblique about the scan stays
-    in the affine. The voxels are only looked at in another order.
+    The assignment of voxel axes to patient axes maximizes the sum of the cosines. The affine keeps oblique
+    directions. The result is a view of the voxels.
 
     Raises:
         SourceError: the affine is not finite, or maps the volume to a plane.
     """
     cosines = _cosines(grid)
-    rows = (2, 1, 0)  # of the patient's axes (right, anterior, superior), for depth, height, width
+    rows = (2, 1, 0)  # patient axes (right, anterior, superior) for depth, height, width
     order = max(
         permutations(range(3)),
         key=lambda order: round(
@@ -74,7 +74,7 @@ def _plan_turn(grid: Grid, order: Shape, direction: Shape) -> Plan:
 
 
 def _cosines(grid: Grid) -> NDArray[np.float64]:
-    """The directions of the voxel axes as columns of length 1."""
+    """Return the directions of the voxel axes as unit columns."""
     if not np.isfinite(grid.affine).all():
         raise SourceError("geometry", "affine is not finite")
     linear = grid.affine[:3, :3]
@@ -88,18 +88,18 @@ def _cosines(grid: Grid) -> NDArray[np.float64]:
 
 
 def shear_cosine(grid: Grid) -> float:
-    """The largest cosine between two voxel axes: 0 where all are at right angles, 0.29 at a tilt of 17°."""
+    """Return the largest cosine between two voxel axes: 0 if all are orthogonal, 0.29 at a tilt of 17°."""
     cosines = _cosines(grid)
     return max(abs(float(cosines[:, a] @ cosines[:, b])) for a, b in combinations(range(3), 2))
 
 
 def plan_orthogonal(grid: Grid) -> Plan:
-    """Resamples a sheared volume (gantry tilt) on a grid at right angles that covers it; else nothing.
+    """Plan to resample a sheared volume (gantry tilt) on an orthogonal grid that covers it; else change nothing.
 
-    The two axes nearest to a right angle keep their directions and spacings; the third, along which the slices
-    slide, becomes their normal, spaced as the slices are along it. A slice thus stays in its plane and is moved
-    within it, linearly interpolated; what no slice reaches is filled. Masks take the nearest voxel. Where two pairs
-    are at right angles, as they are under a gantry tilt, height and width are taken for the slice.
+    The two axes nearest to a right angle keep their directions and spacings. The third axis becomes their normal, and
+    its spacing is the distance of the slices along the normal. So a slice stays in its plane, and is shifted in it with
+    linear interpolation; masks use the nearest voxel. Voxels outside all slices get the fill value. If two pairs of
+    axes are orthogonal, as with a gantry tilt, height and width are the slice.
     """
     if shear_cosine(grid) <= SHEAR_COSINE:
         return plan_nothing(grid)
@@ -116,8 +116,8 @@ def plan_orthogonal(grid: Grid) -> Plan:
     third = 3 - first - second
     columns[:, third] = (normal @ columns[:, third]) * normal
 
-    reach = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(grid.shape) - 1)
-    corners = reach @ np.linalg.solve(columns, linear).T
+    corner_voxels = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(grid.shape) - 1)
+    corners = corner_voxels @ np.linalg.solve(columns, linear).T
     low, high = corners.min(axis=0), corners.max(axis=0)
     sizes = np.ceil(high - low - SAME_VOXEL) + 1
     matrix = np.eye(4)
@@ -128,10 +128,10 @@ def plan_orthogonal(grid: Grid) -> Plan:
 
 
 def plan_onto(source: Grid, target: Grid) -> Plan:
-    """Brings a volume onto another grid: image values by linear interpolation, masks by the nearest voxel.
+    """Plan to bring a volume onto another grid: linear interpolation for images, nearest voxel for masks.
 
-    Where the voxels of both grids coincide they are moved whole. A target voxel further than half a voxel outside
-    the source is filled.
+    If the voxels of both grids coincide, they are copied unchanged. A target voxel more than half a voxel outside
+    the source gets the fill value.
     """
     _cosines(source)
     _cosines(target)
@@ -154,7 +154,7 @@ def plan_onto(source: Grid, target: Grid) -> Plan:
 
 
 def _turn_of(source: Grid, shape: Shape, matrix: NDArray[np.float64]) -> Plan | None:
-    """The turn of the source after which each target axis runs along one source axis, if there is one."""
+    """Return the permutation that aligns each source axis with one target axis, or None if there is none."""
     linear = matrix[:3, :3]
     order = triple(np.abs(linear).argmax(axis=0).tolist())
     if sorted(order) != [0, 1, 2]:
@@ -169,47 +169,48 @@ def _turn_of(source: Grid, shape: Shape, matrix: NDArray[np.float64]) -> Plan | 
 
 
 def _clean(matrix: NDArray[Any]) -> NDArray[np.float64]:
-    """Without the last digits that solving leaves beside whole numbers."""
+    """Round away the last digits that solving leaves next to integers."""
     rounded = np.rint(matrix)
     return np.asarray(np.where(np.abs(matrix - rounded) < 1e-9, rounded, matrix), np.float64)
 
 
 def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = SAME_GRID_VOXELS) -> float:
-    """Refuses a mask whose voxels are not those of its image, in whatever order either is stored.
+    """Refuse a mask whose voxels are not at the positions of the image voxels, in any stored order.
 
     Args:
-        tolerance_voxels: how far a voxel of the mask may lie from the image's along each axis, as a share of a voxel.
+        image: grid of the image.
+        mask: grid of the mask.
+        tolerance_voxels: allowed offset along each axis, as a fraction of a voxel.
 
     Returns:
-        How far it does lie, in voxels.
+        The offset in voxels.
 
     Raises:
-        SourceError: their shapes differ in canonical order, or a voxel lies further than the tolerance from the
-            image's.
+        SourceError: the shapes differ in canonical order, or the offset exceeds the tolerance.
     """
     first, second = plan_canonical(image).target, plan_canonical(mask).target
-    offset, apart = offset_between(first, second)
+    offset, distance_text = offset_between(first, second)
     if offset <= tolerance_voxels:
         return offset
-    detail = f"image {describe(first)}, mask {describe(second)}{apart}"
+    detail = f"image {describe(first)}, mask {describe(second)}{distance_text}"
     cure = "--mask-grid resample brings it onto the image's"
     detail += f"; {cure}{tolerance_for(offset)}"
     raise SourceError("geometry", "mask lies on another grid than its image", detail)
 
 
 def tolerance_for(offset: float) -> str:
-    """The option that takes grids that lie so many voxels apart; "" where none does.
+    """Return the option that accepts grids with this offset in voxels; "" if no tolerance is large enough.
 
     >>> tolerance_for(0.2345), tolerance_for(0.5)
-    ('; --mask-grid-tolerance 0.24 takes it as it lies', '')
+    ('; --mask-grid-tolerance 0.24 accepts it', '')
     """
     if offset > LARGEST_TOLERANCE - 0.01:
         return ""
-    return f"; --mask-grid-tolerance {math.ceil(100 * offset) / 100:g} takes it as it lies"
+    return f"; --mask-grid-tolerance {math.ceil(100 * offset) / 100:g} accepts it"
 
 
 def offset_between(first: Grid, second: Grid) -> tuple[float, str]:
-    """How far apart two grids lie along an axis, as a share of a voxel, and words for it; infinity for other shapes."""
+    """Return the offset of two grids along an axis, in voxels, and text about it; infinity for different shapes."""
     if first.shape != second.shape:
         return math.inf, ""
     offset = distance_voxels(first, second)

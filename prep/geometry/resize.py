@@ -1,9 +1,7 @@
-"""How pictures can be resized, by name: what an option offers without loading what resizes (`prep.kernels`).
+"""Plans for resizing pictures, and affine transforms between their pixel grids.
 
-How large an image becomes, and where each of its points goes: plans on shapes, and affines between grids.
-
-A source image passes through three grids of pixels; every point is (y, x) with the origin at the corner of
-the first pixel, so that pixel i covers [i, i + 1):
+A source image has three pixel grids. Every point is (y, x) with the origin at the corner of the first pixel, so
+pixel i covers [i, i + 1):
 
     file            displayed              stored
     ┌──────┐        ┌────┐                 ┌───────┬───┐
@@ -29,21 +27,20 @@ KERNEL_NAMES: Final = (
     *("tf2-bilinear", "tf2-nearest", "tf2-bicubic", "tf2-area", "tf2-lanczos3", "tf2-lanczos5"),
     *("tf2-bilinear-antialias", "tf2-bicubic-antialias", "tf2-lanczos3-antialias", "tf2-lanczos5-antialias"),
 )
-
-
+"""Names of the kernels in `prep.voxels.kernels`, which options list without loading that module."""
 Size = tuple[int, int]
-Affine = npt.NDArray[np.float64]
+PixelAffine = npt.NDArray[np.float64]
 """float64 [6], row-major [2, 3]: (y, x) = A @ (y, x, 1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResizePlan:
-    """The three sizes of one image, each (height, width) in pixels.
+    """Sizes of one image, each (height, width) in pixels.
 
     Args:
-        source_size: as displayed, which is after the EXIF orientation.
-        resized_size: after resizing, before padding.
-        output_size: after padding at the bottom and right.
+        source_size: displayed size, after the EXIF orientation is applied.
+        resized_size: size after resizing, before padding.
+        output_size: size after padding at the bottom and right.
     """
 
     source_size: Size
@@ -61,7 +58,7 @@ class ResizePlan:
 
 
 def plan_fixed_shape(source_size: Size, height: int, width: int) -> ResizePlan:
-    """Stretches the image to (height, width), whatever its aspect (fixed_shape_resizer of the TF OD API)."""
+    """Plan to stretch the image to (height, width) with any aspect ratio (fixed_shape_resizer of the TF OD API)."""
     if height < 1 or width < 1:
         raise UsageError(f"fixed-shape: expected a height and width of at least 1, got {height} and {width}")
     return ResizePlan(source_size=source_size, resized_size=(height, width), output_size=(height, width))
@@ -70,18 +67,20 @@ def plan_fixed_shape(source_size: Size, height: int, width: int) -> ResizePlan:
 def keep_aspect_sizes(
     heights: npt.ArrayLike, widths: npt.ArrayLike, min_dimension: int, max_dimension: int
 ) -> npt.NDArray[np.int64]:
-    """Sizes that keep_aspect_ratio_resizer of the TF OD API gives, for many images at once.
+    """Return the sizes that keep_aspect_ratio_resizer of the TF OD API gives, for many images at once.
 
-    The image is scaled, up or down, by the largest factor at which the shorter side is at most
-    `min_dimension` and the longer at most `max_dimension`. All arithmetic is float32 and rounding is half
-    to even, as in `tf.compat.v1.image.resize(preserve_aspect_ratio=True)`: in float64 the
-    example below is 666 high.
+    The scale is the largest factor at which the shorter side is at most `min_dimension` and the longer side at
+    most `max_dimension`. The arithmetic is float32 with rounding half to even, as in
+    `tf.compat.v1.image.resize(preserve_aspect_ratio=True)`. In float64 the height in the example would be 666.
 
     Args:
-        heights, widths: integers of any shapes [...] that broadcast.
+        heights: integers [...] that broadcast with `widths`.
+        widths: integers [...] that broadcast with `heights`.
+        min_dimension: maximum of the shorter side.
+        max_dimension: maximum of the longer side.
 
     Returns:
-        int64 [..., 2]: (height, width) before padding; 0 where a side rounds to nothing.
+        int64 [..., 2]: (height, width) before padding; 0 for a side that rounds to 0.
 
     >>> keep_aspect_sizes(73, 146, 800, 1333).tolist()
     [667, 1333]
@@ -98,7 +97,7 @@ def keep_aspect_sizes(
 
 
 def plan_keep_aspect(source_size: Size, min_dimension: int, max_dimension: int, pad: bool) -> ResizePlan:
-    """Scales the image without distortion, and with `pad` fills it up to (max_dimension, max_dimension).
+    """Plan to scale the image without distortion, and with `pad` to pad it to (max_dimension, max_dimension).
 
     Raises:
         UsageError: min_dimension is below 1 or above max_dimension.
@@ -122,7 +121,7 @@ def plan_keep_aspect(source_size: Size, min_dimension: int, max_dimension: int, 
 
 
 def plan_unchanged(source_size: Size) -> ResizePlan:
-    """Keeps the image as it is displayed."""
+    """Plan to keep the displayed image."""
     return ResizePlan(source_size=source_size, resized_size=source_size, output_size=source_size)
 
 
@@ -134,14 +133,14 @@ RESIZERS: Final[Mapping[str, Callable[..., ResizePlan]]] = {
 
 
 def resizer(name: str) -> Callable[..., ResizePlan]:
-    """The planning function of a resizer; UsageError lists the known names."""
+    """Return the planning function of a resizer; UsageError lists the known names."""
     if name not in RESIZERS:
         raise UsageError(f"resizer {name!r} is not known; choose from {', '.join(RESIZERS)}")
     return RESIZERS[name]
 
 
-def stored_to_displayed(plan: ResizePlan) -> Affine:
-    """The affine from stored points to displayed ones; padding at the bottom and right moves nothing.
+def stored_to_displayed(plan: ResizePlan) -> PixelAffine:
+    """Return the affine from stored to displayed points; padding at the bottom and right does not change it.
 
     >>> stored_to_displayed(plan_fixed_shape((480, 640), 240, 160)).tolist()
     [2.0, 0.0, 0.0, 0.0, 4.0, 0.0]
@@ -151,20 +150,20 @@ def stored_to_displayed(plan: ResizePlan) -> Affine:
 
 
 def displayed_size(orientation: int, file_size: Size) -> Size:
-    """The size after an EXIF orientation is applied; orientations 5 to 8 swap the sides (its own inverse)."""
+    """Return the size after an EXIF orientation; 5 to 8 swap the sides. The function is its own inverse."""
     _check_orientation(orientation)
     return (file_size[1], file_size[0]) if orientation >= 5 else file_size
 
 
-def displayed_to_file(orientation: int, file_size: Size) -> Affine:
-    """The affine from displayed points to points in the file's own grid, before its EXIF orientation.
+def displayed_to_file(orientation: int, file_size: Size) -> PixelAffine:
+    """Return the affine from displayed points to points in the file's own grid, before its EXIF orientation.
 
     Args:
         orientation: 1 to 8, tag 0x0112 of EXIF 2.3.
-        file_size: (height, width) of the pixels as the file holds them.
+        file_size: stored (height, width) of the file.
 
     Raises:
-        UsageError: another orientation; treat such a file as orientation 1, as viewers do.
+        UsageError: the orientation is not 1 to 8; pass 1 for such a file, as viewers do.
     """
     _check_orientation(orientation)
     height, width = (float(side) for side in file_size)
@@ -181,14 +180,14 @@ def displayed_to_file(orientation: int, file_size: Size) -> Affine:
     return np.array(rows[orientation], np.float64)
 
 
-def stored_to_file(plan: ResizePlan, orientation: int = 1) -> Affine:
-    """The affine that a record keeps as `image/transform`: stored points to points in the source file."""
+def stored_to_file(plan: ResizePlan, orientation: int = 1) -> PixelAffine:
+    """Return the affine from stored points to points in the source file; records keep it as `image/transform`."""
     file_size = displayed_size(orientation, plan.source_size)
     return compose(displayed_to_file(orientation, file_size), stored_to_displayed(plan))
 
 
-def compose(second: Affine, first: Affine) -> Affine:
-    """The affine that does `first`, then `second`.
+def compose(second: PixelAffine, first: PixelAffine) -> PixelAffine:
+    """Return the affine that applies `first`, then `second`.
 
     >>> compose(np.array([2.0, 0, 0, 0, 2, 0]), np.array([1.0, 0, 5, 0, 1, 7])).tolist()
     [2.0, 0.0, 10.0, 0.0, 2.0, 14.0]
@@ -199,8 +198,8 @@ def compose(second: Affine, first: Affine) -> Affine:
     return np.asarray(product, np.float64).reshape(6)
 
 
-def invert(affine: Affine) -> Affine:
-    """The affine that undoes `affine`; UsageError where that is flat, so that nothing can."""
+def invert_affine(affine: PixelAffine) -> PixelAffine:
+    """Return the inverse affine; UsageError if it does not exist."""
     matrix = _matrix(affine)
     (a, b), (c, d) = matrix[:, :2].tolist()
     determinant = a * d - b * c
@@ -212,17 +211,17 @@ def invert(affine: Affine) -> Affine:
     return np.column_stack([inverse, -inverse @ matrix[:, 2]]).reshape(6)
 
 
-def apply(affine: Affine, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Maps points float64 [..., 2], each (y, x), to float64 [..., 2]."""
+def apply_affine(affine: PixelAffine, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Map points float64 [..., 2], each (y, x), to float64 [..., 2]."""
     matrix = _matrix(affine)
     return np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
 
 
-def apply_to_boxes(affine: Affine, boxes: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Maps boxes [..., 4] (ymin, xmin, ymax, xmax); a flip or quarter turn leaves min below max.
+def apply_to_boxes(affine: PixelAffine, boxes: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Map boxes [..., 4] (ymin, xmin, ymax, xmax); after a flip or quarter turn, min is still below max.
 
     Raises:
-        UsageError: the affine shears or turns by other than a quarter, which makes no box of a box.
+        UsageError: the affine shears, or rotates by other than a quarter turn.
     """
     matrix = _matrix(affine)
     if not (matrix[0, 1] == matrix[1, 0] == 0 or matrix[0, 0] == matrix[1, 1] == 0):
@@ -230,17 +229,17 @@ def apply_to_boxes(affine: Affine, boxes: npt.ArrayLike) -> npt.NDArray[np.float
             f"affine {matrix.reshape(6).tolist()} shears; boxes only follow scales and quarter turns"
         )
     corners = np.asarray(boxes, np.float64)
-    first, second = apply(affine, corners[..., :2]), apply(affine, corners[..., 2:])
+    first, second = apply_affine(affine, corners[..., :2]), apply_affine(affine, corners[..., 2:])
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=-1)
 
 
-def area_factor(affine: Affine) -> float:
-    """By how much the affine enlarges areas."""
+def area_factor(affine: PixelAffine) -> float:
+    """Return the factor by which the affine enlarges areas."""
     matrix = _matrix(affine)
     return float(abs(matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]))
 
 
-def _matrix(affine: Affine) -> npt.NDArray[np.float64]:
+def _matrix(affine: PixelAffine) -> npt.NDArray[np.float64]:
     return np.asarray(affine, np.float64).reshape(2, 3)
 
 

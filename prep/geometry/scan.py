@@ -1,4 +1,4 @@
-"""What is known of a volume before its voxels are read: its grid in the patient, and what was found odd about it."""
+"""Scans and masks whose header was read: their grid in the patient's space, findings and provenance."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 Shape = tuple[int, int, int]
 Triple = tuple[float, float, float]
 SAME_GRID_VOXELS = 0.05
-"""How far, as a share of a voxel, two files of one scan may lie apart: their writers round affines differently."""
+"""Default tolerance, as a fraction of a voxel, between the grids of two files: writers round affines differently."""
 LARGEST_TOLERANCE = 0.5
 Overlap = Literal["refuse", "last", "first", "channels"]
-"""What becomes of voxels in several classes: refused, or of the last or the first one, or of all: then each class is
-given as the set that holds it alone (`halofeed.schemas.fields`), and a voxel is the union of its sets."""
+"""Handling of voxels in several classes. "refuse": reject the file. "last" or "first": keep that class. "channels":
+keep all; each class is a set with one member (`halofeed.schemas.fields`), and a voxel is the union of its sets."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
-    """Where the voxels of a volume lie.
+    """Position of the voxels of a volume in the patient's space.
 
     Args:
         shape: (depth, height, width).
-        affine: float64 [4, 4], voxel (depth, height, width, 1) at its center to millimeters (right, anterior,
+        affine: float64 [4, 4], maps the center of voxel (depth, height, width, 1) to millimeters (right, anterior,
             superior, 1).
     """
 
@@ -34,23 +34,23 @@ class Grid:
 
     @property
     def spacing_mm(self) -> Triple:
-        """The distance between neighbors along depth, height and width."""
+        """Distance between neighbors along depth, height and width."""
         depth, height, width = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
         return depth, height, width
 
     def to_mm(self, voxels: NDArray[Any]) -> NDArray[np.float64]:
-        """Points [..., 3] in voxels as points in millimeters."""
+        """Convert points [..., 3] from voxels to millimeters."""
         return np.asarray(voxels, np.float64) @ self.affine[:3, :3].T + self.affine[:3, 3]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing about a scan that users need to know; the manifest counts findings by name.
+    """Fact about a scan that users need to know; the manifest counts findings by name.
 
     Args:
-        name: the same words for the same thing, e.g. "gantry tilt".
-        treatment: "corrected": the voxels or the grid were changed for it; "noted": nothing was changed.
-        detail: the figures, and what was done; nothing that identifies the patient.
+        name: fixed text for all findings of this kind, e.g. "gantry tilt".
+        treatment: "corrected": the voxels or the grid were changed; "noted": nothing was changed.
+        detail: figures and action, without anything that identifies the patient.
     """
 
     name: str
@@ -59,21 +59,23 @@ class Finding:
 
     @classmethod
     def corrected(cls, name: str, detail: str) -> Finding:
-        """One for which the voxels or the grid were changed."""
+        """Create a finding for which the voxels or the grid were changed."""
         return cls(name=name, treatment="corrected", detail=detail)
 
     @classmethod
     def noted(cls, name: str, detail: str) -> Finding:
-        """One for which nothing was changed."""
+        """Create a finding for which nothing was changed."""
         return cls(name=name, treatment="noted", detail=detail)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What distinguishes a DICOM scan from others, as hashes; a mask refers to it.
+    """Hashed identifiers of a DICOM scan, which a mask refers to.
 
     Args:
-        series, frames, images: of the UIDs of its series, its frames of reference and its images.
+        series: hashes of the series UIDs.
+        frames: hashes of the frame of reference UIDs.
+        images: hashes of the image UIDs.
     """
 
     series: frozenset[bytes]
@@ -81,7 +83,7 @@ class Origin:
     images: frozenset[bytes]
 
     def __or__(self, other: Origin) -> Origin:
-        """That of a scan whose channels are of both."""
+        """Merge the identifiers of scans that become channels of one example."""
         return Origin(
             series=self.series | other.series,
             frames=self.frames | other.frames,
@@ -91,20 +93,21 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scan:
-    """A volume whose header was read and found sound.
+    """Volume whose header was read and checked.
 
     Args:
-        grid: as stored, in any orientation.
-        channels: 1, or the number of the fourth axis.
-        dtype: of the array that `read` gives: the smallest that holds every rescaled value exactly.
-        unit: "HU" where the values are Hounsfield units for certain, else "".
-        modality: "CT", "MR" ..., or "" where the file does not say.
-        findings: what was corrected or is worth knowing, in a fixed order.
-        files: the source files read, relative paths in sorted order.
-        read: the voxels [depth, height, width, channel]; SourceError where the pixel data is damaged.
-        held_bytes: of files, until the scan is dropped.
-        read_bytes: the most that `read` takes besides, the voxels among it; 0 where they are a view of the file.
-        origin: of a DICOM series; None of other files.
+        grid: stored grid, in any orientation.
+        channels: 1, or the size of the fourth axis.
+        dtype: type of the array that `read` returns: the smallest that holds every rescaled value exactly.
+        unit: "HU" if the values are certainly Hounsfield units, else "".
+        modality: "CT", "MR" ..., or "" if the file has none.
+        findings: corrections and other facts, in a fixed order.
+        files: relative paths of the source files, sorted.
+        read: function that returns the voxels [depth, height, width, channel]; it raises SourceError if the pixel data
+            are damaged.
+        held_bytes: bytes of files held until the scan is released.
+        read_bytes: additional peak memory of `read`, with the voxels; 0 if these are a view of the file.
+        origin: identifiers of a DICOM series; None for other files.
     """
 
     grid: Grid
@@ -122,23 +125,24 @@ class Scan:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mask:
-    """A label volume whose header was read and found sound.
+    """Label volume whose header was read and checked.
 
     Args:
-        grid: as stored, in any orientation.
-        names: the class names by number, where the file itself gives them (DICOM SEG, RTSTRUCT, Slicer's NRRD, label
-            tables of NIfTI); else empty.
-        values: of each number that has a name the voxels' value, where others may know these values as well.
-        findings: as of a `Scan`.
-        files: the source files read, relative paths in sorted order.
-        read_classes: where the file names its classes: from the id of each of its values, and what becomes of voxels in
-            several classes, to the ids [depth, height, width] and the number of those voxels. Values of one id do not
-            overlap. Of "channels", which takes and gives sets, that number is 0. The id
-            of 0 is that of the ignore label.
-        read: the class values [depth, height, width], uint8, uint16 or int32, whichever is the smallest that holds
-            them; 0 is the background. SourceError where a value is not a whole number.
-        held_bytes, read_bytes: as of a `Scan`.
-        value_bytes: the most that a value of it takes.
+        grid: stored grid, in any orientation.
+        names: class names by number, if the file has them (DICOM SEG, RTSTRUCT, Slicer's NRRD, label tables of NIfTI);
+            else empty.
+        values: voxel value of each named number, if other programs know these values too.
+        findings: see `Scan`.
+        files: relative paths of the source files, sorted.
+        read_classes: function for files that name their classes. Its arguments are the class id of each value, and the
+            handling of voxels in several classes. It returns the ids [depth, height, width] and the number of
+            voxels in several classes. Values with the same id do not overlap. With "channels" the ids are sets, and
+            the number is 0. The id of value 0 is that of the ignore label.
+        read: function that returns the class values [depth, height, width] as the smallest of uint8, uint16 and int32
+            that holds them; 0 is the background. It raises SourceError if a value is not an integer.
+        held_bytes: see `Scan`.
+        read_bytes: see `Scan`.
+        value_bytes: maximum bytes per value.
     """
 
     grid: Grid

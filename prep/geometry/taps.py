@@ -1,6 +1,6 @@
-"""Which source voxels a target voxel looks at along one axis, and with what weights: kernels as tables.
+"""Interpolation tables for one axis: source voxels and weights of each target voxel.
 
-source centers   0       1       2       3          target voxel t lies at source position
+source centers   0       1       2       3          target voxel t is at source position
                  ├───────┼───────┼───────┤          ratio · t + offset
 target centers      0         1         2
 """
@@ -19,8 +19,8 @@ from halofeed.errors import UsageError
 Float64 = NDArray[np.float64]
 
 POSITION_STEP: Final = 2.0**-14
-"""Source positions are rounded to this part of a voxel (at most 3e-5 voxels off), so that the last digits of an
-affine, which differ between file formats, decide neither a nearest voxel nor the rounding of a half."""
+"""Source positions are rounded to this fraction of a voxel, an error of at most 3e-5 voxels. So the last digits of an
+affine, which differ between file formats, affect neither a nearest voxel nor the rounding of a half."""
 
 
 def _triangle(distance: Float64) -> Float64:
@@ -35,19 +35,19 @@ def _cubic(distance: Float64) -> Float64:
     return np.where(x < 1, near, np.where(x < 2, far, 0))
 
 
-KERNELS: Final[Mapping[str, tuple[float, Callable[[Float64], Float64]]]] = {
+AXIS_KERNELS: Final[Mapping[str, tuple[float, Callable[[Float64], Float64]]]] = {
     "linear": (1.0, _triangle),
     "cubic": (2.0, _cubic),
 }
-"""By name: the reach in voxels to each side, and the weight at a distance. "nearest" is no weighing."""
+"""Name: (reach in voxels on each side, function from distance to weight). "nearest" uses no weights."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Taps:
-    """The voxels and weights of one axis.
+    """Source voxels and weights of one axis.
 
     Args:
-        index: int64 [target, tap], source voxels within the volume; past its edge the edge voxel repeats.
+        index: int64 [target, tap], source voxels within the volume; the edge voxel repeats beyond the edge.
         weight: float64 [target, tap]; each row sums to 1.
     """
 
@@ -55,37 +55,37 @@ class Taps:
     weight: Float64
 
     def cut(self, start: int, stop: int) -> Taps:
-        """The taps of some of the target voxels."""
+        """Return the taps of a range of target voxels."""
         return Taps(index=self.index[start:stop], weight=self.weight[start:stop])
 
     def moved(self, start: int) -> Taps:
-        """The same taps of a source of which the voxels before `start` are left out."""
+        """Return the same taps for a source without its first `start` voxels."""
         return Taps(index=self.index - start, weight=self.weight)
 
     @property
     def is_identity(self) -> bool:
-        """Whether each target voxel is one source voxel, one after the other."""
+        """True if the target voxels are consecutive source voxels."""
         index = self.index[:, 0]
         return self.index.shape[1] == 1 and bool((np.diff(index) == 1).all())
 
 
 def positions(ratio: float, offset: float, count: int) -> Float64:
-    """Where `count` target voxels lie, in source voxels, to `POSITION_STEP`."""
+    """Return the positions of `count` target voxels, in source voxels, rounded to `POSITION_STEP`."""
     return snap(ratio * np.arange(count, dtype=np.float64) + offset)
 
 
 def snap(coordinates: Float64) -> Float64:
-    """Coordinates rounded to `POSITION_STEP`."""
+    """Round coordinates to `POSITION_STEP`."""
     return np.asarray(np.rint(coordinates / POSITION_STEP) * POSITION_STEP, np.float64)
 
 
-def nearest(coordinates: Float64, count: int) -> NDArray[np.int64]:
-    """The nearest of `count` voxels to each coordinate of an axis, from its first target voxel on.
+def nearest_indices(coordinates: Float64, count: int) -> NDArray[np.int64]:
+    """Return the nearest of `count` voxels to each coordinate of an axis, starting at its first target voxel.
 
-    Of two voxels equally near, the later and the earlier are taken in turn. Always the later one, as is usual,
-    would move everything by up to half a voxel: halving the resolution makes every coordinate a tie.
+    Ties alternate between the later and the earlier voxel. The usual rule, always the later one, would shift the
+    volume by up to half a voxel: at half the resolution every coordinate is a tie.
 
-    >>> nearest(np.array([-0.5, 0.49, 0.5, 9.0]), 3).tolist()
+    >>> nearest_indices(np.array([-0.5, 0.49, 0.5, 9.0]), 3).tolist()
     [0, 0, 0, 2]
     """
     tie = coordinates - np.floor(coordinates) == 0.5
@@ -94,19 +94,20 @@ def nearest(coordinates: Float64, count: int) -> NDArray[np.int64]:
 
 
 def axis_taps(coordinates: Float64, count: int, kernel: str, widen: float = 1.0) -> Taps:
-    """The taps of target voxels at `coordinates` in an axis of `count` source voxels.
+    """Return the taps of target voxels at `coordinates` for an axis of `count` source voxels.
 
     Args:
         coordinates: float64 [target], in source voxels.
-        kernel: "nearest", or a name in `KERNELS`.
-        widen: by how much the kernel is stretched: the ratio when shrinking with antialiasing, else 1.
+        count: number of source voxels.
+        kernel: "nearest", or a name in `AXIS_KERNELS`.
+        widen: factor by which the kernel is stretched: the ratio when shrinking with antialiasing, else 1.
 
     >>> taps = axis_taps(np.array([0.25]), 4, "linear")
     >>> taps.index.tolist(), taps.weight.tolist()
     ([[0, 1]], [[0.75, 0.25]])
     """
     if kernel == "nearest":
-        return Taps(index=nearest(coordinates, count)[:, None], weight=np.ones((len(coordinates), 1)))
+        return Taps(index=nearest_indices(coordinates, count)[:, None], weight=np.ones((len(coordinates), 1)))
     reach, weigh = known_kernel(kernel)
     widen = max(widen, 1.0)
     first = np.floor(coordinates - reach * widen) + 1
@@ -119,7 +120,7 @@ def axis_taps(coordinates: Float64, count: int, kernel: str, widen: float = 1.0)
 
 
 def known_kernel(name: str) -> tuple[float, Callable[[Float64], Any]]:
-    """The kernel of that name; UsageError lists the known ones."""
-    if name not in KERNELS:
-        raise UsageError(f"kernel {name!r} is not known; choose from nearest, {', '.join(KERNELS)}")
-    return KERNELS[name]
+    """Return the kernel with this name; UsageError lists the known ones."""
+    if name not in AXIS_KERNELS:
+        raise UsageError(f"kernel {name!r} is not known; choose from nearest, {', '.join(AXIS_KERNELS)}")
+    return AXIS_KERNELS[name]

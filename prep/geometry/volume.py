@@ -1,18 +1,18 @@
-"""How a volume larger than the static shape is cut into patches that overlap and together cover it.
+"""Plans for the grid of a volume: resample, crop or pad, and cut into patches. No voxel moves here.
+
+A plan is a source grid, a target grid and the steps between them. There are two kinds of step:
+
+    View      voxels are copied unchanged: axes permuted and reversed, borders cropped or padded
+    Resample  target voxels are between source voxels
+
+Every step updates the affine, so `target.affine` always has the position of a voxel in the patient, and
+`Plan.to_source` the corresponding source voxel. Adjacent views are merged, so any number of them costs one copy.
+
+Tiles are patches that overlap and together cover a volume that is larger than the static shape:
 
 axis of 10, tiles of 4, overlap of at least 1:      0 1 2 3 4 5 6 7 8 9
                                                     └─────┘   └─────┘
                                                           └─────┘          start at 0, 3, 6
-
-What becomes of a volume's grid on the way to a record: plans on shapes and affines, before any voxel moves.
-
-A plan is a source grid, a target grid and the steps between. There are two kinds of step:
-
-    View      voxels move whole: axes permuted and reversed, borders cropped or padded
-    Resample  target voxels lie between source voxels
-
-Every step carries the affine along, so that `target.affine` always says where a voxel lies in the patient, and
-`Plan.to_source` which source voxel it was. Adjacent views become one, so that any number of them costs one copy.
 """
 
 from __future__ import annotations
@@ -29,83 +29,34 @@ from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Grid, Shape, Triple
 from halofeed.prep.geometry.taps import known_kernel
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tile:
-    """One patch of a volume.
-
-    Args:
-        number: from 0, depth slowest and width fastest.
-        origin: the volume's voxel at which the patch begins; negative where it begins with padding.
-        plan: from the volume to the patch, whose affine is its own.
-    """
-
-    number: int
-    origin: Shape
-    plan: Plan
-
-
-def tile_starts(size: int, tile: int, overlap: int) -> list[int]:
-    """Where the tiles of an axis that is longer than one begin: as few as will do, evenly spread.
-
-    >>> tile_starts(10, 4, 1)
-    [0, 3, 6]
-    """
-    gaps = -(-(size - tile) // (tile - overlap))
-    return [round(number * (size - tile) / gaps) for number in range(gaps + 1)] if gaps else [0]
-
-
-def plan_tiles(grid: Grid, shape: Shape, overlap: Shape = (0, 0, 0)) -> tuple[Tile, ...]:
-    """Patches of `shape` that cover the volume, neighbors sharing at least `overlap` voxels along each axis.
-
-    An axis shorter than its tile is padded about its center and has one tile.
-
-    Args:
-        overlap: in voxels per axis, less than `shape`.
-    """
-    for name, side, shared in zip(("depth", "height", "width"), shape, overlap, strict=True):
-        if side < 1 or not 0 <= shared < side:
-            raise UsageError(
-                f"tiles: expected an overlap of 0 to {side - 1} voxels of {name} {side}, got {shared}"
-            )
-    padded = plan_crop_or_pad(grid, triple([max(sizes) for sizes in zip(grid.shape, shape, strict=True)]))
-    start = [round(first) for first in padded.to_source[:3, 3].tolist()]
-    starts = [
-        [first + begin for begin in tile_starts(size, side, shared)]
-        for first, size, side, shared in zip(start, padded.target.shape, shape, overlap, strict=True)
-    ]
-    return tuple(
-        Tile(number=number, origin=triple(origin), plan=plan_window(grid, triple(origin), shape))
-        for number, origin in enumerate(product(*starts))
-    )
-
-
 Matrix = NDArray[np.float64]
 """float64 [4, 4]: target voxel (depth, height, width, 1) to source voxel."""
 Ranges = tuple[tuple[int, int], ...]
-"""Per axis (start, stop), the stop left out."""
+"""(start, stop) per axis; stop is exclusive."""
 SliceWise = Literal["auto", "always", "never"]
 
 MASK_KERNELS: Final = ("nearest", "onehot-linear")
 ANISOTROPY: Final = 3.0
-"""Spacings further apart than this factor are resampled slice by slice, as in nnU-Net v2."""
+"""If the spacings differ by more than this factor, resampling is slice by slice, as in nnU-Net v2."""
 MAX_VOXELS: Final = 1 << 32
-"""Of a planned grid; a header with a spacing of kilometers asks for more."""
+"""Maximum voxels of a planned grid; a header with a spacing of kilometers would exceed it."""
 SAME_SPACING_VOXELS: Final = 1e-3
-"""An axis that would move no voxel by more than this is left alone."""
+"""An axis is not resampled if no voxel would move by more than this fraction of a voxel."""
 AGREE_MM: Final = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """A step that moves voxels whole.
+    """Step that copies voxels unchanged.
 
     Along target axis a, target voxel t is source voxel first[a] + direction[a]·t of source axis order[a].
 
     Args:
-        shape: of the target.
-        first, order, direction: integers per target axis; directions are 1 or -1.
-        inside: per target axis, the range of voxels that have a source voxel; the others are padding.
+        shape: shape of the target.
+        first: source voxel of target voxel 0, per target axis.
+        order: source axis, per target axis.
+        direction: 1 or -1, per target axis.
+        inside: range of target voxels that have a source voxel, per target axis; the others are padding.
     """
 
     shape: Shape
@@ -116,7 +67,7 @@ class View:
 
     @property
     def matrix(self) -> Matrix:
-        """Target voxel to source voxel."""
+        """Map from target voxel to source voxel."""
         matrix = np.zeros((4, 4))
         for axis in range(3):
             matrix[self.order[axis], [axis, 3]] = self.direction[axis], self.first[axis]
@@ -125,21 +76,21 @@ class View:
 
     @property
     def pads(self) -> bool:
-        """Whether any target voxel has no source voxel."""
+        """True if some target voxels have no source voxel."""
         return self.inside != whole(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Resample:
-    """A step that samples between voxels.
+    """Step that interpolates between voxels.
 
     Args:
-        shape: of the target.
-        matrix: target voxel to source voxel.
-        image_kernels: per axis "nearest", "linear" or "cubic"; where axes mix, all three are one of
-            "nearest" and "linear".
+        shape: shape of the target.
+        matrix: map from target voxel to source voxel.
+        image_kernels: "nearest", "linear" or "cubic" per axis. If `matrix` mixes axes, all three are "nearest" or all
+            three are "linear".
         mask_kernel: "nearest" or "onehot-linear".
-        antialias: image kernels and one-hot ones are widened where the axis shrinks.
+        antialias: whether image and one-hot kernels are widened along axes that shrink.
     """
 
     shape: Shape
@@ -150,18 +101,19 @@ class Resample:
 
     @property
     def separable(self) -> bool:
-        """Whether each axis is sampled on its own."""
+        """True if each axis is sampled independently."""
         linear = self.matrix[:3, :3]
         return not (linear - np.diag(np.diag(linear))).any()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """From the voxels of one grid to those of another.
+    """Steps from the voxels of one grid to those of another.
 
     Args:
-        source, target: the grids before and after; their affines lead to the same millimeters.
-        steps: what is done, in order; none where the grids are the same.
+        source: grid before the steps.
+        target: grid after the steps; its affine maps to the same millimeters.
+        steps: steps in order; empty if the grids are the same.
     """
 
     source: Grid
@@ -170,7 +122,7 @@ class Plan:
 
     @property
     def to_source(self) -> Matrix:
-        """Target voxel to source voxel; whole numbers where nothing is resampled."""
+        """Map from target voxel to source voxel; integers if nothing is resampled."""
         matrix = np.eye(4)
         for step in self.steps:
             matrix = matrix @ step.matrix
@@ -178,12 +130,12 @@ class Plan:
 
     @property
     def resamples(self) -> bool:
-        """Whether any value is interpolated, or only moved."""
+        """True if values are interpolated."""
         return any(isinstance(step, Resample) for step in self.steps)
 
 
 def plan_step(grid: Grid, step: View | Resample) -> Plan:
-    """The plan of one step."""
+    """Return the plan with one step."""
     if int(np.prod([int(size) for size in step.shape], dtype=object)) > MAX_VOXELS:
         detail = f"{grid.shape} voxels would become {step.shape}; --spacing-mm is in millimeters"
         raise SourceError("geometry", "volume would become too large", detail)
@@ -192,15 +144,15 @@ def plan_step(grid: Grid, step: View | Resample) -> Plan:
 
 
 def plan_nothing(grid: Grid) -> Plan:
-    """The plan that leaves a volume as it is."""
+    """Return the plan that does not change a volume."""
     return Plan(source=grid, target=grid, steps=())
 
 
 def compose(plans: Sequence[Plan]) -> Plan:
-    """One plan after the other, adjacent views put together.
+    """Join plans in order, and merge adjacent views.
 
     Raises:
-        UsageError: no plan, or one that starts from another grid than the one before it ends with.
+        UsageError: there is no plan, or a plan starts from another grid than that of the previous target.
     """
     if not plans:
         raise UsageError("compose: expected at least one plan")
@@ -220,11 +172,12 @@ def compose(plans: Sequence[Plan]) -> Plan:
 
 
 def whole(shape: Shape) -> Ranges:
-    """All of a volume."""
+    """Return the ranges of a complete volume."""
     return tuple((0, size) for size in shape)
 
 
 def _join(first: View, second: View) -> View:
+    """Return the view that is equal to `first` followed by `second`."""
     order, direction, start, inside = [], [], [], []
     for axis in range(3):
         middle = second.order[axis]
@@ -249,23 +202,23 @@ def _join(first: View, second: View) -> View:
 
 
 def triple(values: Sequence[int]) -> Shape:
-    """Three integers as a tuple."""
+    """Convert three integers to a tuple."""
     first, second, third = values
     return int(first), int(second), int(third)
 
 
 def grids_agree(a: Grid, b: Grid) -> bool:
-    """Whether two grids have one shape and put each voxel at the same place, to within `AGREE_MM`."""
+    """Return whether two grids have the same shape and the same voxel positions, within `AGREE_MM`."""
     return a.shape == b.shape and distance_mm(a, b) <= AGREE_MM
 
 
 def distance_mm(a: Grid, b: Grid) -> float:
-    """The largest distance between voxels of the same index in two grids of one shape: at one of the corners."""
+    """Return the largest distance between voxels with the same index in two grids of the same shape."""
     return float(np.linalg.norm(_corner_offsets_mm(a, b), axis=1).max())
 
 
 def distance_voxels(a: Grid, b: Grid) -> float:
-    """The same as `distance_mm`, along one axis of the first grid, as a share of its voxels' side there."""
+    """Return the largest such distance along one axis of the first grid, as a fraction of its voxel size."""
     return float(np.abs(np.linalg.solve(a.affine[:3, :3], _corner_offsets_mm(a, b).T)).max())
 
 
@@ -275,12 +228,12 @@ def _corner_offsets_mm(a: Grid, b: Grid) -> NDArray[np.float64]:
 
 
 def describe(grid: Grid) -> str:
-    """Shape and spacing, for messages."""
+    """Return shape and spacing as text for messages."""
     shape = "×".join(str(size) for size in grid.shape)
     return f"{shape} voxels of {'×'.join(f'{spacing:.4g}' for spacing in grid.spacing_mm)} mm"
 
 
-# Spacing ------------------------------------------------------------------------------------------------
+# Spacing
 
 
 def plan_resample(
@@ -292,19 +245,20 @@ def plan_resample(
     slice_wise: SliceWise = "auto",
     antialias: bool = True,
 ) -> Plan:
-    """Samples the same field of view at another spacing.
+    """Plan to sample the same field of view at another spacing.
 
-    The new spacing is exactly what was asked, the size round(extent / spacing), at least 1, and the center of the
-    volume stays where it was: its outer edges move by at most a quarter of a new voxel each. (Stretching the new
-    voxels to keep the edges, as nnU-Net and scikit-image do, would leave each scan with another spacing.)
+    The new spacing is exact. The new size is round(extent / spacing), at least 1, and the center of the volume does not
+    move: its outer edges move by at most a quarter of a new voxel each. (nnU-Net and scikit-image stretch the new
+    voxels to keep the edges, which gives each scan another spacing.)
 
     Args:
-        spacing_mm: between neighbors along depth, height and width.
+        grid: grid of the volume.
+        spacing_mm: distance between neighbors along depth, height and width.
         image_kernel: "linear" or "cubic".
-        mask_kernel: "nearest", or "onehot-linear": each class is interpolated and the largest wins.
-        slice_wise: whether the axis with the largest spacing takes the nearest slice: "auto" where the largest
-            spacing is over 3 times the smallest, before or else after, and one axis alone has it.
-        antialias: where an axis shrinks, widen the kernel so that each source voxel counts.
+        mask_kernel: "nearest", or "onehot-linear": each class is interpolated and the largest value wins.
+        slice_wise: whether the axis with the largest spacing uses the nearest slice. "auto": only if the largest
+            spacing is over 3 times the smallest, before or else after resampling, and only one axis has it.
+        antialias: whether to widen the kernel along axes that shrink, so that each source voxel counts.
     """
     if min(spacing_mm) <= 0 or not np.isfinite(spacing_mm).all():
         raise UsageError(f"spacing_mm: expected three numbers above 0, got {spacing_mm}")
@@ -325,7 +279,7 @@ def plan_stretch(
     mask_kernel: str = "nearest",
     antialias: bool = True,
 ) -> Plan:
-    """Samples the same field of view, edge to edge, in another number of voxels, whatever their spacing becomes."""
+    """Plan to sample the same field of view, edge to edge, with another number of voxels and any spacing."""
     _check_shape(shape)
     ratios = [old / new for old, new in zip(grid.shape, shape, strict=True)]
     return _plan_axes(grid, shape, ratios, image_kernel, mask_kernel, None, antialias)
@@ -340,6 +294,7 @@ def _plan_axes(
     low_axis: int | None,
     antialias: bool,
 ) -> Plan:
+    """Plan to resample each axis about the center of the volume; a ratio is source voxels per target voxel."""
     known_kernel(image_kernel)
     if mask_kernel not in MASK_KERNELS:
         raise UsageError(f"mask kernel {mask_kernel!r} is not known; choose from {', '.join(MASK_KERNELS)}")
@@ -362,6 +317,7 @@ def _plan_axes(
 
 
 def _low_resolution_axis(old: Sequence[float], new: Sequence[float], slice_wise: SliceWise) -> int | None:
+    """Return the axis that uses the nearest slice instead of interpolation, if any."""
     if slice_wise not in ("auto", "always", "never"):
         raise UsageError(f"slice_wise: expected auto, always or never, got {slice_wise!r}")
     if slice_wise == "never":
@@ -376,20 +332,21 @@ def _low_resolution_axis(old: Sequence[float], new: Sequence[float], slice_wise:
     return None
 
 
-# Crop and pad -------------------------------------------------------------------------------------------
+# Crop and pad
 
 
 def plan_crop_or_pad(grid: Grid, shape: Shape, center: ArrayLike | None = None) -> Plan:
-    """Crops or pads each axis to `shape`.
+    """Plan to crop or pad each axis to `shape`.
 
-    About the volume's center, the voxel that cannot be shared out is the first one: it is padded first, and cropped
-    first, so that cropping undoes padding.
+    An odd voxel goes to the start of the axis, for both padding and cropping, so that cropping undoes padding:
 
         4 -> 7   p p 0 1 2 3 p        7 -> 4   (0 1) 2 3 4 5 (6)
 
     Args:
-        center: a voxel of this grid, of any fraction, to have in the middle instead, as nearly as that needs no
-            padding where the axis is long enough and no cropping where it is short enough.
+        grid: grid of the volume.
+        shape: target (depth, height, width).
+        center: voxel of this grid, possibly fractional, to place in the middle; default: the center of the volume.
+            It is moved as far as needed to avoid padding a long axis and cropping a short axis.
     """
     _check_shape(shape)
     middle = np.asarray((np.array(grid.shape) - 1) / 2 if center is None else center, np.float64).reshape(3)
@@ -404,7 +361,7 @@ def plan_crop_or_pad(grid: Grid, shape: Shape, center: ArrayLike | None = None) 
 
 
 def plan_window(grid: Grid, start: Shape, shape: Shape) -> Plan:
-    """The voxels of a window of `shape` that begins at voxel `start`; what lies outside the volume is padding."""
+    """Plan the window of `shape` that starts at voxel `start`; voxels outside the volume are padding."""
     if start == (0, 0, 0) and shape == grid.shape:
         return plan_nothing(grid)
     inside = []
@@ -417,3 +374,58 @@ def plan_window(grid: Grid, start: Shape, shape: Shape) -> Plan:
 def _check_shape(shape: Sequence[Any]) -> None:
     if len(shape) != 3 or min(shape) < 1:
         raise UsageError(f"shape: expected a depth, height and width of at least 1, got {tuple(shape)}")
+
+
+# Tiles
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tile:
+    """One patch of a volume.
+
+    Args:
+        number: index from 0, with depth slowest and width fastest.
+        origin: first voxel of the patch in the volume; negative if it starts with padding.
+        plan: plan from the volume to the patch.
+    """
+
+    number: int
+    origin: Shape
+    plan: Plan
+
+
+def tile_starts(size: int, tile: int, overlap: int) -> list[int]:
+    """Return the starts of the tiles of an axis that is at least one tile long: as few as possible, evenly spaced.
+
+    >>> tile_starts(10, 4, 1)
+    [0, 3, 6]
+    """
+    gaps = -(-(size - tile) // (tile - overlap))
+    return [round(number * (size - tile) / gaps) for number in range(gaps + 1)] if gaps else [0]
+
+
+def plan_tiles(grid: Grid, shape: Shape, overlap: Shape = (0, 0, 0)) -> tuple[Tile, ...]:
+    """Plan patches of `shape` that cover the volume; neighbors share at least `overlap` voxels along each axis.
+
+    An axis shorter than its tile is padded around its center and has one tile.
+
+    Args:
+        grid: grid of the volume.
+        shape: shape of each patch.
+        overlap: shared voxels per axis, less than `shape`.
+    """
+    for name, side, shared in zip(("depth", "height", "width"), shape, overlap, strict=True):
+        if side < 1 or not 0 <= shared < side:
+            raise UsageError(
+                f"tiles: expected an overlap of 0 to {side - 1} voxels of {name} {side}, got {shared}"
+            )
+    padded = plan_crop_or_pad(grid, triple([max(sizes) for sizes in zip(grid.shape, shape, strict=True)]))
+    start = [round(first) for first in padded.to_source[:3, 3].tolist()]
+    starts = [
+        [first + begin for begin in tile_starts(size, side, shared)]
+        for first, size, side, shared in zip(start, padded.target.shape, shape, overlap, strict=True)
+    ]
+    return tuple(
+        Tile(number=number, origin=triple(origin), plan=plan_window(grid, triple(origin), shape))
+        for number, origin in enumerate(product(*starts))
+    )

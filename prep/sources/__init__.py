@@ -1,1 +1,1 @@
-"""What comes in: files wherever they are, references to them, and what they may take of memory."""
+"""Source files, local or remote, and the examples that annotations describe."""

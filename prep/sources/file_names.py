@@ -1,4 +1,4 @@
-"""Kinds of files by their names: pictures, documents, volumes and the files that belong together."""
+"""Rules for file names: images, videos, volumes, documents, and files that belong together."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from halofeed.prep.sources.files import (
     BELOW,
     UNREAD,
     SourceFiles,
+    absolute_path,
     is_there,
     lies_outside,
     path_below,
-    whole_path,
 )
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
-"""Of the containers that `halofeed.prep.formats.clip.table` reads."""
+"""Extensions of the containers that `halofeed.prep.formats.clip.table` reads."""
 UNREAD_EXTENSIONS = (".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl")
-"""Of pictures in formats that are not read: leaving one out is a failure, not a choice."""
+"""Extensions of unsupported picture formats. To skip such a file is a failure, not a choice."""
 _TEXT_EXTENSIONS = (
     *(".txt", ".md", ".rst", ".html", ".htm", ".pdf", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".xml"),
     *(".yaml", ".yml", ".toml", ".pbtxt", ".log", ".py", ".sh", ".ipynb"),
@@ -40,18 +40,18 @@ _DOCUMENT_NAME = re.compile(
 
 
 def is_image_name(path: str) -> bool:
-    """Whether a file's extension is one of an image, in upper or lower case.
+    """Return whether a path has the extension of an image, in upper or lower case.
 
     >>> is_image_name("a/b.JPG"), is_image_name("a/b.dcm"), is_image_name("a/b")
     (True, False, False)
     """
     stem, dot, extension = path.rpartition(".")
-    # As of `splitext`: what only dots stand before is no extension.
+    # Like `splitext`: a name that has only dots before the extension has no extension.
     return f"{dot}{extension.lower()}" in _IMAGE_EXTENSIONS and stem.rpartition("/")[2].strip(".") != ""
 
 
 def is_document_name(path: str) -> bool:
-    """Whether a file's name says that it cannot be an image: a license, a read-me, text or a table.
+    """Return whether a name shows that the file is not an image: a license, a read-me, text or a table.
 
     >>> [is_document_name(path) for path in ("LICENSE", "x__LICENSE-MIT", "labels.csv", "0001", "a.heic")]
     [True, True, True, False, False]
@@ -61,7 +61,7 @@ def is_document_name(path: str) -> bool:
 
 
 def is_video_name(path: str) -> bool:
-    """Whether a file's extension is one of a video, in upper or lower case.
+    """Return whether a path has the extension of a video, in upper or lower case.
 
     >>> is_video_name("a/b.MP4"), is_video_name("a/b.gif")
     (True, False)
@@ -71,12 +71,12 @@ def is_video_name(path: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """How the files of one format are named; extensions are in lower case.
+    """Lower-case extensions of the files of one volume format.
 
     Args:
-        single: of a file that holds its header and its voxels.
-        pairs: of a header, and of the file beside it that has the same name and holds the voxels.
-        headers: of a header that names the file with its voxels, and how that line begins.
+        single: extensions of files that hold both header and voxels.
+        pairs: extension of a header, and of the file with the voxels that has the same name otherwise.
+        headers: extension of a header that names the file with its voxels, and pattern of the start of that line.
     """
 
     single: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Names:
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """All of them."""
+        """All extensions of the format."""
         return (*self.single, *self.pairs, *self.pairs.values(), *self.headers)
 
 
@@ -99,23 +99,18 @@ NAMES = {
 SINGLE_FILE_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.single)
 VOLUME_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.extensions)
 DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
-PARTNERS = {
-    one: other
-    for names in NAMES.values()
-    for pair in names.pairs.items()
-    for one, other in (pair, (pair[1], pair[0]))
-}
+_PAIRS = {header: voxels for names in NAMES.values() for header, voxels in names.pairs.items()}
+_PARTNERS = {**_PAIRS, **{voxels: header for header, voxels in _PAIRS.items()}}
+_PAIRED = tuple(_PARTNERS)
 DATA_FILE_LINES = {ending: line for names in NAMES.values() for ending, line in names.headers.items()}
 
-
-_PAIRED = tuple(PARTNERS)
 _EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS, ".apng", *DICOM_EXTENSIONS)
 
 
 def extension_of(path: str) -> str:
-    """The extension of a scan, a picture, a video or a DICOM file as it is written, "" for any other name.
+    """Return the extension of a volume, picture, video or DICOM file as written, or "" for any other name.
 
-    DICOM files are often named by numbers with dots, so that an unknown ending is no extension.
+    DICOM files often have numbers with dots as names, so an unknown ending is not an extension.
 
     >>> extension_of("a/b.NII.gz"), extension_of("b.png"), extension_of("CT.1.2.840")
     ('.NII.gz', '.png', '')
@@ -129,7 +124,7 @@ def extension_of(path: str) -> str:
 
 
 def stem_of(path: str) -> str:
-    """A file's name without folders and extension.
+    """Return the name of a file without folders and extension.
 
     >>> stem_of("a/b.nii.gz"), stem_of("sub-1.2_ct.nii"), stem_of("CT.1.2.840")
     ('b', 'sub-1.2_ct', 'CT.1.2.840')
@@ -138,7 +133,7 @@ def stem_of(path: str) -> str:
 
 
 def is_volume_name(path: str) -> bool:
-    """Whether a name is that of a volume in a file: NIfTI, Analyze, NRRD or MetaImage.
+    """Return whether a name is that of a volume file: NIfTI, Analyze, NRRD, MetaImage or MGH.
 
     >>> is_volume_name("a.nii.gz"), is_volume_name("a.mha"), is_volume_name("a.gz")
     (True, True, False)
@@ -147,25 +142,25 @@ def is_volume_name(path: str) -> bool:
 
 
 def is_scan_name(path: str) -> bool:
-    """Whether a name is that of a volume or of a picture."""
+    """Return whether a name is that of a volume or of a picture."""
     return extension_of(path).lower() in (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS)
 
 
 def partner_of(path: str) -> str | None:
-    """The other file of a .hdr/.img pair, in the same spelling; None for a file that stands by itself.
+    """Return the other file of a .hdr/.img pair, with the same capitals, or None for a single file.
 
     >>> partner_of("a/b.hdr"), partner_of("a/b.IMG"), partner_of("a/b.nii")
     ('a/b.img', 'a/b.HDR', None)
     """
     extension = extension_of(path) if path.lower().endswith(_PAIRED) else ""
-    partner = PARTNERS.get(extension.lower())
+    partner = _PARTNERS.get(extension.lower())
     if partner is None:
         return None
     return path.removesuffix(extension) + (partner.upper() if extension.isupper() else partner)
 
 
 def files_of(path: str) -> tuple[str, ...]:
-    """The files of a volume that is called by one of them, the header first.
+    """Return the files of a volume from the path of one of them, the header first.
 
     >>> files_of("a.nii.gz"), files_of("a.img")
     (('a.nii.gz',), ('a.hdr', 'a.img'))
@@ -177,9 +172,13 @@ def files_of(path: str) -> tuple[str, ...]:
 
 
 def whole_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_name) -> Iterator[str]:
-    """Every volume and picture, or what else is taken, once, in the order of `paths`; a .hdr/.img pair by its header.
+    """Yield every volume and picture once, in the order of `paths`; a .hdr/.img pair is represented by its header.
 
-    An .img without its .hdr stays under its own name, for `missing_part` to find fault with.
+    An .img without its .hdr keeps its own name, so `missing_part` can report it.
+
+    Args:
+        paths: paths of files.
+        takes: function that returns whether to include a path.
     """
     for path in paths:
         if takes(path) and (files_of(path)[0] == path or files_of(path)[0] not in paths):
@@ -187,7 +186,7 @@ def whole_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_n
 
 
 def missing_part(path: str, paths: Collection[str]) -> Problem | None:
-    """The problem of a .hdr/.img pair of which one file is not among `paths`."""
+    """Return the problem of a .hdr/.img pair if one of its files is not among `paths`, else None."""
     files = files_of(path)
     for file, what in zip(files, (".hdr file with the header", ".img file with the voxels"), strict=False):
         if len(files) > 1 and file not in paths:
@@ -196,21 +195,24 @@ def missing_part(path: str, paths: Collection[str]) -> Problem | None:
 
 
 def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str:
-    """The path below `files` that annotations mean, or SourceError where there is no such file.
+    """Return the path below `files` that annotations mean; for a .hdr/.img pair the path of the header.
 
-    A scan is never looked for elsewhere than where the annotations put it: `seg.nii.gz` of one patient is like
-    that of the next. Of a .hdr/.img pair the header's path is given.
+    The function does not search other folders: patients often have files with the same name, such as `seg.nii.gz`.
 
     Args:
-        written: relative to `folder`, with / or \\, or an absolute path below the root.
+        written: path relative to `folder`, with / or \\, or an absolute path below the root.
         what: "image" or "label", for the reason.
-        folder: of the annotation file, below the root.
+        files: source files.
+        folder: folder of the annotation file, below the root.
+
+    Raises:
+        SourceError: there is no such file.
     """
     path = relative_path(written, files.root, folder)
     is_local = "://" not in files.root
     if path.startswith("..") or (path.startswith("/") and not is_local) or files.size(path) is None:
         leads_out = os.path.isabs(written) or path.startswith("../")
-        if leads_out and is_local and is_there(os.path.join(whole_path(files.root), path)):
+        if leads_out and is_local and is_there(os.path.join(absolute_path(files.root), path)):
             reason = f"{what} file lies outside --images"
             raise SourceError("annotation", reason, lies_outside(written))
         if not path.startswith(("/", "..")) and (refusal := files.refusal(path)):
@@ -225,7 +227,7 @@ def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str
 
 
 def relative_path(written: str, root: str, folder: str = "") -> str:
-    """A path as annotations write it, relative to the root.
+    """Return a path that annotations contain, relative to the root.
 
     >>> relative_path("./imagesTr/a.nii", "/data", "Task09"), relative_path("/data/b.nii", "/data")
     ('Task09/imagesTr/a.nii', 'b.nii')
@@ -243,12 +245,12 @@ def _hint(path: str, paths: Iterable[str]) -> str:
 
 
 def folder_of(path: str) -> str:
-    """The folder in which a file lies; "." is the root."""
+    """Return the folder of a file; "." is the root."""
     return path.rpartition("/")[0] or "."
 
 
 def common_folder(paths: Iterable[str]) -> str:
-    """The innermost folder that holds all paths, as they spell it: stores have keys with `//`; "." is the root.
+    """Return the innermost folder that holds all paths, "." for the root; repeated slashes of stores stay.
 
     >>> common_folder(["p/a/1", "p/b/2"]), common_folder(["1", "2"]), common_folder(["a//b/1", "a//b/2"])
     ('p', '.', 'a//b')
@@ -260,7 +262,7 @@ def common_folder(paths: Iterable[str]) -> str:
 
 
 class FolderIndex:
-    """The files of each folder of a source, found without going through all of them."""
+    """Index of the files of a source by folder."""
 
     def __init__(self, files: SourceFiles) -> None:
         self.files = files
@@ -270,7 +272,7 @@ class FolderIndex:
         return sorted(self.files.sizes())
 
     def below(self, folder: str) -> list[str]:
-        """The files anywhere below a folder that are not documents; "." is the root."""
+        """Return the files anywhere below a folder, without documents; "." is the root."""
         start = "" if folder == "." else f"{folder}/"
         after = map(self._paths.__getitem__, range(bisect_left(self._paths, start), len(self._paths)))
         inside = takewhile(lambda path: path.startswith(start), after)

@@ -1,4 +1,4 @@
-"""Where source files come from: the one protocol through which prep sees a folder, and its local form."""
+"""Source files: the protocol through which prep reads a folder, and its implementation for local folders."""
 
 from __future__ import annotations
 
@@ -13,79 +13,87 @@ from pathlib import Path
 from typing import Protocol
 
 from halofeed.errors import Problem, SourceError, UsageError
-from halofeed.prep.sources.walk import REFUSED, Part, holds_many, is_hidden, list_below, list_part, unlisted
+from halofeed.prep.sources.walk import (
+    ACCESS_ERRORS,
+    Part,
+    folder_fault,
+    has_many_files,
+    is_hidden,
+    list_below,
+    list_part,
+)
 from halofeed.system.atomic_files import file_type, open_regular, read_regular, system_name, text_of_name
 from halofeed.system.memory import machine_memory
 
 UNREAD = "file cannot be read"
-"""The reason of `SourceError` where there is a file, and its bytes are not to be had."""
+"""Reason of the `SourceError` for a file that exists but is not readable."""
 CHANGED = "file has changed since it was listed"
-"""The reason of `SourceError` where what was read of a file before is not what it holds now."""
+"""Reason of the `SourceError` for a file whose content differs from what was read before."""
 Stamp = tuple[int, ...]
-"""Inode, bytes, and the times of the last change of the content and of the inode in ns; or a store's version."""
+"""Inode, bytes, and the times of the last change of content and inode in ns; or the version in a store."""
 _SETTLED_NS = 2_000_000_000
-"""Times on FAT count in steps of 2 s, elsewhere in steps of a few ms: a second change within one leaves no trace."""
+"""Time stamps have steps of 2 s on FAT and a few ms elsewhere; two changes within one step are indistinguishable."""
 
 
 class ByteStream(Protocol):
-    """What is read in order, piece by piece."""
+    """Stream that is read in order."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, at most so many; none at the end."""
+        """Return at most `size` next bytes; b"" at the end."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the stream."""
 
 
 class SourceFiles(Protocol):
-    """A folder of source files, local or remote."""
+    """Folder of source files, local or remote; every path is relative to it."""
 
     @property
     def root(self) -> str:
-        """The folder, as the user named it; for messages only."""
+        """Folder as the user wrote it; for messages only."""
 
     def sizes(self) -> Mapping[str, int]:
-        """Every file below the folder: relative path with '/' to size in bytes, in sorted order.
+        """Return every file below the folder: relative path with '/' to size in bytes, in sorted order.
 
-        What is no regular file, or cannot be looked at, has 0 bytes: reading it says why it cannot be read.
+        A file that is not regular or not accessible has 0 bytes; reading it reports the reason.
         """
 
     def faults(self) -> Mapping[str, Problem]:
-        """What the folder's listings, as far as they were asked for, do not hold: by relative path the reason."""
+        """Return the reasons, by relative path, why the listings so far lack files."""
 
     def size(self, path: str) -> int | None:
-        """The bytes of one file, by its relative path, without going through the folder; None: no such file."""
+        """Return the bytes of one file without listing the folder; None if there is no such file."""
 
     def stamp(self, path: str) -> Stamp | None:
-        """What is another once a file has changed; None where there is none, or nobody knows."""
+        """Return a value that changes when the file changes; None if there is no file or no such value."""
 
     def refusal(self, path: str) -> str:
-        """Why it cannot be told whether there is a file of this relative path; "" where it can."""
+        """Return the error that hides whether this path exists; "" if there is no such error."""
 
     def files_in(self, folder: str) -> list[str]:
-        """The files straight in one folder below the root ("" is the root), in sorted order, by relative path."""
+        """Return the files directly in one folder ("" is the root), in sorted order."""
 
     def has_folder(self, folder: str) -> bool:
-        """Whether there is a folder of this relative path."""
+        """Return whether there is a folder at this path."""
 
     def read(self, path: str) -> bytes:
-        """The bytes of one file, by its relative path; SourceError of stage `read` if that fails."""
+        """Return the bytes of one file; SourceError of stage `read` if that fails."""
 
     def open(self, path: str) -> ByteStream:
-        """One file as a stream that does not hold it; SourceError as `read`, and OSError while it is read."""
+        """Return a stream of one file; SourceError as in `read`, and OSError while the stream is read."""
 
     def head(self, path: str, size: int) -> bytes:
-        """The first bytes of one file, all of them where it is shorter; SourceError as `read`."""
+        """Return the first bytes of one file, at most `size`; SourceError as in `read`."""
 
 
 def settled_stamp(files: SourceFiles, path: str) -> Stamp | None:
-    """A file's stamp; None where the file may change now and keep it, as it was changed a moment ago."""
+    """Return the stamp of a file; None if the file changed so recently that a new change may keep the stamp."""
     stamp, latest = files.stamp(path), time.time_ns() - _SETTLED_NS
     return stamp if stamp is not None and max(stamp[2:], default=0) < latest else None
 
 
 def path_below(root: str, written: str) -> str | None:
-    """The path below the root that an absolute path means, or None where it is relative or lies elsewhere.
+    """Return the path below the root of an absolute path; None if the path is relative or outside the root.
 
     >>> path_below("/data/images", "/data/images/a/b.jpg"), path_below("/data", "a.jpg"), path_below("/", "/a.jpg")
     ('a/b.jpg', None, 'a.jpg')
@@ -95,7 +103,7 @@ def path_below(root: str, written: str) -> str | None:
         return written.removeprefix(start) if written.startswith(start) else None
     if not os.path.isabs(written):
         return None
-    path, above = os.path.normpath(written), whole_path(root)
+    path, above = os.path.normpath(written), absolute_path(root)
     folder, name = os.path.split(path)
     for start, file in (
         (above, path),
@@ -107,13 +115,13 @@ def path_below(root: str, written: str) -> str | None:
     return None
 
 
-def whole_path(root: str) -> str:
-    """The absolute path of a folder as the text of names."""
+def absolute_path(root: str) -> str:
+    """Return the absolute path of a folder, decoded as in `halofeed.system.atomic_files`."""
     return text_of_name(os.path.abspath(root))
 
 
 def is_there(path: str, *, regular: bool = False) -> bool:
-    """Whether there is a file or a folder, or a regular file, of this path, in the text of names."""
+    """Return whether a file or folder (or a regular file) exists; the path is decoded like all paths here."""
     try:
         return (os.path.isfile if regular else os.path.exists)(system_name(path))
     except UnicodeEncodeError:
@@ -121,10 +129,10 @@ def is_there(path: str, *, regular: bool = False) -> bool:
 
 
 def check_source(flag: str, path: str) -> bool:
-    """Whether a path that a user typed is a regular file; False where it is a folder.
+    """Return whether a path that the user typed is a regular file; False for a folder.
 
     Raises:
-        UsageError: there is none, it may not be looked at, or it is a pipe, a device or a socket.
+        UsageError: the path does not exist, is not accessible, or is a pipe, a device or a socket.
     """
     try:
         found = os.stat(path)
@@ -135,63 +143,63 @@ def check_source(flag: str, path: str) -> bool:
         raise UsageError(f"{flag} {path}: {cause}") from error
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise UsageError(
-            f"{flag} {path}: it is {file_type(found.st_mode)}; expected a folder or a regular file: write what it "
-            "gives to a file first"
+            f"{flag} {path}: it is {file_type(found.st_mode)}; expected a folder or a regular file: write its "
+            "output to a file first"
         )
     return stat.S_ISREG(found.st_mode)
 
 
 def path_from(folder: str, written: str, root: str) -> str:
-    """The path from the root of a file that is written from another local folder; outside of the root it begins with ..
+    """Return the path, relative to the root, of a file that is written relative to another local folder.
 
-    Where a folder was named through a symbolic link, `..` leads to what is above the folder itself, as for every other
-    program, and only else to what is above the link.
+    The result begins with ".." if the file is outside the root. If the folder was named through a symbolic link,
+    `..` means the parent of the target, as in other programs. If no such file exists, it means the parent of the link.
 
     >>> path_from("/data/tables", "../images/a.jpg", "/data/images")
     'a.jpg'
     >>> path_from("/data/tables", "../b.jpg", "/data/images")
     '../b.jpg'
     """
-    named, above = whole_path(folder), whole_path(root)
-    ways = [os.path.normpath(os.path.join(start, written)) for start in (_real(named), named)]
-    found = [below for way in ways if (below := path_below(root, way)) is not None]
-    there = [below for below in found if is_there(os.path.join(above, below))]
-    outside = os.path.relpath(ways[0], _real(above)).replace(os.sep, "/")
-    return next(iter([*there, *found]), outside)
+    named, above = absolute_path(folder), absolute_path(root)
+    candidates = [os.path.normpath(os.path.join(start, written)) for start in (_real(named), named)]
+    found = [below for path in candidates if (below := path_below(root, path)) is not None]
+    existing = [below for below in found if is_there(os.path.join(above, below))]
+    outside = os.path.relpath(candidates[0], _real(above)).replace(os.sep, "/")
+    return next(iter([*existing, *found]), outside)
 
 
 BELOW = "below the images' folder"
-"""What is said of a file that is not there. Where that folder lies is no part of a data set."""
+"""Part of the message about a missing file. It omits the folder, which is not part of the data set."""
 
 
 def lies_outside(written: str) -> str:
-    """What to say of a file that is there, but not below the images' folder."""
+    """Return the message about a file that exists outside the images' folder."""
     return f"{written!r} is not {BELOW}; say --images with a folder that holds both"
 
 
 def unlisted_folders(files: SourceFiles) -> list[str]:
-    """The folders that were to be listed and could not be, in sorted order: nobody knows what lies in them."""
+    """Return the folders whose listing failed, in sorted order; their content is unknown."""
     return sorted(path for path, (stage, _, _) in files.faults().items() if stage == "read")
 
 
 @lru_cache(maxsize=4096)
 def _real(folder: str) -> str:
-    """An absolute folder without symbolic links; it is asked for with every file of a table."""
+    """Return an absolute folder without symbolic links; cached, because each file of a table needs it."""
     try:
         return text_of_name(os.path.realpath(system_name(folder)))
-    except ValueError:  # a NUL character, or half a character: no folder is called so
+    except ValueError:  # a NUL character or a lone surrogate: no folder has such a name
         return folder
 
 
 class LocalFiles:
-    """The files below a folder of this machine; symbolic links are followed, and regular files alone are read.
+    """Files below a local folder. Symbolic links are followed; only regular files are read.
 
     Args:
-        root: the folder, as Python got it from the system. Paths below it are the text of names, see
+        root: folder, as Python received it from the system. Paths below it are decoded as in
             `halofeed.system.atomic_files`.
 
     Raises:
-        UsageError: there is no such folder, or it may not be looked at.
+        UsageError: there is no such folder, or it is not accessible.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -205,9 +213,8 @@ class LocalFiles:
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
             with self._listed():
-                listing = list_below(self.root)
-            self._sizes = listing.sizes
-            self._faults |= listing.faults
+                self._sizes, faults = list_below(self.root)
+            self._faults |= faults
         return self._sizes
 
     @contextmanager
@@ -215,13 +222,13 @@ class LocalFiles:
         if os.path.realpath(self.root) == "/":
             raise UsageError(
                 f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
-                "files; where annotations give the whole path of each file, leave --images out"
+                "files; if annotations have the complete path of each file, leave --images out"
             )
         try:
             yield
         except OSError as error:
             raise UsageError(
-                f"{self.root}: cannot be listed: {error.strerror or error}; give yourself the right to read it "
+                f"{self.root}: cannot be listed: {error.strerror or error}; allow yourself to read it "
                 "(chmod u+rx), or name another folder"
             ) from error
 
@@ -233,7 +240,7 @@ class LocalFiles:
             return known[path]
         try:
             return _size_of(self._full(path))
-        except ValueError:  # a NUL character, or half a character: no file is called so
+        except ValueError:  # a NUL character or a lone surrogate: no file has such a name
             return None
 
     def stamp(self, path: str) -> Stamp | None:
@@ -247,7 +254,7 @@ class LocalFiles:
         try:
             os.stat(self._full(path))
         except OSError as error:
-            return os.strerror(error.errno) if error.errno in REFUSED else ""
+            return os.strerror(error.errno) if error.errno in ACCESS_ERRORS else ""
         except ValueError:
             return ""
         return ""
@@ -265,7 +272,7 @@ class LocalFiles:
                 found = [start + text_of_name(entry.name) for entry in entries if not _is_folder(entry)]
         except OSError as error:
             if error.errno not in _NO_SUCH_FOLDER:
-                self._faults[folder or "."] = unlisted(folder, error)
+                self._faults[folder or "."] = folder_fault(folder, error)
             return []
         except ValueError:
             return []
@@ -291,12 +298,12 @@ class LocalFiles:
             raise _unread(error) from error
 
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
-        """Take over what another process found of the folder; `size` of these files asks nobody again."""
+        """Add the listing of another process; `size` then answers for these files without a system call."""
         self._known.update(sizes)
         self._faults.update(faults)
 
     def lists_within(self, count: int) -> bool:
-        """Whether there are at most so many files; where there are more, they are not listed."""
+        """Return whether there are at most `count` files; list them only then."""
         if self._sizes is None:
             found = 0
             with self._listed():
@@ -307,12 +314,12 @@ class LocalFiles:
         return len(self.sizes()) <= count
 
     def straight(self, folder: str) -> Part | None:
-        """What lies straight in a folder; None where that is very many files, or takes as long as `below`."""
+        """List the files directly in a folder; None if there are very many, or if `below` takes the same time."""
         with self._listed():
-            return None if holds_many(self.root, folder) else list_part(self.root, folder, deep=False)
+            return None if has_many_files(self.root, folder) else list_part(self.root, folder, deep=False)
 
     def below(self, folder: str) -> Part:
-        """What lies below a folder, without a look at the rest; links to folders are not followed."""
+        """List the files below a folder, and nothing else; links to folders are not followed."""
         with self._listed():
             return list_part(self.root, folder, deep=True)
 
@@ -348,7 +355,7 @@ def _unread(error: OSError | ValueError | MemoryError) -> SourceError:
 
 
 def _size_of(file: str) -> int | None:
-    """The bytes of a file; 0 of a link that leads nowhere, and of what is no regular file; None where there is none."""
+    """Return the bytes of a file; 0 for a broken link and for a file that is not regular; None if there is none."""
     try:
         found = os.stat(file)
     except OSError:

@@ -1,10 +1,7 @@
-"""What an annotation layout yields: a reference to one source image and what is known about it.
+"""SourceExample: one source image and its annotations; FileSelection: the files that a layout may use.
 
-Which file holds the voxels of a header that names it, such as .mhd with .raw?
-
-The header is text, and of it no more than its first bytes is looked at.
-
-Which listed files are images, and which files one image consists of, where that differs by the kind of image.
+The functions below them find the files with the voxels of headers that name them, such as .mhd with .raw. They read
+at most the first bytes of a header.
 """
 
 from __future__ import annotations
@@ -19,12 +16,18 @@ from halofeed.errors import SourceError
 from halofeed.prep.sources.file_names import DATA_FILE_LINES, files_of, is_image_name, is_scan_name
 from halofeed.prep.sources.files import BELOW, SourceFiles
 
+LONGEST_HEADER = 1 << 20
+"""Bytes; a header of 3D Slicer with a hundred segments has about 60,000."""
+_ELSEWHERE = re.compile(r"/|\\\\|[A-Za-z]:[\\/]|[A-Za-z][A-Za-z0-9+.-]*://")
+_SEVERAL = re.compile(r"LIST\b|.*%\d*d")
+_ONE_FILE = "save it with all voxels in one file (.nrrd or .mha)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Keypoint:
-    """One named point of an object, where a box has its coordinates; `visibility` is COCO's.
+    """Named point of an object, in the coordinates of its box.
 
-    0: not labeled, and then mostly at 0, 0; 1: labeled, but hidden; 2: labeled and visible.
+    `visibility` is that of COCO. 0: not labeled, usually at 0, 0; 1: labeled but hidden; 2: labeled and visible.
     """
 
     name: str
@@ -37,12 +40,19 @@ class Keypoint:
 class Box:
     """One annotated object.
 
-    Coordinates are continuous source pixels with the origin at the corner of the first pixel, so that
-    a box over a whole image of width 640 runs from 0 to 640. `label` is the class name. `area` is the
-    annotated area in source pixels², if the layout gives one. `mask` is COCO's: a list of polygons
-    [[x, y, x, y, ...], ...] or a run-length dict {"size": [height, width], "counts": ...}. `view` is VOC's pose,
-    `category_id` COCO's own number of the class, `group_of` Open Images' flag of a group under one box; of `keypoints`
-    each object of a data set has as many.
+    Coordinates are continuous source pixels with the origin at the corner of the first pixel: a box over an image
+    of width 640 extends from 0 to 640.
+
+    Args:
+        ymin, xmin, ymax, xmax: edges of the box.
+        label: class name.
+        group_of: Open Images' flag of a box around a group of objects.
+        view: pose in VOC.
+        category_id: number of the class in COCO.
+        area: annotated area in source pixels², if the layout has one.
+        mask: mask in COCO's form: polygons [[x, y, x, y, ...], ...] or run lengths
+            {"size": [height, width], "counts": ...}.
+        keypoints: points of the object; each object of a data set has the same number.
     """
 
     ymin: float
@@ -64,38 +74,38 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceExample:
-    """One source image or scan, before its pixels are read.
+    """Source image or scan and its annotations, before its pixels are read.
 
     Args:
-        source: its path below the images' root, with '/'; of a .hdr/.img pair the header's; of a DICOM series
-            its folder, with `#` and a hash where the folder holds several.
-        key: the original id, kept in `image/key/source`: an integer of the annotations, or `source`.
-        split: as the source names it; "train" where it names none.
-        group: what must not be divided by a split (patient, scene); None: the image itself.
-        label: the class name of a classification example.
-        labels: the class names of one that may have several, or none; then `label` is None.
-        boxes: the objects of a detection example (may be empty); None for classification.
-        declared_size: (height, width) that the annotations claim, before any EXIF orientation is applied
-            or after it: a converter compares both.
-        grid: "stored" or "displayed" where other pictures prove on which of the two the annotations of all were drawn.
-        normalized: whether boxes are shares of the picture's sides, on the grid that the annotations speak of.
-        problem: (stage, reason, detail) of a fault found in the annotations; such an input is rejected.
-        channels: segmentation: the files of the further channels on the same grid, in order.
-        mask: segmentation: the file of the labels: a volume, a mask PNG, a DICOM SEG or RTSTRUCT; None without
-            `class_masks` as well: an example for prediction only.
-        more_masks: segmentation: further files of labels of the same image, to be merged with `mask`.
-        class_masks: segmentation: (class name, file) where each class has a mask of its own.
-        members: the files of a DICOM series, sorted; () for an image that `source` itself names.
-        volume: of a DICOM series that holds several scans: the number of this one from 1, of how many, and what
-            tells them apart; `members` are its own files, or those of all where one file holds slices of several.
-        mask_members: segmentation: (path, files) of each mask of a clip that is a folder of frames, and of each further
+        source: path below the images' root, with '/'. For a .hdr/.img pair it is the header; for a DICOM series
+            the folder, with `#` and a hash if the folder holds several series.
+        key: original id, stored in `image/key/source`: an integer of the annotations, or `source`.
+        split: split of the source; "train" if it has none.
+        group: patient or scene that must not be divided between splits; None: the image itself.
+        label: class name of a classification example.
+        labels: class names of an example that may have several or none; `label` is then None.
+        boxes: objects of a detection example, possibly empty; None for classification.
+        declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
+            applied: the converter compares both.
+        grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
+        normalized: whether boxes are fractions of the sides of the picture.
+        problem: (stage, reason, detail) of a fault in the annotations; such an example is rejected.
+        channels: segmentation: files of the further channels on the same grid, in order.
+        mask: segmentation: file of the labels: a volume, a mask PNG, a DICOM SEG or RTSTRUCT. If `class_masks` is empty
+            too, None means an example for prediction only.
+        more_masks: segmentation: further label files of the same image, to be merged with `mask`.
+        class_masks: segmentation: (class name, file) if each class has its own mask.
+        members: sorted files of a DICOM series; () for an image that is the file `source`.
+        volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
+            the difference between them. `members` are the files of this scan, or of all scans if they share a file.
+        mask_members: segmentation: (path, files) of each clip mask that is a folder of frames, and of each further
             channel that is a folder of DICOM files.
-        stored: of a DICOM series whose members the job keeps elsewhere: under which name, a digest of them, and one of
-            their stamps, "" where they have none; the last is no part of what a reference says.
-        slices: what is known of the members already; it travels with them, and is no part of what a reference says.
-        bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.
-        parts: the files with the voxels of those of its files that are headers and name them (.mhd, .nhdr).
-        notes: what a person should know of how the annotations were read; counted, and shown as warnings.
+        stored: for a DICOM series whose members the job stores elsewhere: name, digest of the members, and digest
+            of their stamps or "". The last one does not affect the example.
+        slices: known facts about the members, which are passed along and do not affect the example.
+        bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
+        parts: files with the voxels of headers that name them (.mhd, .nhdr).
+        notes: remarks on how the annotations were read; they are counted and printed as warnings.
     """
 
     source: str
@@ -124,9 +134,9 @@ class SourceExample:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every file that must be read for this example, each once: the image's first, then the labels'.
+        """Files to read for this example, each once: first those of the image, then those of the labels.
 
-        >>> Reference(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
+        >>> SourceExample(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
@@ -142,41 +152,51 @@ class SourceExample:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The class names of a classification example."""
+        """Class names of a classification example."""
         return self.labels or (() if self.label is None else (self.label,))
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """The files of labels that hold all classes."""
+        """Label files that hold all classes."""
         return () if self.mask is None else (self.mask, *self.more_masks)
 
     @property
     def mask_paths(self) -> tuple[str, ...]:
-        """Every mask: those of one class each, then those that hold all."""
+        """All masks: first those of one class, then those of all classes."""
         return (*(path for _, path in self.class_masks), *self.masks)
 
     @property
     def is_labelled(self) -> bool:
-        """Whether a segmentation example has labels; one without is for prediction only."""
+        """True if a segmentation example has labels; an example without labels is for prediction only."""
         return self.mask is not None or bool(self.class_masks)
 
 
-LONGEST_HEADER = 1 << 20
-"""Bytes; a header of 3D Slicer with a hundred segments has some 60,000."""
-_ELSEWHERE = re.compile(r"/|\\\\|[A-Za-z]:[\\/]|[A-Za-z][A-Za-z0-9+.-]*://")
-_SEVERAL = re.compile(r"LIST\b|.*%\d*d")
-_ONE_FILE = "save it with all voxels in one file (.nrrd or .mha)"
+@dataclass(frozen=True, kw_only=True)
+class FileSelection:
+    """Source files that an annotation layout may use.
+
+    Args:
+        files: source files.
+        takes: function that returns whether a path is an image with a class or boxes.
+        takes_scan: function that returns whether a path is an image that may have masks, or a mask.
+        complete: function that adds files to an example that its name does not show.
+    """
+
+    files: SourceFiles
+    takes: Callable[[str], bool] = is_image_name
+    takes_scan: Callable[[str], bool] = is_scan_name
+    complete: Callable[[SourceExample], SourceExample] = lambda example: example
 
 
 def data_path(written: str, header: str) -> str | None:
-    """The path below the root of the file that a header names; None where the voxels follow in the header's own file.
+    """Return the path below the root of the file that a header names; None if the header file holds the voxels.
 
     Args:
-        written: what stands in the header.
-        header: its path.
+        written: name of the file in the header.
+        header: path of the header.
 
     Raises:
-        SourceError: it names several files, none, or one that does not lie below the images' folder.
+        SourceError: the header names several files or none, or the file is outside the images' folder.
 
     >>> data_path("ct.raw", "a/ct.mhd"), data_path("../raw/ct.raw", "a/ct.mhd"), data_path("LOCAL", "a/ct.mhd")
     ('a/ct.raw', 'raw/ct.raw', None)
@@ -199,14 +219,14 @@ def data_path(written: str, header: str) -> str | None:
 
 
 def data_file_in(start: bytes, path: str) -> str | None:
-    """The file with the voxels of a volume whose header names it; None for every other file.
+    """Return the file with the voxels of a header that names it; None for every other file.
 
     Args:
-        start: the first bytes of the file.
-        path: its name says whether it may be such a header.
+        start: first bytes of the file.
+        path: path of the file; its extension shows whether it may be such a header.
 
     Raises:
-        SourceError: as `data_path`.
+        SourceError: see `data_path`.
 
     >>> data_file_in(b"NDims = 3\\nElementDataFile = ct.raw\\n", "a/ct.mhd")
     'a/ct.raw'
@@ -215,7 +235,7 @@ def data_file_in(start: bytes, path: str) -> str | None:
     if line is None:
         return None
     head = start[:LONGEST_HEADER]
-    if head.startswith(b"NRRD"):  # whose voxels may follow an empty line
+    if head.startswith(b"NRRD"):  # the voxels may follow an empty line
         head = re.split(rb"\r?\n\r?\n", head, maxsplit=1)[0]
     text = head.decode("utf-8", "surrogateescape")
     found = re.search(rf"^[ \t]*{line}([^\n]*)", text, re.MULTILINE)
@@ -223,17 +243,17 @@ def data_file_in(start: bytes, path: str) -> str | None:
 
 
 def data_file(files: SourceFiles, path: str) -> str | None:
-    """The same of a file among `files`, of which no more than a header's length is read.
+    """Return the file with the voxels of a header among `files`; None for every other file.
 
     Raises:
-        SourceError: as `data_path`; or the header cannot be read.
+        SourceError: see `data_path`; or the header cannot be read.
     """
     is_header = path.lower().endswith(tuple(DATA_FILE_LINES))
     return data_file_in(files.head(path, LONGEST_HEADER), path) if is_header else None
 
 
 def data_files(files: SourceFiles, paths: Iterable[str]) -> set[str]:
-    """The files that headers among `paths` name, as far as they can be told."""
+    """Return the files that the headers among `paths` name; unreadable headers are skipped."""
     found = set()
     for path in paths:
         try:
@@ -243,11 +263,11 @@ def data_files(files: SourceFiles, paths: Iterable[str]) -> set[str]:
     return found - {None}  # type: ignore[return-value]
 
 
-def with_data_files(reference: SourceExample, files: SourceFiles) -> SourceExample:
-    """The reference with the files that its headers name, or with a problem where one is not there."""
-    headers = [path for path in reference.paths if path.lower().endswith(tuple(DATA_FILE_LINES))]
-    if not headers or reference.problem is not None:
-        return reference
+def with_data_files(example: SourceExample, files: SourceFiles) -> SourceExample:
+    """Return the example with the files that its headers name, or with a problem if one is missing."""
+    headers = [path for path in example.paths if path.lower().endswith(tuple(DATA_FILE_LINES))]
+    if not headers or example.problem is not None:
+        return example
     parts = []
     for header in headers:
         try:
@@ -255,23 +275,6 @@ def with_data_files(reference: SourceExample, files: SourceFiles) -> SourceExamp
             if path is not None and files.size(path) is None:
                 raise SourceError("read", "data file is missing", f"{path!r} {BELOW}")
         except SourceError as error:
-            return replace(reference, problem=(error.stage, error.reason, f"{header}: {error.detail}"))
+            return replace(example, problem=(error.stage, error.reason, f"{header}: {error.detail}"))
         parts += [path] if path is not None else []
-    return replace(reference, parts=tuple(parts))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileSelection:
-    """The source files as annotation layouts are to see them.
-
-    Args:
-        files: that are listed.
-        takes: whether a listed path is that of an image of a class or of boxes.
-        takes_scan: whether one is that of an image that may have masks, or of a mask.
-        complete: the reference of an image with those of its files that its name does not tell.
-    """
-
-    files: SourceFiles
-    takes: Callable[[str], bool] = is_image_name
-    takes_scan: Callable[[str], bool] = is_scan_name
-    complete: Callable[[SourceExample], SourceExample] = lambda reference: reference
+    return replace(example, parts=tuple(parts))

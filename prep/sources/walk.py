@@ -1,6 +1,7 @@
-"""The files of a listing and their bytes, of which there may be tens of millions: arrays in place of objects.
+"""Listing of the files below a local folder, and a compact table of their sizes.
 
-What lies below a folder: every file once, and each folder that was not gone through with its reason.
+A listing may hold tens of millions of files, so `Sizes` stores arrays instead of objects. Each file is listed once, and
+each folder that was not listed has a reason.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from halofeed.errors import Problem
 from halofeed.schemas.files import SELECTION
 from halofeed.system.atomic_files import system_name, text_of_name
 
-AS_A_DICT = 200_000
-"""So many files at most, where looking one up shall be quick; more shall take little memory."""
-_AT_ONCE = 4096
-_ADDED_AT_ONCE = 100_000
+DICT_MAX_FILES = 200_000
+"""Up to this number of files a dict is used, which is faster; above it the compact table saves memory."""
+_DECODED_NAMES = 4096
+_FILES_PER_BATCH = 100_000
 
 
 class Sizes(Mapping[str, int]):
-    """Relative paths in sorted order, and the bytes of each; a path takes some 12 bytes and its last part.
+    """Sorted relative paths and their sizes in bytes; a path takes about 12 bytes plus its last component.
 
     >>> sizes = Sizes()
     >>> sizes.add_folder("a", [("2.jpg", 20), ("1.jpg", 10)])
@@ -42,29 +43,29 @@ class Sizes(Mapping[str, int]):
         self._inside: dict[str, set[str]] = {}
 
     def add_files(self, files: Iterable[tuple[str, int]]) -> None:
-        """Add (path, bytes) as a store lists them: in any order, though those in sorted order take the least time."""
-        left = iter(files)
-        while some := list(islice(left, _ADDED_AT_ONCE)):
+        """Add (path, bytes) in any order, as a store lists them; sorted order is fastest."""
+        remaining = iter(files)
+        while batch := list(islice(remaining, _FILES_PER_BATCH)):
             by_folder: dict[str, list[tuple[str, int]]] = {}
-            for path, size in some:
+            for path, size in batch:
                 folder, _, name = path.rpartition("/")
                 by_folder.setdefault(folder, []).append((name, size))
             for folder, inside in by_folder.items():
                 self.add_folder(folder, inside)
 
     def add_folder(self, folder: str, files: Iterable[tuple[str, int]]) -> None:
-        """Add what lies straight in one folder ("" is the root), as (name, bytes)."""
+        """Add the files directly in one folder ("" is the root), as (name, bytes)."""
         self._folders.setdefault(folder, _Folder()).add(sorted(files))
         while folder and (entry := folder.rpartition("/"))[2] not in self._inside.get(entry[0], ()):
             folder = entry[0]
             self._inside.setdefault(folder, set()).add(entry[2])
 
     def quickest(self) -> Mapping[str, int]:
-        """The same as a dict, where they are few."""
-        return dict(self) if len(self) <= AS_A_DICT else self
+        """Return the same mapping as a dict if it is small, else itself."""
+        return dict(self) if len(self) <= DICT_MAX_FILES else self
 
     def in_folder(self, folder: str) -> list[str]:
-        """The files straight in one folder, in sorted order."""
+        """Return the files directly in one folder, in sorted order."""
         start = f"{folder}/" if folder else ""
         return [start + name for name in self._folders.get(folder, ())]
 
@@ -78,7 +79,7 @@ class Sizes(Mapping[str, int]):
         start = f"{folder}/" if folder else ""
         names = iter(self._folders.get(folder, ()))
         name = next(names, None)
-        # A folder's place is that of its paths, which go on with a slash.
+        # A folder is sorted by its paths, which continue with a slash.
         for inside in sorted(f"{one}/" for one in self._inside.get(folder, ())):
             while name is not None and name < inside:
                 yield start + name
@@ -98,7 +99,7 @@ class Sizes(Mapping[str, int]):
 
 
 class _Folder:
-    """The names of a folder's files, one after the other, and where each ends."""
+    """Names of the files of one folder in one byte string, with the end of each name."""
 
     def __init__(self) -> None:
         self._text = b""
@@ -107,11 +108,11 @@ class _Folder:
         self._next = 0
 
     def add(self, files: list[tuple[str, int]]) -> None:
-        """Take sorted files that are not there yet."""
+        """Add sorted files that are not in the table yet."""
         if len(self) and files and files[0][0] < self._name(len(self) - 1):
             files = sorted([*zip(self, self._sizes, strict=True), *files])
             self._text, self._ends, self._sizes = b"", self._ends[:1], array("q")
-        # Lone surrogates are in names that are no UTF-8, and stand here for themselves.
+        # Names that are not valid UTF-8 contain lone surrogates; "surrogatepass" keeps them.
         encoded = [name.encode("utf-8", "surrogatepass") for name, _ in files]
         ends = len(self._text) + np.cumsum([0, *map(len, encoded)])
         self._text += b"".join(encoded)
@@ -127,13 +128,13 @@ class _Folder:
 
     def __iter__(self) -> Iterator[str]:
         start = 0
-        for first in range(1, len(self._sizes) + 1, _AT_ONCE):
-            for end in self._ends[first : first + _AT_ONCE].tolist():
+        for first in range(1, len(self._sizes) + 1, _DECODED_NAMES):
+            for end in self._ends[first : first + _DECODED_NAMES].tolist():
                 yield self._text[start:end].decode("utf-8", "surrogatepass")
                 start = end
 
     def size(self, name: str) -> int | None:
-        """The bytes of a file; None where there is none. Files are mostly asked for in their order."""
+        """Return the bytes of a file, or None if it is absent. Lookups in sorted order are fastest."""
         number = self._next
         if number >= len(self) or self._name(number) != name:
             number = bisect_left(range(len(self)), name, key=self._name)
@@ -144,37 +145,28 @@ class _Folder:
 
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
-"""Where a system shows itself as files: no folder of pictures, wherever a link leads."""
-_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where users' own files lie nevertheless
-REFUSED = (errno.EACCES, errno.EPERM, errno.EIO)
-"""Errors after which it is not known what there is."""
-_OF_FILE_SYSTEMS = "lost+found"
-"""A folder that a file system makes for itself at its top, for its administrator alone."""
+"""Folders of the operating system's own files, which a link must not lead to."""
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - may hold user files
+ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors that do not say whether the file exists."""
+_FILE_SYSTEM_FOLDER = "lost+found"
+"""Folder that a file system creates at its top level; only the administrator may read it."""
 
 
 HIDDEN: Problem = (SELECTION, "hidden, or left behind by a system or a tool", "")
 EMPTY: Problem = (SELECTION, "folder holds no files", "")
 _LEFT_BEHIND = frozenset(
     (
-        *(
-            "__macosx",
-            "@eadir",
-            "#recycle",
-            "#snapshot",
-            "@recycle",
-            "@recently-snapshot",
-            "@tmp",
-            "@sharebin",
-        ),
-        *("$recycle.bin", "system volume information", "recycler", "network trash folder", "temporary items"),
-        *("_vti_cnf", "__pycache__", "thumbs.db", "desktop.ini"),
+        *("__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
+        *("@sharebin", "$recycle.bin", "system volume information", "recycler", "network trash folder"),
+        *("temporary items", "_vti_cnf", "__pycache__", "thumbs.db", "desktop.ini"),
     )
 )
-"""Names, in small letters, that systems, network drives and tools give to what is no part of a data set."""
+"""Lower-case names of files that systems, network drives and tools create; they are not part of a data set."""
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a relative path is one that tools leave behind: .git, .DS_Store, ._file, __MACOSX, @eaDir.
+    """Return whether a path has a part that tools leave behind: .git, .DS_Store, ._file, __MACOSX, @eaDir.
 
     >>> is_hidden("a/._b.jpg"), is_hidden("a/@eaDir/b.jpg"), is_hidden("a/b.jpg")
     (True, True, False)
@@ -182,47 +174,38 @@ def is_hidden(path: str) -> bool:
     return any(part.startswith(".") or part.lower() in _LEFT_BEHIND for part in path.split("/"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """What a folder holds, by relative path, in sorted order.
+def list_below(root: str) -> tuple[Mapping[str, int], dict[str, Problem]]:
+    """List every file below a local folder; hidden files are among the faults.
 
-    Args:
-        sizes: the bytes of every file; 0 of what is no regular file, or cannot be looked at: reading it says so.
-        faults: (stage, reason, detail) of every folder whose files are not in `sizes`, or not under its own path.
-    """
+    The function follows links and lists each folder once. If several paths lead to a folder, it takes the path
+    without links, then the path with the fewest links, then the first in sorted order. So the result does not
+    depend on the order in which the system lists a folder.
 
-    sizes: Mapping[str, int]
-    faults: dict[str, Problem]
-
-
-def list_below(root: str) -> Listing:
-    """Every file below a folder of this machine; hidden ones are named among the faults.
-
-    Links are followed, and each folder is gone through once, however many ways lead to it: the way without links first,
-    then those with the fewest, then the first by its path. So the paths do not depend on the order of the system's
-    lists.
+    Returns:
+        The bytes of every file by relative path, sorted; 0 if it is not a regular file or is not accessible, which
+        reading it reports. And (stage, reason, detail) of every folder whose files are missing or have another path.
 
     Raises:
         OSError: the folder itself cannot be listed.
     """
     walk = _Walk()
-    walk.go_through([("", root)])
+    walk.list_all([("", root)])
     while walk.links:
         links, walk.links = sorted(walk.links), []
         for path, full in links:
-            if (away := _leads_away(full)) is None:
-                walk.go_through([(path, full)])
+            if (fault := _link_fault(full)) is None:
+                walk.list_all([(path, full)])
             else:
-                walk.faults[path] = away
-    return Listing(sizes=walk.sizes.quickest(), faults=dict(sorted(walk.faults.items())))
+                walk.faults[path] = fault
+    return walk.sizes.quickest(), dict(sorted(walk.faults.items()))
 
 
 FILES_NEAR_TOP = 1000
-"""Where more lie straight in a folder, it is a folder of files, and nobody looks for further folders in it."""
+"""A folder with more files than this is not searched for subfolders."""
 
 
-def holds_many(root: str, folder: str) -> bool:
-    """Whether more than `FILES_NEAR_TOP` files lie straight in a folder of a folder of this machine."""
+def has_many_files(root: str, folder: str) -> bool:
+    """Return whether more than `FILES_NEAR_TOP` files are directly in a local folder below the root."""
     with contextlib.suppress(OSError), os.scandir(_full(root, folder)) as entries:
         files = (entry for entry in entries if not entry.is_dir(follow_symlinks=False))
         return len(list(islice(files, FILES_NEAR_TOP + 1))) > FILES_NEAR_TOP
@@ -234,17 +217,17 @@ def _full(root: str, folder: str) -> str:
 
 
 def list_part(root: str, folder: str, *, deep: bool) -> Part:
-    """The files below one folder of a folder of this machine, or straight in it, as `list_below` would list them.
+    """List the files below one folder, or only those directly in it, with the rules of `list_below`.
 
     Args:
-        root: the folder to which paths are relative.
-        folder: its relative path; "" is the root itself.
-        deep: whether what lies in folders inside is listed too.
+        root: folder that paths are relative to.
+        folder: path of the folder, relative to the root; "" is the root itself.
+        deep: whether to list subfolders too.
     """
     walk = _Walk()
-    inside = walk.enter(folder, _full(root, folder))
+    inside = walk.list_one(folder, _full(root, folder))
     if deep:
-        walk.go_through(inside)
+        walk.list_all(inside)
     return Part(
         files=walk.sizes.items(),
         folders=() if deep else tuple(path for path, _ in inside),
@@ -254,22 +237,22 @@ def list_part(root: str, folder: str, *, deep: bool) -> Part:
     )
 
 
-def unlisted(path: str, error: OSError) -> Problem:
-    """The fault of a folder that cannot be listed."""
-    stage = SELECTION if path == _OF_FILE_SYSTEMS else "read"
+def folder_fault(path: str, error: OSError) -> Problem:
+    """Return the fault of a folder that cannot be listed."""
+    stage = SELECTION if path == _FILE_SYSTEM_FOLDER else "read"
     return (stage, "folder cannot be listed", error.strerror or str(error))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What lies below one folder of a source, or straight in it.
+    """Files below one folder of a source, or only those directly in it.
 
     Args:
-        files: relative path and bytes of each.
-        folders: inside, that are not listed.
-        faults: as of a `Listing`.
-        seen: what proves that no folder is listed twice: device and inode of each.
-        has_links: whether links to folders were found and not followed.
+        files: relative path and bytes of each file.
+        folders: subfolders that were not listed.
+        faults: (stage, reason, detail) of every folder whose files are missing or have another path.
+        seen: device and inode of each listed folder, to detect folders that are listed twice.
+        has_links: whether there are links to folders, which were not followed.
     """
 
     files: Iterable[tuple[str, int]]
@@ -281,21 +264,21 @@ class Part:
 
 @dataclass(kw_only=True)
 class _Walk:
-    """What was found; `seen` is the path of each folder by device and inode, `links` are those yet to follow."""
+    """State of a listing: `seen` has the path of each folder by device and inode, `links` are still to follow."""
 
     sizes: Sizes = field(default_factory=Sizes)
     faults: dict[str, Problem] = field(default_factory=dict)
     links: list[tuple[str, str]] = field(default_factory=list)
     seen: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def go_through(self, folders: Sequence[tuple[str, str]]) -> None:
-        """Everything below folders but what further links lead to."""
-        left = list(reversed(folders))
-        while left:
-            left += reversed(self.enter(*left.pop()))
+    def list_all(self, folders: Sequence[tuple[str, str]]) -> None:
+        """List everything below folders; collect links instead of following them."""
+        remaining = list(reversed(folders))
+        while remaining:
+            remaining += reversed(self.list_one(*remaining.pop()))
 
-    def enter(self, path: str, full: str) -> list[tuple[str, str]]:
-        """What lies straight in a folder; the folders in it, in sorted order."""
+    def list_one(self, path: str, full: str) -> list[tuple[str, str]]:
+        """List the files directly in a folder, and return its subfolders in sorted order."""
         inside: list[tuple[str, str]] = []
         files: list[tuple[str, int]] = []
         links = len(self.links)
@@ -307,18 +290,18 @@ class _Walk:
                 return []
             with os.scandir(full) as entries:
                 for entry in entries:
-                    self._take(path, entry, files, inside)
+                    self._add_entry(path, entry, files, inside)
         except OSError as error:
             if not path:
                 raise
-            self.faults[path] = unlisted(path, error)
+            self.faults[path] = folder_fault(path, error)
         if files:
             self.sizes.add_folder(path, files)
         elif path and not inside and path not in self.faults and len(self.links) == links:
             self.faults[path] = EMPTY
         return sorted(inside)
 
-    def _take(
+    def _add_entry(
         self,
         folder: str,
         entry: os.DirEntry[str],
@@ -338,9 +321,9 @@ class _Walk:
             found = entry.stat()
         except OSError as error:
             files.append((name, 0))
-            if may_be_folder and error.errno in REFUSED:
-                said = error.strerror or str(error)
-                self.faults[_joined(folder, name)] = ("read", "entry cannot be looked at", said)
+            if may_be_folder and error.errno in ACCESS_ERRORS:
+                detail = error.strerror or str(error)
+                self.faults[_joined(folder, name)] = ("read", "entry cannot be looked at", detail)
             return
         if stat.S_ISDIR(found.st_mode):
             self.links.append((_joined(folder, name), entry.path))
@@ -352,8 +335,8 @@ def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _leads_away(link: str) -> Problem | None:
-    """The fault of a link to a folder in which it lies itself, or to the system's own files."""
+def _link_fault(link: str) -> Problem | None:
+    """Return the fault of a link to one of its parent folders or to the system's own files, else None."""
     target, above = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
     if os.path.commonpath([target, above]) == target:
         return (SELECTION, "link to a folder in which it lies", "")

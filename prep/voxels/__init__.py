@@ -1,1 +1,1 @@
-"""What is done to arrays of pixels and voxels."""
+"""Operations on arrays of pixels and voxels."""

@@ -1,9 +1,7 @@
-"""How an array's elements are seen in the order in which they lie in memory.
+"""Fast copies of volumes between orders of axes.
 
-How voxels are copied from one order of axes to another, at the speed of memory where that can be had.
-
-NumPy copies transposed and reversed axes voxel by voxel: 345 MB/s for a volume stored by sagittal slices against
-12,900 MB/s in order. OpenCV turns planes in blocks: 2,100 MB/s, and 5,300 to 13,700 MB/s for reversed axes
+NumPy copies transposed and reversed axes voxel by voxel: 345 MB/s for a volume stored by sagittal slices, against
+12,900 MB/s in order. OpenCV transposes planes in blocks: 2,100 MB/s, and 5,300 to 13,700 MB/s for reversed axes
 (int16 [100, 512, 512], one core).
 """
 
@@ -18,10 +16,9 @@ from numpy.typing import NDArray
 
 
 def in_memory_order(array: NDArray[Any]) -> tuple[NDArray[Any], Callable[[NDArray[Any]], NDArray[Any]]]:
-    """The same elements as they lie in memory, no axis reversed, and what puts such an array's axes back.
+    """Return a view in the order of memory without reversed axes, and the function that restores the axes.
 
-    What is done to each element whatever its place takes a fraction of the time so.
-
+    An operation on each element, independent of its position, is several times faster on this view.
     >>> memory, put_back = in_memory_order(np.arange(6).reshape(2, 3).T[::-1])
     >>> memory.tolist(), put_back(memory).tolist()
     ([[0, 1, 2], [3, 4, 5]], [[2, 5], [1, 4], [0, 3]])
@@ -35,40 +32,41 @@ def in_memory_order(array: NDArray[Any]) -> tuple[NDArray[Any], Callable[[NDArra
 
 
 _SAME_SIZE: Final = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.float64}
-"""Types that OpenCV moves bit for bit, by size in bytes."""
+"""Types that OpenCV copies bit for bit, by size in bytes."""
 _FLIPS: Final[Mapping[tuple[int, ...], Any]] = {(): None, (0,): 0, (1,): 1, (0, 1): -1}
-"""OpenCV's codes, by the axes of a plane that are reversed."""
+"""OpenCV's flip codes, by the reversed axes of a plane."""
 _SMALLEST_SIDE: Final = 16
-"""Planes below this are left to NumPy: calling costs more than copying."""
+"""NumPy copies smaller planes, because the call of OpenCV costs more than the copy."""
 
 
-def in_order(array: NDArray[Any], spare: bool = False) -> NDArray[Any]:
-    """[depth, height, width] C-contiguous: the array itself if it is.
+def make_contiguous(array: NDArray[Any], spare: bool = False) -> NDArray[Any]:
+    """Return the array [depth, height, width] as C-contiguous; the array itself if it is.
 
     Args:
-        spare: nobody needs the array any more; where it is reversed along some axes and no more, its voxels change
-            places in its own memory, so that there is one volume in place of two.
+        array: [depth, height, width].
+        spare: whether the caller no longer needs the array. If only some axes are reversed, the voxels are then
+            swapped in place, which saves a second volume.
     """
     if array.flags.c_contiguous:
         return array
-    if spare and (turned := _turned_in_place(array)) is not None:
-        return turned
+    if spare and (ordered := _flip_in_place(array)) is not None:
+        return ordered
     result = np.empty(array.shape, array.dtype)
     copy_voxels(array, result)
     return result
 
 
-def _turned_in_place(array: NDArray[Any]) -> NDArray[Any] | None:
+def _flip_in_place(array: NDArray[Any]) -> NDArray[Any] | None:
     axes = tuple(axis for axis in range(3) if array.strides[axis] < 0)
     memory = np.flip(array, axes)
     if not (memory.flags.c_contiguous and memory.flags.writeable and memory.itemsize in _SAME_SIZE):
         return None
-    # Through one axis and back: an axis of one element may have any stride, which OpenCV does not take.
+    # ravel and reshape, because OpenCV rejects an axis of one element with an unusual stride.
     planes = memory.ravel().view(_SAME_SIZE[memory.itemsize]).reshape(memory.shape)
     code = _FLIPS[tuple(axis - 1 for axis in axes if axis)]
     scratch = np.empty_like(planes[0])
 
-    def turn(source: NDArray[Any], target: NDArray[Any]) -> None:
+    def flip(source: NDArray[Any], target: NDArray[Any]) -> None:
         if code is None:
             np.copyto(target, source)
         else:
@@ -77,15 +75,15 @@ def _turned_in_place(array: NDArray[Any]) -> NDArray[Any] | None:
     count = len(planes)
     for low in range((count + 1) // 2 if 0 in axes else count):
         high = count - 1 - low if 0 in axes else low
-        turn(planes[high], scratch)
+        flip(planes[high], scratch)
         if high != low:
-            turn(planes[low], planes[high])
+            flip(planes[low], planes[high])
         np.copyto(planes[low], scratch)
     return memory
 
 
 def copy_voxels(source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copies source [depth, height, width] to target of the same shape and dtype; both with any strides.
+    """Copy source [depth, height, width] to target of the same shape and dtype; both with any strides.
 
     >>> source = np.arange(8).reshape(2, 2, 2)
     >>> target = np.zeros_like(source)
@@ -95,7 +93,7 @@ def copy_voxels(source: NDArray[Any], target: NDArray[Any]) -> None:
     """
     if not target.size:
         return
-    # Reversed axes of the target are read reversed instead, and its axes put in the order of its memory.
+    # Reverse the source instead of the target, and sort the axes in the order of the target's memory.
     reversed_axes = tuple(axis for axis in range(3) if target.strides[axis] < 0)
     source, target = np.flip(source, reversed_axes), np.flip(target, reversed_axes)
     order = sorted(range(3), key=lambda axis: -target.strides[axis])
@@ -115,16 +113,16 @@ def copy_voxels(source: NDArray[Any], target: NDArray[Any]) -> None:
     planes = 0 if inner[0] else 1
     for index in range(source.shape[planes]):
         if planes == 0:
-            _copy_plane(source[index], target[index], turned=inner[0] == 1)
+            _copy_plane(source[index], target[index], transposed=inner[0] == 1)
         else:
-            _copy_plane(source[:, index], target[:, index], turned=True)
+            _copy_plane(source[:, index], target[:, index], transposed=True)
 
 
-def _copy_plane(source: NDArray[Any], target: NDArray[Any], turned: bool) -> None:
-    """Copies a plane whose rows, or columns where it is turned, lie together in memory, forwards or backwards."""
+def _copy_plane(source: NDArray[Any], target: NDArray[Any], transposed: bool) -> None:
+    """Copy a plane whose rows (or columns if transposed) are contiguous, forwards or backwards."""
     reversed_axes = tuple(axis for axis in range(2) if source.strides[axis] < 0)
     forward = np.flip(source, reversed_axes)
-    if turned:
+    if transposed:
         forward = forward.T
     rows = forward.strides[0] >= forward.shape[1] * forward.itemsize
     if (
@@ -134,10 +132,10 @@ def _copy_plane(source: NDArray[Any], target: NDArray[Any], turned: bool) -> Non
     ):
         np.copyto(target, source)
         return
-    if turned and not reversed_axes:
+    if transposed and not reversed_axes:
         cv2.transpose(forward, dst=target)
         return
-    if turned:
+    if transposed:
         forward = cv2.transpose(forward)
     if reversed_axes:
         cv2.flip(forward, _FLIPS[reversed_axes], dst=target)

@@ -1,8 +1,8 @@
-"""How often each value occurs in volumes: counts that add up exactly, and what follows from them.
+"""Counts of the values in volumes, which add up exactly, and the statistics that follow from them.
 
-A value is counted in the bin of its first 12 binary digits, as a float32: whole numbers from -4096 to 4096 (all
-usual Hounsfield units) are exact, everything else is within 1/8192 of itself. One rule for CT and MR, whole and
-fractional values, so that any two counts can be added, in any order, with the same result.
+The bin of a value is its first 12 significant bits as a float32. Integers from -4096 to 4096 are exact, which includes
+all usual Hounsfield units. Other values have a relative error below 1/8192. CT, MR, integers and fractions use the same
+bins, so any two counts can be added in any order with the same result.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.voxels.intensity import Standard, Window, no_number
+from halofeed.prep.voxels.intensity import Standard, Window, not_finite
 
 _DROPPED_BITS: Final = 12
 _SLAB_VOXELS: Final = 1 << 20
-_MOST_COUNTED: Final = 1 << 24
-"""OpenCV counts in float32, which is exact up to here."""
+_MAX_EXACT_COUNT: Final = 1 << 24
+"""OpenCV counts in float32, which is exact up to this number."""
 _KEYS: Final = 1 << (32 - _DROPPED_BITS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counts:
-    """How often values occur.
+    """Number of occurrences of each value.
 
     Args:
-        values: float64 [bin], growing: the values that stand for their bins.
+        values: float64 [bin], ascending: the value of each bin.
         counts: int64 [bin], each above 0.
     """
 
@@ -40,11 +40,11 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """Voxels counted."""
+        """Number of counted voxels."""
         return int(self.counts.sum())
 
     def to_json(self) -> dict[str, int]:
-        """Value to count, as plain JSON; summing such documents key by key merges them."""
+        """Return value to count as plain JSON; documents merge by summing the counts of each key."""
         return {
             _text(value): count
             for value, count in zip(self.values.tolist(), self.counts.tolist(), strict=True)
@@ -52,7 +52,7 @@ class Counts:
 
     @classmethod
     def from_json(cls, document: Mapping[str, int]) -> Counts:
-        """What `to_json` gave."""
+        """Read the document that `to_json` returned."""
         pairs = sorted((float(value), count) for value, count in document.items())
         values, counts = zip(*pairs, strict=True) if pairs else ((), ())
         return cls(values=np.array(values, np.float64), counts=np.array(counts, np.int64))
@@ -65,11 +65,11 @@ def _text(value: float) -> str:
 def count_intensities(
     array: NDArray[Any], mask: NDArray[Any] | None = None, above: float | None = None
 ) -> Counts:
-    """Counts the values of an array, a slab of slices at a time.
+    """Count the values of an array, some slices at a time.
 
     Args:
         array: [depth, height, width]; integers, float32 or float64.
-        mask: of that shape: only voxels where it is not 0 are counted.
+        mask: [depth, height, width]; only voxels where it is not 0 are counted.
         above: only values above this are counted.
 
     Raises:
@@ -102,14 +102,14 @@ def count_intensities(
 
 
 def _count_bits(slab: NDArray[Any], mask: NDArray[Any] | None, totals: NDArray[np.int64]) -> None:
-    """Add how often each value of 8 or 16 bits occurs, by its bits; where the mask is not 0, if there is one."""
+    """Add the count of each 8-bit or 16-bit value, indexed by its bits, where the mask is not 0."""
     bits = np.ascontiguousarray(slab).view(f"u{slab.itemsize}").reshape(-1, 1)
     inside = None
     if mask is not None:
         inside = np.ascontiguousarray(mask) if mask.dtype == np.uint8 else (mask != 0).view(np.uint8)
         inside = inside.reshape(-1, 1)
-    for start in range(0, len(bits), _MOST_COUNTED):
-        piece = slice(start, start + _MOST_COUNTED)
+    for start in range(0, len(bits), _MAX_EXACT_COUNT):
+        piece = slice(start, start + _MAX_EXACT_COUNT)
         where = None if inside is None else inside[piece]
         found = cv2.calcHist([bits[piece]], [0], where, [len(totals)], [0, len(totals)])
         totals += found.ravel().astype(np.int64)
@@ -120,28 +120,28 @@ def _keys_of(values: NDArray[Any]) -> NDArray[np.int64]:
         # Adding 0 makes a negative zero positive.
         single = values.astype(np.float32) + np.float32(0)
     if not np.isfinite(single).all():
-        raise no_number()
+        raise not_finite()
     half = np.uint32(1 << (_DROPPED_BITS - 1))
     return np.asarray(((single.view(np.uint32) + half) >> np.uint32(_DROPPED_BITS)).astype(np.int64))
 
 
 def merge_counts(parts: Iterable[Counts]) -> Counts:
-    """The counts of all parts together."""
+    """Return the sum of counts."""
     parts = [Counts(values=np.empty(0), counts=np.empty(0, np.int64)), *parts]
     values = np.concatenate([part.values for part in parts])
     return _counts_of(values, np.concatenate([part.counts for part in parts]))
 
 
 def _counts_of(values: NDArray[np.float64], counts: NDArray[np.int64]) -> Counts:
-    """Counts of values in any order, which may occur several times."""
-    distinct, place = np.unique(values, return_inverse=True)
+    """Sum the counts of values, which may be in any order and occur several times."""
+    distinct, indices = np.unique(values, return_inverse=True)
     sums = np.zeros(len(distinct), np.int64)
-    np.add.at(sums, place, counts)
+    np.add.at(sums, indices, counts)
     return Counts(values=distinct, counts=sums)
 
 
 def percentile(counts: Counts, percent: float) -> float:
-    """The smallest value that at least `percent` of all counted do not exceed.
+    """Return the smallest value that at least `percent` of all counted values do not exceed.
 
     >>> percentile(Counts(values=np.array([1.0, 5.0]), counts=np.array([9, 1])), 90)
     1.0
@@ -154,7 +154,7 @@ def percentile(counts: Counts, percent: float) -> float:
 
 
 def mean_and_deviation(counts: Counts) -> tuple[float, float]:
-    """Mean and (population) standard deviation, for z-scores; the same however the counts were merged."""
+    """Return mean and population standard deviation for z-scores; the result does not depend on the merge order."""
     _check_any(counts)
     total = counts.total
     pairs = list(zip(counts.values.tolist(), counts.counts.tolist(), strict=True))
@@ -164,14 +164,16 @@ def mean_and_deviation(counts: Counts) -> tuple[float, float]:
 
 
 def percentile_window(array: NDArray[Any], low: float, high: float, above: float | None = None) -> Window:
-    """The window between two percentiles of one scan's values, for MR, which has no fixed unit.
+    """Return the window between two percentiles of the values of one scan, for MR, which has no fixed unit.
 
     Args:
-        low, high: percentages, e.g. 0.5 and 99.5.
-        above: only values above this count: `foreground.mean_of`, or 0 where the background is.
+        array: [depth, height, width].
+        low: lower percentage, e.g. 0.5.
+        high: upper percentage, e.g. 99.5.
+        above: only values above this count: `label_volumes.mean_of`, or 0 if that is the background.
 
     Raises:
-        SourceError: no value is above, or the two percentiles are one value.
+        SourceError: there is no value above, or both percentiles are the same value.
     """
     counts = count_intensities(array, above=above)
     ends = percentile(counts, low), percentile(counts, high)
@@ -182,10 +184,10 @@ def percentile_window(array: NDArray[Any], low: float, high: float, above: float
 
 
 def standard_of(array: NDArray[Any]) -> Standard:
-    """The mean and deviation of one scan's values above its least one, for z-scores.
+    """Return mean and deviation of the values of one scan above its minimum, for z-scores.
 
     Raises:
-        SourceError: no two values differ.
+        SourceError: all values are the same.
     """
     counts = count_intensities(array, above=float(array.min()))
     mean, deviation = mean_and_deviation(counts)

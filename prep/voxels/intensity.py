@@ -1,7 +1,4 @@
-"""What a voxel's value becomes: windows in Hounsfield units, and the number types a record may hold.
-
-Are a scan's values Hounsfield units, as a window in HU needs them: by its file, by its values, or not at all?
-"""
+"""Conversion of intensities to stored numbers: windows, standardization, number types; checks for HU."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ from halofeed.prep.voxels.copying import in_memory_order
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")
 LARGEST_ROUNDING_LOSS: Final = 1 / 16
-"""Rounding flattens values that it moves by more than this share of their spread."""
-_MOST_SAMPLED: Final = 1 << 20
+"""Rounding loss, as a fraction of the spread, above which rounding flattens the values."""
+_MAX_SAMPLED: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The values that are distinguished, from `low` to `high` inclusive; those beyond become the nearer end.
+    """Range of values that are distinguished, `low` to `high` inclusive; values outside become the nearer end.
 
     >>> Window.from_center(40, 400)
     Window(low=-160.0, high=240.0)
@@ -41,7 +38,7 @@ class Window:
 
     @classmethod
     def from_center(cls, center: float, width: float) -> Window:
-        """From center ± width / 2, as DICOM's LINEAR_EXACT (PS3.3 C.11.2.1.3.2)."""
+        """Create center ± width / 2, as in DICOM's LINEAR_EXACT (PS3.3 C.11.2.1.3.2)."""
         return cls(low=center - width / 2, high=center + width / 2)
 
 
@@ -53,12 +50,12 @@ WINDOWS: Final[Mapping[str, Window]] = {
     "lung": Window.from_center(-600, 1500),
     "mediastinum": Window.from_center(50, 350),
 }
-"""Usual windows in HU, by the names that radiologists give them (center, width)."""
+"""Common windows in HU, by the names that radiologists use (center, width)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standard:
-    """What is subtracted from values, and what they are divided by afterwards: their mean and deviation."""
+    """Mean that is subtracted from values, and deviation that they are then divided by."""
 
     mean: float
     deviation: float
@@ -71,7 +68,7 @@ class Standard:
 
 
 def named_window(name: str) -> Window:
-    """The preset of that name; UsageError lists them with their figures."""
+    """Return the preset window with this name; UsageError lists the known ones with their figures."""
     if name not in WINDOWS:
         known = ", ".join(f"{key} ({window.low:g} to {window.high:g} HU)" for key, window in WINDOWS.items())
         raise UsageError(f"window {name!r} is not known; choose from {known}")
@@ -80,11 +77,12 @@ def named_window(name: str) -> Window:
 
 @dataclass(frozen=True, kw_only=True)
 class IntensityPlan:
-    """What becomes of one channel's values: clipped to the window, standardized, stored.
+    """Conversion of the values of one channel: clip to the window, standardize, store.
 
     Args:
         store: one of `STORES`; uint8 needs a window.
-        standard: what is subtracted and divided by after the window; float32 and bfloat16 alone.
+        window: values to clip to, if any.
+        standard: standardization after the window, if any; float32 and bfloat16 only.
 
     >>> window, standard = Window(low=-160, high=240), Standard(mean=40, deviation=50)
     >>> plan = IntensityPlan(store="float32", window=window, standard=standard)
@@ -108,20 +106,20 @@ class IntensityPlan:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """(slope, intercept) by which a stored number becomes a value again: value = slope · stored + intercept."""
+        """(slope, intercept) that converts a stored number to a value: value = slope · stored + intercept."""
         if self.store == "uint8" and self.window is not None:
             return (self.window.high - self.window.low) / 255, self.window.low
         return (self.standard.deviation, self.standard.mean) if self.standard is not None else (1.0, 0.0)
 
     def stored(self, value: float) -> float:
-        """One value as a record holds it."""
+        """Convert one value to its stored number."""
         return float(as_numbers(self.apply(np.array([[[value]]], np.float64)), self.store).item())
 
     def rounding_loss(self, array: NDArray[Any]) -> float:
-        """How far rounding to the stored integers moves the values, as a share of their spread.
+        """Return how far rounding to the stored integers moves the values, as a fraction of their spread.
 
-        The spread is the standard deviation of the values above the least one, without the lowest and the highest
-        hundredth: background and a few hot spots do not count. Of large arrays evenly spaced voxels are sampled.
+        The spread is the standard deviation of the values above the minimum, without the lowest and the highest
+        percent, which excludes the background and hot spots. Large arrays are sampled at evenly spaced voxels.
 
         Args:
             array: [depth, height, width]; the store is int16 or uint8.
@@ -132,7 +130,7 @@ class IntensityPlan:
         >>> plan.rounding_loss(np.array([[[-1024, -90.5, 31.2, 50.3, 900.1]]])) > LARGEST_ROUNDING_LOSS
         False
         """
-        step = max(1, math.ceil((array.size / _MOST_SAMPLED) ** (1 / 3)))
+        step = max(1, math.ceil((array.size / _MAX_SAMPLED) ** (1 / 3)))
         values = array[::step, ::step, ::step].astype(np.float64).reshape(-1)
         if self.window is not None:
             values = np.clip(values, self.window.low, self.window.high)
@@ -147,21 +145,21 @@ class IntensityPlan:
         return moved / spread if spread else float(moved > 0)
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array as a record holds it.
+        """Convert an array to its stored numbers.
 
-        uint8 runs linearly from 0 at the window's low to 255 at its high. The other types keep the values, clipped to
-        the window where there is one. Integers are rounded half to even. Nothing is cut silently: without a window,
-        values that int16 cannot hold refuse the scan.
+        uint8 is linear from 0 at the window's low to 255 at its high. The other types keep the values, clipped to
+        the window if there is one. Integers are rounded half to even. Without a window nothing is clipped: values that
+        int16 cannot hold are an error.
 
         Args:
             array: [depth, ...], integers, float32 or float64.
 
         Returns:
-            Of the dtype, bfloat16 as its bits in uint16; in memory the axes lie as the array's do, so C-contiguous
-            where that is. The array itself where nothing changes.
+            Array of the stored dtype, bfloat16 as its bits in uint16. The memory order of the axes is that of `array`,
+            so the result is C-contiguous if `array` is. `array` itself if nothing changes.
 
         Raises:
-            SourceError: a value is not a number, or int16 does not hold it.
+            SourceError: a value is not finite, or int16 cannot hold it.
         """
         if array.dtype == np.int16 and self.store == "int16" and self.window is None:
             return array
@@ -170,7 +168,7 @@ class IntensityPlan:
         table = self._table(array.dtype)
         for index, plane in enumerate(memory):
             if table is not None:
-                # "wrap" on an index that cannot be out of range spares the check and the buffer.
+                # The index is always in range, so "wrap" only avoids the check and a buffer.
                 bits = np.ascontiguousarray(plane).view(f"u{array.dtype.itemsize}")
                 np.take(table, bits, out=result[index], mode="wrap")
             else:
@@ -178,7 +176,7 @@ class IntensityPlan:
         return put_back(result)
 
     def _table(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """What each value of a small integer type becomes, by its bits; None where that could refuse a value."""
+        """Return the stored number of each value of a small integer type, by bits; None if a value may be refused."""
         if dtype.kind not in "iu" or dtype.itemsize > 2 or (self.store == "int16" and self.window is None):
             return None
         return self._stored(np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype))
@@ -186,7 +184,7 @@ class IntensityPlan:
     def _stored(self, values: NDArray[Any]) -> NDArray[Any]:
         wide = values.astype(np.float64)
         if not np.isfinite(wide).all():
-            raise no_number()
+            raise not_finite()
         if self.window is not None:
             wide = np.clip(wide, self.window.low, self.window.high)
         if self.standard is not None:
@@ -207,14 +205,14 @@ class IntensityPlan:
         return single if self.store == "float32" else to_bfloat16(single)
 
 
-def no_number() -> SourceError:
-    """The error of a scan with a value that cannot be stored or counted."""
+def not_finite() -> SourceError:
+    """Return the error of a scan with a value that cannot be stored or counted."""
     detail = "an infinite value or one that is not a number"
     return SourceError("intensity", "voxels are not numbers", detail)
 
 
 def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The bits of finite float32 values rounded to bfloat16, half to even.
+    """Return the bits of finite float32 values rounded to bfloat16, half to even.
 
     >>> to_bfloat16(np.array([1.0, -2.0], np.float32)).tolist() == [0x3F80, 0xC000]
     True
@@ -226,7 +224,7 @@ def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def as_numbers(stored: NDArray[Any], store: str) -> NDArray[Any]:
-    """Stored voxels as numbers that NumPy can count: bfloat16 from its bits.
+    """Return stored voxels as numbers; bfloat16 is decoded from its bits.
 
     >>> as_numbers(np.array([0x3F80], np.uint16), "bfloat16").tolist()
     [1.0]
@@ -237,7 +235,7 @@ def as_numbers(stored: NDArray[Any], store: str) -> NDArray[Any]:
 
 
 FAT_HU: Final = -50
-"""Fat is at -100 HU and air at -1000: a scan of a body with nothing below this is hardly in HU."""
+"""Fat has -100 HU and air -1000: a body scan with no value below this is probably not in HU."""
 
 _NOT_CT: Final = re.compile(r"(mri?|t1\w*|t2\w*|flair|pd|dwi|adc|pet|pt|us|zscore)\b", re.IGNORECASE)
 _CURE: Final = (
@@ -246,22 +244,26 @@ _CURE: Final = (
 
 
 def check_declared(scans: Sequence[Scan]) -> None:
-    """Refuse scans whose files say that their values are no Hounsfield units, before a voxel is read.
+    """Refuse scans whose files say that their values are not Hounsfield units, before voxels are read.
 
     Raises:
-        SourceError: the modality is another than CT, or a CT gives no rescale to HU.
+        SourceError: the modality is not CT, or a CT has no rescale to HU.
     """
     for scan in scans:
         if scan.unit != "HU" and scan.modality:
-            why = "its rescale does not lead to HU" if scan.modality == "CT" else "which has no fixed unit"
-            _refuse(f"the file says {scan.modality}, {why}")
+            reason = "its rescale does not lead to HU" if scan.modality == "CT" else "which has no fixed unit"
+            _refuse(f"the file says {scan.modality}, {reason}")
 
 
 def check_values(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Finding, ...]:
-    """A finding where nothing but the values speaks for Hounsfield units; SourceError where they speak against it.
+    """Return a finding if only the values suggest Hounsfield units.
 
     Args:
+        scans: scans with the channels of the image.
         image: [depth, height, width, channel], the channels of all scans in order.
+
+    Raises:
+        SourceError: the values are not in Hounsfield units.
     """
     lowest, channel = [], 0
     for scan in scans:
@@ -279,10 +281,10 @@ def check_values(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Finding, .
 
 
 def check_channel_names(names: Sequence[str]) -> None:
-    """Refuse what a data set's own list of channels calls by the name of something else than CT.
+    """Refuse channel names of a data set that mean another modality than CT.
 
     Raises:
-        UsageError: a name is that of MR, PET or one of their sequences.
+        UsageError: a name means MR, PET or one of their sequences.
     """
     if other := [name for name in names if _NOT_CT.match(name.strip())]:
         raise UsageError(
@@ -291,5 +293,5 @@ def check_channel_names(names: Sequence[str]) -> None:
         )
 
 
-def _refuse(why: str) -> None:
-    raise SourceError("intensity", "the window is in HU and the values are not", f"{why}; {_CURE}")
+def _refuse(reason: str) -> None:
+    raise SourceError("intensity", "the window is in HU and the values are not", f"{reason}; {_CURE}")

@@ -1,13 +1,12 @@
-"""Which pixels a resized image holds: the default antialiased kernel, and TensorFlow's by name.
+"""Resizing of pictures and masks: the default antialiased kernel, and TensorFlow's kernels by name.
 
-A kernel weighs source pixels separately along the rows and the columns. With half-pixel centers, stored
-pixel i looks at source point (i + 0.5) · source / resized, so that boxes scaled by resized / source lie
-exactly where the picture shows them. The `tf1-` kernels look at i · source / resized, up to half a source
-pixel off, and are there to reproduce models trained on them.
+A kernel weights source pixels along rows and columns separately. With half-pixel centers, stored pixel i is at source
+point (i + 0.5) · source / resized, so boxes scaled by resized / source match the picture exactly. The `tf1-`
+kernels use i · source / resized, up to half a source pixel off; they reproduce models trained with them.
 
-The default is integer arithmetic that releases the GIL and does not depend on the processor: OpenCV's exact
-bilinear for enlarging, Pillow's triangle filter for shrinking, since OpenCV's area filter lets more aliasing through
-(benchmarks/resizers.py). The rest is NumPy.
+The default uses integer arithmetic, which releases the GIL and gives the same result on every processor. It enlarges
+with OpenCV's exact bilinear kernel. It shrinks with Pillow's triangle filter, because OpenCV's area filter passes more
+aliasing (benchmarks/resizers.py). The other kernels use NumPy.
 """
 
 from __future__ import annotations
@@ -22,42 +21,41 @@ import numpy.typing as npt
 from PIL import Image
 
 from halofeed.errors import UsageError
-from halofeed.prep.formats.picture.image import Extent
+from halofeed.prep.formats.picture.image import Extent, PixelArray
 from halofeed.prep.geometry.resize import ResizePlan, Size
 
-Pixels = npt.NDArray[Any]
-Float32 = npt.NDArray[np.float32]
-Rows = tuple[int, int]
-Kernel = Callable[[Pixels, Size, Rows], Pixels]
-"""From pixels [h, w, c], a (height, width) and the first and last + 1 of its rows to these, float32 or final."""
+_Float32 = npt.NDArray[np.float32]
+_Rows = tuple[int, int]
+Kernel = Callable[[PixelArray, Size, _Rows], PixelArray]
+"""Function from pixels [h, w, c], a target (height, width) and a range of its rows to these rows, float32 or final."""
 BAND_BYTES: Final = 32 << 20
-"""What a kernel holds besides while it makes some rows; a single row may take more."""
+"""Working memory of a kernel for a band of rows; a single row may need more."""
 
 
 def resize_image(
-    pixels: Pixels,
+    pixels: PixelArray,
     plan: ResizePlan,
     kernel: str = "antialias",
     pad_value: int | Sequence[int] = 0,
     extent: Extent | None = None,
-) -> Pixels:
-    """Resizes and pads one image.
+) -> PixelArray:
+    """Resize and pad one image.
 
     Args:
-        pixels: uint8 or uint16 [h, w, c]: the displayed image, or a smaller decode of all of it (a JPEG
-            decoded at a half or a quarter): only `plan.resized_size` and `plan.output_size` count here.
-        extent: (top, left, bottom, right) of the picture in `pixels` where it is not all of them: a smaller
-            decode hangs over by a part of a pixel. For the kernel "antialias" of uint8 alone.
-        plan: the sizes to make.
+        pixels: uint8 or uint16 [h, w, c]: the displayed image, or a reduced decode of it (a JPEG decoded at 1/2 or
+            1/4). Only `plan.resized_size` and `plan.output_size` matter here.
+        plan: sizes of the result.
         kernel: a name in `KERNELS`.
-        pad_value: for the padding at the bottom and right, one number or one per channel.
+        pad_value: value of the padding at the bottom and right, one number or one per channel.
+        extent: (top, left, bottom, right) of the picture in `pixels` if it does not cover all pixels: a reduced
+            decode may exceed it by a fraction of a pixel. Only for the kernel "antialias" with uint8.
 
     Returns:
-        The same dtype, [*plan.output_size, c]; rounded half to even and clipped to the dtype. The pixels themselves
-        where nothing changes.
+        Pixels of the same dtype, [*plan.output_size, c]; rounded half to even and clipped to the dtype. `pixels` itself
+        if nothing changes.
 
     Raises:
-        UsageError: an unknown kernel, another dtype or rank, or a pad_value or an extent that doesn't fit.
+        UsageError: an unknown kernel, another dtype or rank, or a pad_value or an extent that does not fit.
     """
     if kernel not in KERNELS:
         raise UsageError(f"kernel {kernel!r} is not known; choose from {', '.join(KERNELS)}")
@@ -65,8 +63,8 @@ def resize_image(
         raise UsageError(f"pixels: expected uint8 or uint16 [h, w, c], got {pixels.dtype} {pixels.shape}")
     fill = _fill(pad_value, pixels.shape[2], pixels.dtype)
     height, width = size = plan.resized_size
-    whole = (0.0, 0.0, float(pixels.shape[0]), float(pixels.shape[1]))
-    is_part = extent is not None and extent != whole
+    all_pixels = (0.0, 0.0, float(pixels.shape[0]), float(pixels.shape[1]))
+    is_part = extent is not None and extent != all_pixels
     if not is_part and size == plan.output_size == pixels.shape[:2] and pixels.flags.c_contiguous:
         return pixels
     output = np.empty((*plan.output_size, pixels.shape[2]), pixels.dtype)
@@ -80,16 +78,16 @@ def resize_image(
     elif kernel == "antialias" and pixels.dtype == np.uint8:
         _antialias(pixels, size, picture)
     else:
-        # The rows of the result do not depend on one another.
+        # The rows of the result are independent.
         step = max(1, BAND_BYTES // row_bytes(pixels.shape, size))
         for top in range(0, height, step):
             rows = (top, min(top + step, height))
-            made = KERNELS[kernel](pixels, size, rows)
-            if made.dtype != pixels.dtype:
-                made = np.clip(np.rint(made), 0, np.iinfo(pixels.dtype).max)
-            picture[slice(*rows)] = made
+            resized = KERNELS[kernel](pixels, size, rows)
+            if resized.dtype != pixels.dtype:
+                resized = np.clip(np.rint(resized), 0, np.iinfo(pixels.dtype).max)
+            picture[slice(*rows)] = resized
     if output.shape[:2] != size:
-        # NumPy copies rows 25 times as fast as it repeats a pixel.
+        # NumPy copies rows 25 times faster than it repeats a pixel.
         row = np.tile(fill, (output.shape[1], 1))
         output[:height, width:] = row[width:]
         output[height:] = row
@@ -97,14 +95,14 @@ def resize_image(
 
 
 def row_bytes(shape: tuple[int, ...], size: Size) -> int:
-    """What the NumPy kernels hold besides for a row of the result, of pixels of a shape [h, w, c]; not below this."""
+    """Return an upper bound of the bytes that the NumPy kernels need per result row, for pixels of shape [h, w, c]."""
     height, width, channels = shape
     source_rows = height // size[0] + 2
     return channels * (14 * width + 36 * size[1] + source_rows * (2 * width + 18 * size[1]))
 
 
 def resize_bytes(shape: tuple[int, ...], size: Size, kernel: str, sample_bytes: int) -> int:
-    """The most that resizing pixels of a shape [h, w, c] to (height, width) holds besides them and the result."""
+    """Return the peak memory of resizing pixels [h, w, c] to (height, width), without these and the result."""
     height, width, channels = shape
     tables = sum(
         48 * out * (2 * _RADII.get(kernel, 1) * max(1, -(-source // out)) + 2)
@@ -116,17 +114,16 @@ def resize_bytes(shape: tuple[int, ...], size: Size, kernel: str, sample_bytes: 
         return tables + max(min(BAND_BYTES, size[0] * row_bytes(shape, size)), row_bytes(shape, size))
     if size[0] >= height and size[1] >= width:
         return tables
-    # Pillow's own image, that after the pass along the rows, the result, and its bytes twice.
-    of_pixel = 1 if channels == 1 else 4
-    out = size[0] * size[1] * (of_pixel + 2 * channels)
-    return tables + of_pixel * height * (width + size[1]) + out
+    # Pillow's own image, the image after the horizontal pass, the result, and its bytes twice.
+    pixel_bytes = 1 if channels == 1 else 4
+    out = size[0] * size[1] * (pixel_bytes + 2 * channels)
+    return tables + pixel_bytes * height * (width + size[1]) + out
 
 
 def resize_mask(mask: npt.NDArray[Any], plan: ResizePlan, fill: int = 0) -> npt.NDArray[Any]:
-    """Resizes a mask [h, w] to the nearest source pixel, at half-pixel centers, and pads it with `fill`.
+    """Resize a mask [h, w] to the nearest source pixel, at half-pixel centers, and pad it with `fill`.
 
-    Integer arithmetic finds the nearest pixel: a center on an edge between two takes the later one.
-
+    The arithmetic is exact in integers: a center between two pixels selects the later one.
     >>> plan = ResizePlan(source_size=(1, 2), resized_size=(1, 4), output_size=(2, 5))
     >>> resize_mask(np.array([[1, 2]], np.uint8), plan).tolist()
     [[1, 1, 2, 2, 0], [0, 0, 0, 0, 0]]
@@ -141,34 +138,34 @@ def resize_mask(mask: npt.NDArray[Any], plan: ResizePlan, fill: int = 0) -> npt.
 
 
 def nearest_lines(source: Size, size: Size) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows and the columns of a source of (height, width) that a mask of another size takes over."""
+    """Return the rows and the columns of a source (height, width) that a resized mask copies."""
     rows, columns = (
         (2 * np.arange(out) + 1) * sides // (2 * out) for out, sides in zip(size, source, strict=True)
     )
     return rows, columns
 
 
-# Weights along one axis ---------------------------------------------------------------------------------
+# Weights along one axis
 #
-# Every kernel but nearest and bilinear is a table per axis: `indices` int64 [out, taps], which source pixels
-# an output pixel looks at, and `weights` float32 [out, taps]. The float32 steps are TensorFlow's, in its order.
+# Every kernel except nearest and bilinear is a table per axis: `indices` int64 [out, taps], the source pixels of
+# an output pixel, and `weights` float32 [out, taps]. The float32 steps have the order of TensorFlow.
 
-Taps = tuple[npt.NDArray[np.int64], Float32]
+WeightTable = tuple[npt.NDArray[np.int64], _Float32]
 
 
 def _scale(source: int, out: int) -> np.float32:
     return np.float32(source) / np.float32(out)
 
 
-def _positions(source: int, out: int, half_pixel: bool) -> Float32:
+def _positions(source: int, out: int, half_pixel: bool) -> _Float32:
     index, scale = np.arange(out, dtype=np.float32), _scale(source, out)
     return (index + np.float32(0.5)) * scale - np.float32(0.5) if half_pixel else index * scale
 
 
 def _neighbors(
     source: int, out: int, half_pixel: bool
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Float32]:
-    """Lower and upper index and the share of the upper: `compute_interpolation_weights` of TensorFlow."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Float32]:
+    """Return lower and upper index and the weight of the upper: `compute_interpolation_weights` of TensorFlow."""
     position = _positions(source, out, half_pixel)
     floor = np.floor(position)
     lower = np.maximum(floor.astype(np.int64), 0)
@@ -185,8 +182,8 @@ def _nearest_indices(source: int, out: int, half_pixel: bool) -> npt.NDArray[np.
 _CUBIC_STEPS = 1024
 
 
-def _cubic_table(a: float) -> tuple[Float32, Float32]:
-    """Keys' cubic at i / 1024 and at 1 + i / 1024, as `InitCoeffsTable` of TensorFlow rounds it."""
+def _cubic_table(a: float) -> tuple[_Float32, _Float32]:
+    """Return Keys' cubic at i / 1024 and at 1 + i / 1024, rounded like `InitCoeffsTable` of TensorFlow."""
     x = np.arange(_CUBIC_STEPS + 1, dtype=np.float64) / _CUBIC_STEPS
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     x += 1
@@ -194,8 +191,8 @@ def _cubic_table(a: float) -> tuple[Float32, Float32]:
     return near.astype(np.float32), far.astype(np.float32)
 
 
-def _cubic_taps(source: int, out: int, half_pixel: bool) -> Taps:
-    """Four taps; with half-pixel centers those beyond the border weigh nothing, the rest the more."""
+def _cubic_taps(source: int, out: int, half_pixel: bool) -> WeightTable:
+    """Return four taps; with half-pixel centers, taps beyond the border have weight 0 and the rest is rescaled."""
     near, far = _cubic_table(-0.5 if half_pixel else -0.75)
     position = _positions(source, out, half_pixel)
     floor = np.floor(position)
@@ -211,8 +208,8 @@ def _cubic_taps(source: int, out: int, half_pixel: bool) -> Taps:
     return indices, weights
 
 
-def _area_taps(source: int, out: int) -> Taps:
-    """How much of each source pixel an output pixel covers: `ResizeAreaOp` of TensorFlow, not yet divided."""
+def _area_taps(source: int, out: int) -> WeightTable:
+    """Return the part of each source pixel that an output pixel covers: `ResizeAreaOp` of TensorFlow, undivided."""
     scale = _scale(source, out)
     start = np.arange(out, dtype=np.float32) * scale
     end = np.arange(1, out + 1, dtype=np.float32) * scale
@@ -230,11 +227,11 @@ def _area_taps(source: int, out: int) -> Taps:
     return np.clip(wanted, 0, source - 1), weights.astype(np.float32)
 
 
-def _triangle(x: Float32) -> Float32:
+def _triangle(x: _Float32) -> _Float32:
     return np.maximum(np.float32(1) - np.abs(x), np.float32(0))
 
 
-def _keys_cubic(x: Float32) -> Float32:
+def _keys_cubic(x: _Float32) -> _Float32:
     x = np.abs(x)
     c = np.float32
     inner = (c(1.5) * x - c(2.5)) * x * x + c(1)
@@ -242,7 +239,7 @@ def _keys_cubic(x: Float32) -> Float32:
     return np.where(x < 1, inner, np.where(x < 2, outer, c(0)))
 
 
-def _lanczos(x: Float32, radius: int) -> Float32:
+def _lanczos(x: _Float32, radius: int) -> _Float32:
     wide = np.abs(x.astype(np.float64))
     safe = np.maximum(wide, 1e-3)
     value = radius * np.sin(np.pi * safe) * np.sin(np.pi * safe / radius) / (np.pi * np.pi * safe * safe)
@@ -250,9 +247,9 @@ def _lanczos(x: Float32, radius: int) -> Float32:
 
 
 def _span_taps(
-    source: int, out: int, shape: Callable[[Float32], Float32], radius: float, antialias: bool
-) -> Taps:
-    """A filter widened by the shrinking factor: `ComputeSpansCore` of TensorFlow's ScaleAndTranslate."""
+    source: int, out: int, shape: Callable[[_Float32], _Float32], radius: float, antialias: bool
+) -> WeightTable:
+    """Return a filter widened by the shrinking factor: `ComputeSpansCore` of TensorFlow's ScaleAndTranslate."""
     inverse = np.float32(1) / (np.float32(out) / np.float32(source))
     widening = max(inverse, np.float32(1)) if antialias else np.float32(1)
     reach = np.float32(radius) * widening
@@ -264,16 +261,16 @@ def _span_taps(
     weights = shape(((wanted.astype(np.float32) + half) - sample[:, None]) / widening)
     weights = np.where(wanted < last[:, None], weights, np.float32(0))
     total = np.zeros(out, np.float32)
-    for tap in weights.T:  # one after the other, as TensorFlow sums; np.sum would pair them
+    for tap in weights.T:  # sequential, like TensorFlow; np.sum would add pairs
         total += tap
     return np.minimum(wanted, source - 1), weights * (np.float32(1) / total)[:, None]
 
 
-# Pixels from weights ------------------------------------------------------------------------------------
+# Pixels from weights
 
 
-def _weigh_rows(rows: Pixels, taps: Taps) -> Float32:
-    """Sums `weights[:, t] * rows[indices[:, t]]` over the taps t, in order, in float32."""
+def _weigh_rows(rows: PixelArray, taps: WeightTable) -> _Float32:
+    """Sum `weights[:, t] * rows[indices[:, t]]` over the taps t, in order, in float32."""
     indices, weights = taps
     shape = (-1,) + (1,) * (rows.ndim - 1)
     total = np.zeros((len(indices), *rows.shape[1:]), np.float32)
@@ -282,43 +279,45 @@ def _weigh_rows(rows: Pixels, taps: Taps) -> Float32:
     return total
 
 
-def _separable(pixels: Pixels, size: Size, rows: Rows, taps: Callable[[int, int], Taps]) -> Float32:
-    """Rows first, then columns, on the transposed image, whose columns lie together in memory."""
+def _separable(
+    pixels: PixelArray, size: Size, rows: _Rows, taps: Callable[[int, int], WeightTable]
+) -> _Float32:
+    """Resize rows first, then columns on the transposed image, where columns are contiguous."""
     vertical, horizontal = (taps(source, out) for source, out in zip(pixels.shape[:2], size, strict=True))
     tall = _weigh_rows(pixels, _cut(vertical, rows))
     across = _weigh_rows(np.ascontiguousarray(tall.swapaxes(0, 1)), horizontal)
     return np.ascontiguousarray(across.swapaxes(0, 1))
 
 
-def _nearest(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Pixels:
+def _nearest(pixels: PixelArray, size: Size, rows: _Rows, half_pixel: bool) -> PixelArray:
     chosen = _nearest_indices(pixels.shape[0], size[0], half_pixel)[slice(*rows)]
     columns = _nearest_indices(pixels.shape[1], size[1], half_pixel)
     return pixels[chosen][:, columns]
 
 
-def _bilinear(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Float32:
-    """Across, then down, each as left + (right - left) * share: `compute_lerp` of TensorFlow."""
+def _bilinear(pixels: PixelArray, size: Size, rows: _Rows, half_pixel: bool) -> _Float32:
+    """Interpolate horizontally, then vertically, each as left + (right - left) * share: TensorFlow's `compute_lerp`."""
     tops, bottoms, shares = _neighbors(pixels.shape[0], size[0], half_pixel)
     top, bottom, down = tops[slice(*rows)], bottoms[slice(*rows)], shares[slice(*rows)]
     left, right, across = _neighbors(pixels.shape[1], size[1], half_pixel)
 
-    def lerp(low: Float32, high: Float32, share: Float32) -> Float32:
+    def lerp(low: _Float32, high: _Float32, share: _Float32) -> _Float32:
         return low + (high - low) * share
 
-    def lines(index: npt.NDArray[np.int64]) -> Float32:
+    def lines(index: npt.NDArray[np.int64]) -> _Float32:
         picked = pixels[index].astype(np.float32)
         return lerp(picked[:, left], picked[:, right], across[None, :, None])
 
     return lerp(lines(top), lines(bottom), down[:, None, None])
 
 
-def _cut(taps: Taps, rows: Rows) -> Taps:
+def _cut(taps: WeightTable, rows: _Rows) -> WeightTable:
     indices, weights = taps
     return indices[slice(*rows)], weights[slice(*rows)]
 
 
-def _area(pixels: Pixels, size: Size, rows: Rows) -> Float32:
-    """Across, then down, then divided by the area once, as TensorFlow sums it."""
+def _area(pixels: PixelArray, size: Size, rows: _Rows) -> _Float32:
+    """Sum horizontally, then vertically, and divide by the area once, in the order of TensorFlow."""
     vertical, horizontal = (
         _area_taps(source, out) for source, out in zip(pixels.shape[:2], size, strict=True)
     )
@@ -335,23 +334,23 @@ def _bicubic(half_pixel: bool) -> Kernel:
     return partial(_separable, taps=partial(_cubic_taps, half_pixel=half_pixel))
 
 
-def _spans(shape: Callable[[Float32], Float32], radius: float, antialias: bool = True) -> Kernel:
+def _spans(shape: Callable[[_Float32], _Float32], radius: float, antialias: bool = True) -> Kernel:
     return partial(_separable, taps=partial(_span_taps, shape=shape, radius=radius, antialias=antialias))
 
 
 _PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pillow weighs RGBA by its alpha
 
 
-def _antialias(pixels: Pixels, size: Size, into: Pixels) -> None:
-    """A triangle filter as wide as the shrinking factor asks, bilinear when enlarging; half-pixel centers.
+def _antialias(pixels: PixelArray, size: Size, into: PixelArray) -> None:
+    """Resize with a triangle filter as wide as the shrinking factor, bilinear when enlarging; half-pixel centers.
 
-    Of uint8 it is OpenCV's exact bilinear where neither side shrinks and Pillow's filter elsewhere: both in
-    integers and at most one level from `tf2-bilinear-antialias`. Of uint16, where Pillow has one channel only,
-    it is that kernel.
+    For uint8 this is OpenCV's exact bilinear kernel if no side shrinks, else Pillow's filter. Both use integers and
+    differ by at most one level from `tf2-bilinear-antialias`. For uint16, Pillow supports one channel only, so
+    `resize_image` uses that kernel instead.
     """
     channels = pixels.shape[2]
     if size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1]:
-        # Straight into the record's pixels where OpenCV takes them: a copy of each picture less.
+        # OpenCV writes directly to the pixels of the record if it can, which saves a copy.
         enlarged = cv2.resize(pixels, size[::-1], dst=into, interpolation=cv2.INTER_LINEAR_EXACT)
         if enlarged is not into:
             into[...] = enlarged.reshape(into.shape)
@@ -363,7 +362,7 @@ def _antialias(pixels: Pixels, size: Size, into: Pixels) -> None:
             _antialias(pixels[..., one], size, into[..., one])
 
 
-def _pillow(pixels: Pixels, size: Size, extent: Extent | None) -> Pixels:
+def _pillow(pixels: PixelArray, size: Size, extent: Extent | None) -> PixelArray:
     channels = pixels.shape[2]
     box = None if extent is None else (extent[1], extent[0], extent[3], extent[2])
     contiguous = np.ascontiguousarray(pixels)
@@ -393,11 +392,10 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     "tf2-lanczos5-antialias": _spans(shape=partial(_lanczos, radius=5), radius=5),
 }
 
-
 _RADII: Final = {"tf2-bicubic-antialias": 2, "tf2-lanczos3-antialias": 3, "tf2-lanczos5-antialias": 5}
 
 
-def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> Pixels:
+def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> PixelArray:
     values = [pad_value] * channels if isinstance(pad_value, int) else list(pad_value)
     highest = np.iinfo(dtype).max
     if len(values) != channels:

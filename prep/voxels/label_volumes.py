@@ -1,4 +1,4 @@
-"""Operations on label volumes: merge the masks of classes, find the foreground."""
+"""Operations on label volumes: merge the masks of classes, find the box of the foreground."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from halofeed.prep.geometry.scan import Grid, Overlap, Shape, Triple
 from halofeed.prep.geometry.volume import Plan, plan_window, triple
 
 CT_FOREGROUND_HU: Final = -500.0
-"""Between air (-1000) and fat (-100); the lungs within the body change nothing about its extent."""
+"""Between air (-1000) and fat (-100); the lungs inside the body do not change its box."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
-    """A box of voxels: from `start` up to, without, `stop`, along depth, height and width."""
+class VoxelBox:
+    """Box of voxels from `start` up to, but not including, `stop`, along depth, height and width."""
 
     start: Shape
     stop: Shape
@@ -35,58 +35,58 @@ class Box:
 
     @property
     def center(self) -> Triple:
-        """The voxel in the middle; a half lies between two."""
+        """Voxel in the middle; .5 is between two voxels."""
         depth, height, width = ((low + high - 1) / 2 for low, high in zip(self.start, self.stop, strict=True))
         return depth, height, width
 
 
-def foreground_box(array: NDArray[Any], threshold: float) -> Box | None:
-    """The smallest box that holds every voxel above the threshold; None if there is none.
+def foreground_box(array: NDArray[Any], threshold: float) -> VoxelBox | None:
+    """Return the smallest box that holds every voxel above the threshold; None if there is none.
 
-    The rule is the outermost voxels in each direction, whatever they belong to: a table under the patient counts.
+    Every voxel counts, whatever it belongs to, including a table under the patient.
 
     Args:
-        array: [depth, height, width], or with channels, of which the first is looked at.
+        array: [depth, height, width], or with channels, of which only the first is used.
         threshold: `CT_FOREGROUND_HU`, or `mean_of` an MR scan.
     """
     return _box_where(array[..., 0] if array.ndim == 4 else array, lambda plane: plane > threshold)
 
 
-def label_box(mask: NDArray[Any]) -> Box | None:
-    """The smallest box that holds every voxel of all classes but 0; None if there is none."""
+def label_box(mask: NDArray[Any]) -> VoxelBox | None:
+    """Return the smallest box that holds every voxel of all classes except 0; None if there is none."""
     return _box_where(mask, lambda plane: plane != 0)
 
 
-def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> Box | None:
-    # Slice by slice along the axis whose slices lie together in memory; the answer is put back in order.
+def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> VoxelBox | None:
+    # Iterate along the axis whose slices are contiguous in memory, and restore the order of axes at the end.
     order = sorted(range(3), key=lambda axis: -abs(array.strides[axis]))
-    turned = array.transpose(order)
-    slices = np.zeros(turned.shape[0], bool)
-    rows, columns = (np.zeros(size, bool) for size in turned.shape[1:])
-    for number, plane in enumerate(turned):
+    ordered = array.transpose(order)
+    slices = np.zeros(ordered.shape[0], bool)
+    rows, columns = (np.zeros(size, bool) for size in ordered.shape[1:])
+    for number, plane in enumerate(ordered):
         found = wanted(plane)
-        here = found.any(axis=1)
-        slices[number] = here.any()
+        row_hits = found.any(axis=1)
+        slices[number] = row_hits.any()
         if slices[number]:
-            rows |= here
+            rows |= row_hits
             columns |= found.any(axis=0)
     if not slices.any():
         return None
     places = [np.flatnonzero(line) for line in (slices, rows, columns)]
     ranges = [(int(place[0]), int(place[-1]) + 1) for place in places]
     low, high = ([ranges[order.index(axis)][end] for axis in range(3)] for end in (0, 1))
-    return Box(start=triple(low), stop=triple(high))
+    return VoxelBox(start=triple(low), stop=triple(high))
 
 
 def mean_of(array: NDArray[Any]) -> float:
-    """The mean of all voxels: the threshold that parts an MR scan, which has no fixed unit, from its background."""
+    """Return the mean of all voxels: the threshold between the body and the background of an MR scan."""
     return sum(float(np.sum(plane, dtype=np.float64)) for plane in array) / array.size
 
 
-def carry_box(plan: Plan, box: Box | None) -> Box | None:
-    """The box of the target's voxels that a box of the source's reaches into; None where it was cropped away.
+def carry_box(plan: Plan, box: VoxelBox | None) -> VoxelBox | None:
+    """Return the target voxels that a box of source voxels overlaps; None without a box or if it is cropped away.
 
-    So a box found in an array as it was stored serves after turning and resampling; where none was found there is none.
+    So a box found in the stored array remains valid after reorientation and resampling.
     """
     if box is None:
         return None
@@ -98,14 +98,14 @@ def carry_box(plan: Plan, box: Box | None) -> Box | None:
     high = np.minimum(np.ceil(moved.max(axis=0) - 1e-6), plan.target.shape).astype(int)
     if (low >= high).any():
         return None
-    return Box(start=triple(low.tolist()), stop=triple(high.tolist()))
+    return VoxelBox(start=triple(low.tolist()), stop=triple(high.tolist()))
 
 
-def plan_foreground_crop(grid: Grid, box: Box | None) -> Plan:
-    """Crops to a box; without one there is nothing to crop to.
+def plan_foreground_crop(grid: Grid, box: VoxelBox | None) -> Plan:
+    """Plan to crop to a box.
 
     Raises:
-        SourceError: no box.
+        SourceError: there is no box.
     """
     if box is None:
         raise SourceError("geometry", "no foreground found")
@@ -119,20 +119,20 @@ LARGEST_CLASS = 65535
 def merge_class_masks(
     masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overlap = "refuse", *, may_repeat: bool = False
 ) -> tuple[NDArray[Any], int]:
-    """Merges masks of one class each; one mask is held at a time, so that `masks` may read them as it goes.
+    """Merge masks of one class each. Only one mask is held at a time, so `masks` may read them lazily.
 
     Args:
         masks: (class value from 1 to 65535, bool or integer [depth, height, width] of 0 and one other value).
-        overlap: what becomes of a voxel in several masks: "refuse", or the value of the "last" or "first" mask, or the
-            union of them all ("channels": each value is a set of classes).
-        may_repeat: several masks may have one value, which is then all of them.
+        overlap: value of a voxel in several masks: "refuse" raises, "last" and "first" select a mask, "channels"
+            is the union (each value is a set of classes).
+        may_repeat: whether several masks may have the same value; they are then joined.
 
     Returns:
-        The labels, uint8 [depth, height, width], uint16 where a class value is above 255; 0 is the background. And
-        how often a voxel that was claimed before was claimed by another class.
+        The labels, uint8 [depth, height, width], or uint16 if a class value is above 255; 0 is the background. And
+        the number of times that a later mask claimed a voxel of another class.
 
     Raises:
-        SourceError: of stage `annotation`, where masks overlap, are of different shapes or hold several values.
+        SourceError: stage `annotation`: masks overlap, have different shapes, or hold several values.
 
     >>> merge_class_masks([(1, np.array([[[1, 1, 0]]])), (2, np.array([[[0, 9, 9]]]))], "last")
     (array([[[1, 2, 2]]], dtype=uint8), 1)
@@ -149,7 +149,7 @@ def merge_class_masks(
             )
         seen.add(value)
         inside = _inside(mask, value)
-        del mask  # else it lives while the next one is read
+        del mask  # else it stays in memory while the next one is read
         if labels is None:
             labels = np.zeros(inside.shape, np.uint8)
         if inside.shape != labels.shape:
@@ -177,14 +177,16 @@ def merge_class_masks(
 
 
 def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> tuple[NDArray[Any], int]:
-    """Two label volumes on one grid as one, and the number of voxels that are of different classes in them.
+    """Merge two label volumes on one grid, and count the voxels with different classes.
 
     Args:
-        overlap: what becomes of those voxels: "refuse", or the class of the second ("last") or the "first", or of both
-            ("channels": the labels are sets of classes).
+        labels: first label volume [depth, height, width].
+        more: second label volume.
+        overlap: value of those voxels: "refuse" raises, "last" is the class of the second volume, "first" that of the
+            first, "channels" both (the labels are sets of classes).
 
     Raises:
-        SourceError: of stage `annotation`, where there are such voxels and they are to be refused.
+        SourceError: stage `annotation`: there are such voxels, and `overlap` is "refuse".
 
     >>> merge_labels(np.array([[[1, 1, 0]]]), np.array([[[0, 2, 2]]]), "first")
     (array([[[1, 1, 2]]]), 1)

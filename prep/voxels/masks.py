@@ -1,6 +1,6 @@
-"""Which stored pixels an object covers: COCO polygons and run lengths as one PNG of 0 and 1 per object.
+"""Masks of objects: COCO polygons and run lengths become one PNG of 0 and 1 per object.
 
-A pixel belongs to a polygon if its center lies inside. Run lengths go down the columns, first the zeros:
+A pixel belongs to a polygon if its center is inside. Run lengths go down the columns and start with zeros:
 
     [[0, 1],
      [1, 1]]  ->  size [2, 2], counts [1, 3]
@@ -22,53 +22,57 @@ from halofeed.prep.formats.picture.image import MIRRORED, UPSIDE_DOWN
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.voxels.kernels import nearest_lines
 
-Mask = npt.NDArray[np.uint8]
+MaskPixels = npt.NDArray[np.uint8]
+Lines = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Distinct rows (or columns) in ascending order."""
+_CHUNK = 1 << 18
+"""Crossings of edges and rows, or pixels of run lengths, that are computed at a time."""
+_RUN_PIXELS = 4
+"""Run lengths are decoded completely up to this multiple of the requested pixels."""
+MAX_CROSSINGS = 1 << 28
+"""Maximum crossings of one polygon's edges and pixel rows: 2 million points that each cross 130 rows."""
 
 
-def stored_mask(mask: Any, plan: ResizePlan, orientation: int = 1) -> Mask:
-    """Draws one annotated object as it is once turned, resized (nearest) and padded as its picture.
+def stored_mask(mask: Any, plan: ResizePlan, orientation: int = 1) -> MaskPixels:
+    """Draw one annotated object on the stored grid: oriented, resized (nearest) and padded like its picture.
 
-    Only the pixels are drawn that the resized mask takes over.
+    Only the pixels that the resized mask contains are drawn.
 
     Args:
-        mask: COCO's: polygons [[x, y, x, y, ...], ...] or {"size": [height, width], "counts": ...}.
-        plan: of the displayed picture.
-        orientation: the EXIF orientation if `mask` is in the file's grid; 1 if it is in the displayed one.
+        mask: COCO polygons [[x, y, x, y, ...], ...] or {"size": [height, width], "counts": ...}.
+        plan: sizes of the displayed picture.
+        orientation: EXIF orientation if `mask` is in the grid of the file; 1 if it is in the displayed grid.
 
     Returns:
         uint8 [*plan.output_size], 0 or 1.
 
     Raises:
-        SourceError: of stage `annotation`, where the mask is damaged or of another size than the picture.
+        SourceError: stage `annotation`: the mask is damaged, or its size differs from that of the picture.
     """
-    (rows, row_of), (columns, column_of) = _taken(plan, orientation)
+    (rows, row_of), (columns, column_of) = _source_lines(plan, orientation)
     drawn = draw_mask(mask, displayed_size(orientation, plan.source_size), (rows, columns))
-    taken = drawn[row_of][:, column_of]
+    resized = drawn[row_of][:, column_of]
     height, width = plan.resized_size
     output = np.zeros(plan.output_size, np.uint8)
-    output[:height, :width] = taken.T if orientation >= 5 else taken
+    output[:height, :width] = resized.T if orientation >= 5 else resized
     return output
 
 
-Lines = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Rows (or columns) in ascending order, each once."""
-
-
 @lru_cache(maxsize=64)
-def _taken(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
-    """The rows and the columns of a mask in its own grid that a resized one takes over, and the place of each there."""
+def _source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
+    """Return, for rows and columns, the source lines that a resized mask copies, and the index of each target line."""
     lines = list(nearest_lines(plan.source_size, plan.resized_size))
     for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):
         if orientation in reversed_in:
             lines[axis] = plan.source_size[axis] - 1 - lines[axis]
-    if orientation >= 5:  # transposing takes 5 to 1, 6 to 2, 7 to 3, 8 to 4
+    if orientation >= 5:  # transposing maps 5 to 1, 6 to 2, 7 to 3, 8 to 4
         lines.reverse()
     (rows, row_of), (columns, column_of) = (np.unique(line, return_inverse=True) for line in lines)
     return (rows, row_of), (columns, column_of)
 
 
 def mask_bytes(mask: Any, plan: ResizePlan) -> int:
-    """What drawing one object's mask, and encoding it, takes at most."""
+    """Return the peak memory of drawing and encoding the mask of one object."""
     (height, width), (rows, columns) = plan.source_size, map(min, plan.source_size, plan.resized_size)
     drawn, output = rows * columns, plan.output_size[0] * plan.output_size[1]
     if isinstance(mask, Mapping):
@@ -82,17 +86,18 @@ def mask_bytes(mask: Any, plan: ResizePlan) -> int:
     return 80 * points + 3 * drawn + 3 * output + 120 * _CHUNK
 
 
-def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> Mask:
-    """Draws COCO polygons or run lengths on a picture of (height, width): uint8, 0 or 1.
+def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> MaskPixels:
+    """Draw COCO polygons or run lengths on a picture of (height, width): uint8, 0 or 1.
 
     Args:
-        lines: the rows and columns to draw; left out: all.
-
+        mask: see `stored_mask`.
+        size: (height, width) of the picture.
+        lines: rows and columns to draw; default: all.
     >>> draw_mask({"size": [2, 2], "counts": [1, 3]}, (2, 2)).tolist()
     [[0, 1], [1, 1]]
     """
     if isinstance(mask, Mapping):
-        return decode_run_lengths(mask, size, lines)
+        return decode_coco_run_lengths(mask, size, lines)
     if isinstance(mask, Sequence) and not isinstance(mask, str | bytes):
         return fill_polygons(mask, size, lines)
     raise _damaged(
@@ -101,26 +106,19 @@ def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> Mask:
     )
 
 
-_CHUNK = 1 << 18
-"""So many crossings of edges and rows, or pixels of run lengths, are worked out at a time."""
-_RUN_PIXELS = 4
-"""Run lengths are written out as a whole where that is at most so many times the pixels that are wanted."""
-MOST_CROSSINGS = 1 << 28
-"""More edges and rows of one polygon that cross are no outline: 2 million points that each pass 130 rows."""
+def fill_polygons(polygons: Sequence[Any], size: Size, lines: Lines | None = None) -> MaskPixels:
+    """Draw the union of polygons, each a flat list x, y, x, y, ... in pixels, clipped to the picture.
 
-
-def fill_polygons(polygons: Sequence[Any], size: Size, lines: Lines | None = None) -> Mask:
-    """Draws the union of polygons, each a flat list x, y, x, y, ... in pixels, cut at the picture's edges.
-
-    Inside is by the even-odd rule. A row of pixels is crossed at its center line; every crossing of an edge
-    flips all pixels whose centers lie right of it, so that a running parity along the row is the inside.
+    The inside follows the even-odd rule. Each edge is intersected with the center line of every pixel row. A crossing
+    flips all pixels whose centers are to its right, so the running parity along the row is the inside.
 
     Args:
+        polygons: coordinates of each polygon.
         size: (height, width) of the picture.
-        lines: the rows and columns to draw; left out: all.
+        lines: rows and columns to draw; default: all.
 
     Raises:
-        SourceError: of stage `annotation`, where a polygon is damaged, or crosses more rows than an outline does.
+        SourceError: stage `annotation`: a polygon is damaged, or crosses more rows than an outline can.
 
     >>> fill_polygons([[1, 0, 3, 0, 3, 2, 1, 2]], (3, 4)).tolist()
     [[0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
@@ -137,9 +135,9 @@ def _fill(
     size: Size,
     rows: npt.NDArray[np.int64],
     columns: npt.NDArray[np.int64],
-    inside: Mask,
+    inside: MaskPixels,
 ) -> None:
-    """Adds one polygon to what is inside."""
+    """Add one polygon to `inside`."""
     height, width = size
     x, y = points[:, 0], points[:, 1]
     next_x, next_y = np.roll(x, -1), np.roll(y, -1)
@@ -152,12 +150,12 @@ def _fill(
     total = int(crossings.sum())
     if not total:
         return
-    if total > MOST_CROSSINGS:
-        detail = f"its {len(points)} edges cross rows {total} times; allowed are {MOST_CROSSINGS}"
-        raise _damaged("has a polygon that goes to and fro", detail)
+    if total > MAX_CROSSINGS:
+        detail = f"its {len(points)} edges cross rows {total} times; allowed are {MAX_CROSSINGS}"
+        raise _damaged("has a polygon that crosses too many rows", detail)
 
     def crossed(start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The places among `rows` and `columns` of some of the crossings."""
+        """Return the indices in `rows` and `columns` of a range of crossings."""
         low, high = np.searchsorted(begins, (start, stop - 1), "right") - (1, 0)
         counts = np.minimum(begins[low:high] + crossings[low:high], stop) - np.maximum(
             begins[low:high], start
@@ -170,7 +168,7 @@ def _fill(
 
     if total <= _CHUNK:
         row, column = crossed(0, total)
-        top, left = int(row.min()), int(column.min())  # outside this rectangle nothing is flipped an odd time
+        top, left = int(row.min()), int(column.min())  # outside this rectangle the parity is even
         down, across = int(row.max()) - top + 1, int(column.max()) - left + 1
     else:
         top, left, across = int(first.min()), 0, len(columns) + 1
@@ -181,20 +179,22 @@ def _fill(
         flips = np.zeros(down * across, np.uint8)
         for start in range(0, total, _CHUNK):
             row, column = crossed(start, min(start + _CHUNK, total))
-            np.add.at(flips, (row - top) * across + column - left, np.uint8(1))  # 256 flips are none
+            np.add.at(flips, (row - top) * across + column - left, np.uint8(1))  # 256 flips cancel out
     flips &= 1
     parity = np.bitwise_xor.accumulate(flips.reshape(down, across), axis=1)
     inside[top : top + down, left : left + across] |= parity[:, : len(columns) - left]
 
 
-def decode_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | None = None) -> Mask:
-    """Decodes COCO run lengths, as a list of counts or compressed to a string: uint8 [height, width], 0 or 1.
+def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | None = None) -> MaskPixels:
+    """Decode COCO run lengths, a list of counts or a compressed string: uint8 [height, width], 0 or 1.
 
     Args:
-        lines: the rows and columns to decode; left out: all.
+        mask: {"size": [height, width], "counts": ...}.
+        size: (height, width) of the picture.
+        lines: rows and columns to decode; default: all.
 
     Raises:
-        SourceError: of stage `annotation`, where size or counts are missing or damaged.
+        SourceError: stage `annotation`: size or counts are missing or damaged.
     """
     try:
         height, width = (int(side) for side in mask["size"])
@@ -205,7 +205,7 @@ def decode_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | None 
         raise _damaged(
             "is of another size than the picture", f"mask {height}×{width}, picture {size[0]}×{size[1]}"
         )
-    runs = _uncompress(counts) if isinstance(counts, str | bytes) else _whole_numbers(counts)
+    runs = _uncompress(counts) if isinstance(counts, str | bytes) else _checked_counts(counts)
     if (runs < 0).any() or (runs > height * width).any() or runs.sum() != height * width:
         raise _damaged(
             "has run lengths that do not add up",
@@ -214,8 +214,8 @@ def decode_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | None 
     rows, columns = lines or (np.arange(height), np.arange(width))
     if height * width <= _RUN_PIXELS * len(rows) * len(columns):
         values = np.arange(len(runs), dtype=np.uint8) & 1
-        whole = np.repeat(values, runs).reshape(width, height).T
-        return whole if lines is None else whole[rows][:, columns]
+        decoded = np.repeat(values, runs).reshape(width, height).T
+        return decoded if lines is None else decoded[rows][:, columns]
     ends = np.cumsum(runs)
     found = np.empty((len(columns), len(rows)), np.uint8)
     step = max(1, _CHUNK // len(rows))
@@ -226,7 +226,7 @@ def decode_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | None 
 
 
 def encode_mask_png(mask: npt.NDArray[Any]) -> bytes:
-    """Encodes a mask [h, w] of 0 and 1 (bool or uint8) as an 8-bit gray PNG, as the TF OD API reads them."""
+    """Encode a mask [h, w] of 0 and 1 (bool or uint8) as an 8-bit gray PNG, as the TF OD API expects."""
     if mask.ndim != 2 or mask.dtype not in (np.bool_, np.uint8) or (mask.size and mask.max() > 1):
         raise UsageError(f"mask: expected bool or uint8 [h, w] of 0 and 1, got {mask.dtype} {mask.shape}")
     stream = io.BytesIO()
@@ -244,26 +244,26 @@ def _polygon_points(polygon: Any) -> npt.NDArray[np.float64]:
     return flat.reshape(-1, 2)
 
 
-def _whole_numbers(counts: Any) -> npt.NDArray[np.int64]:
-    whole = isinstance(counts, Sequence | np.ndarray) and all(
+def _checked_counts(counts: Any) -> npt.NDArray[np.int64]:
+    are_integers = isinstance(counts, Sequence | np.ndarray) and all(
         isinstance(run, int | np.integer) for run in counts
     )
-    if not whole:
+    if not are_integers:
         raise _damaged("has run lengths that are not whole numbers", f"got {counts!r:.80}")
     return _as_int64(counts)
 
 
 def _as_int64(runs: Iterable[int]) -> npt.NDArray[np.int64]:
-    """Runs longer than any picture, or negative, stay so, but within int64."""
+    """Convert runs to int64; runs that are negative or too long for any picture stay invalid."""
     return np.array([min(max(run, -1), 2**40) for run in runs], np.int64)
 
 
 def _uncompress(text: str | bytes) -> npt.NDArray[np.int64]:
-    """Reads COCO's compressed counts, the format of `rleToString` in the COCO API.
+    """Decode COCO's compressed counts, the format of `rleToString` in the COCO API.
 
-    Five bits a character, lowest first, from "0" on; the sixth bit says that the number goes on, and the
-    fifth bit of its last character is its sign. From the fourth count on, a number is the difference to the last
-    count but one.
+    Each character holds five bits, lowest first, offset by "0". The sixth bit is set if the number continues. The
+    fifth bit of the last character is the sign. From the fourth count on, a number is the difference to the count
+    before the previous one.
     """
     try:
         codes = (

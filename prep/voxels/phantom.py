@@ -1,4 +1,4 @@
-"""A body with organs of known Hounsfield units, shapes and places in millimeters, to be drawn on any grid."""
+"""Phantom: a body with organs of known Hounsfield units, shapes and positions in mm, drawn on any grid."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ AIR_HU = -1000
 
 @dataclass(frozen=True, kw_only=True)
 class Organ:
-    """An ellipsoid.
+    """Ellipsoid of constant intensity.
 
     Args:
-        label: its class; 0 for what is drawn but not labelled.
-        center_mm, radii_mm: along right, anterior, superior.
+        name: name of the organ.
+        label: class value; 0 if the organ is not labelled.
+        hu: intensity in Hounsfield units.
+        center_mm: center along right, anterior, superior.
+        radii_mm: radii along right, anterior, superior.
     """
 
     name: str
@@ -37,12 +40,12 @@ ORGANS = (
     Organ(name="bone", label=3, hu=700, center_mm=(1, -26, -4), radii_mm=(9, 9, 26)),
     Organ(name="bladder", label=4, hu=8, center_mm=(-4, 12, -28), radii_mm=(12, 10, 11)),
 )
-"""Nothing about it is symmetric: a swapped or reversed axis shows in every organ's place. In mm of the patient."""
+"""Asymmetric, so a swapped or reversed axis changes the position of every organ. In mm of the patient."""
 LABELLED = tuple(organ for organ in ORGANS if organ.label)
 
 
 def draw(grid: Grid, organs: Sequence[Organ] = ORGANS) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
-    """Image (HU) and mask on a grid; a voxel is what lies at its center."""
+    """Draw image (HU) and mask on a grid; a voxel has the value at its center."""
     image = np.full(grid.shape, AIR_HU, np.int16)
     mask = np.zeros(grid.shape, np.uint8)
     height, width = np.indices(grid.shape[1:], dtype=np.float64)
@@ -62,12 +65,14 @@ def grid_around(
     tilt_degrees: float = 0.0,
     center_mm: Triple = (0.0, 0.0, 0.0),
 ) -> Grid:
-    """A canonical grid around the phantom, along depth, height, width.
+    """Return a canonical grid around the phantom, along depth, height, width.
 
     Args:
-        turn_degrees: of the whole scan, about an axis that is none of the patient's.
-        tilt_degrees: of a gantry: each slice lies further anterior than the one below it.
-        center_mm: where its middle lies (right, anterior, superior).
+        spacing_mm: distance between voxels.
+        extent_mm: size of the volume.
+        turn_degrees: rotation of the scan about an axis that is not a patient axis.
+        tilt_degrees: gantry tilt: each slice is further anterior than the one below.
+        center_mm: center of the volume (right, anterior, superior).
     """
     shape: Shape = tuple(  # type: ignore[assignment]
         max(1, round(extent / spacing)) for extent, spacing in zip(extent_mm, spacing_mm, strict=True)
@@ -81,7 +86,7 @@ def grid_around(
 
 
 def rotation(degrees: float) -> NDArray[np.float64]:
-    """About the axis (1, 2, 3), by Rodrigues' formula."""
+    """Return the rotation about the axis (1, 2, 3), by Rodrigues' formula."""
     x, y, z = np.array([1, 2, 3]) / np.sqrt(14)
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     angle = np.radians(degrees)
@@ -89,17 +94,17 @@ def rotation(degrees: float) -> NDArray[np.float64]:
 
 
 Orientation = tuple[Shape, Shape]
-"""(order, direction): stored axis a runs along axis order[a], forwards (1) or backwards (-1)."""
+"""(order, direction): stored axis a is axis order[a], forwards (1) or backwards (-1)."""
 
 
 def stored(array: NDArray[Any], orientation: Orientation) -> NDArray[Any]:
-    """The same voxels as a file of that orientation holds them, C-contiguous."""
+    """Return the voxels as a file with this orientation stores them, C-contiguous."""
     order, direction = orientation
     return np.ascontiguousarray(array.transpose(order)[tuple(slice(None, None, step) for step in direction)])
 
 
 def stored_grid(grid: Grid, orientation: Orientation) -> Grid:
-    """The grid of `stored`."""
+    """Return the grid of `stored`."""
     order, direction = orientation
     shape = tuple(grid.shape[axis] for axis in order)
     matrix = np.zeros((4, 4))
@@ -111,20 +116,20 @@ def stored_grid(grid: Grid, orientation: Orientation) -> Grid:
 
 
 def centroid_mm(grid: Grid, mask: NDArray[Any], label: int) -> NDArray[np.float64]:
-    """The mean place of a class's voxels."""
+    """Return the mean position of the voxels of a class."""
     return np.asarray(grid.to_mm(np.argwhere(mask == label)).mean(axis=0), np.float64)
 
 
 def interior(grid: Grid, organ: Organ, margin_mm: Triple) -> NDArray[np.bool_]:
-    """Where the grid says that its voxels lie in an organ, `margin_mm` (right, anterior, superior) from its surface."""
+    """Return the voxels of a grid inside an organ by `margin_mm` (right, anterior, superior) or more."""
     smaller = replace(organ, label=1, radii_mm=tuple(np.subtract(organ.radii_mm, margin_mm).tolist()))
     return np.asarray(draw(grid, [smaller])[1] == 1, np.bool_)
 
 
 def margin_mm(source: Grid, target: Grid, reach: float = 1.0) -> Triple:
-    """How far inside an organ a record's voxel is nothing but the organ: the reach of interpolation, and half a voxel.
+    """Return the margin inside an organ where a record's voxel depends on the organ alone.
 
-    Both grids canonical, or turned a little from it.
+    It is the reach of interpolation plus half a voxel. Both grids are canonical, or slightly rotated.
     """
     spacing = np.maximum(source.spacing_mm, target.spacing_mm) * reach + np.array(source.spacing_mm) / 2
     superior, anterior, right = spacing.tolist()

@@ -1,13 +1,10 @@
-"""What values lie between the voxels of an array: sampling along each axis, or through a whole affine.
+"""Application of plans to arrays: views, resampling and borders, with each voxel of the result written once.
 
-A volume is walked through slice by slice, each source slice read once; what is held besides source and target is
-a few float slices. Where the source is stored in another order of axes, a block of 16 slices is copied at a time.
-All arithmetic is multiplications and additions in a fixed order, so that every processor gives the same voxels.
+Resampling reads each source slice once. Besides source and result, it holds a few float slices. If the source is
+stored in another order of axes, blocks of 16 slices are copied at a time. Two resampling steps also hold the volume
+between them. A source in another order of axes that is sampled through a sheared affine is copied first.
 
-What a plan makes of an array: views, samples and borders, each voxel of the result written once.
-
-Held at a time are the source, the result, and a few slices. Two resampling steps hold the volume between them
-too, and a source stored in another order of axes that is sampled through a sheared affine is copied first.
+All arithmetic is multiplication and addition in a fixed order, so every processor gives the same voxels.
 """
 
 from __future__ import annotations
@@ -21,23 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.prep.geometry.taps import Taps, axis_taps, nearest, positions, snap
+from halofeed.prep.geometry.taps import Taps, axis_taps, nearest_indices, positions, snap
 from halofeed.prep.geometry.volume import Matrix, Plan, Ranges, Resample, View, whole
-from halofeed.prep.voxels.copying import copy_voxels, in_order
+from halofeed.prep.voxels.copying import copy_voxels, make_contiguous
 
 BLOCK_SLICES: Final = 16
 SLAB_BYTES: Final = 1 << 23
-"""Of the float32 weights that one-hot sampling holds at a time; a single slice may be larger."""
+"""Bytes of float32 weights that one-hot sampling holds at a time; a single slice may be larger."""
 _TIE: Final = 1e-6
-"""Weights of two classes that differ by less are equal but for float32."""
+"""Weights of two classes count as equal if they differ by less, because of float32."""
 
 
 def reached(step: Resample, source: Sequence[int]) -> Ranges:
-    """Per axis the target voxels within half a voxel of a separable step's source; the others are filled."""
+    """Return, per axis, the target voxels within half a voxel of a separable step's source; the others are filled."""
     ranges = []
     for axis in range(3):
-        place = _axis_positions(step, axis)
-        inside = np.flatnonzero((place >= -0.5) & (place <= source[axis] - 0.5))
+        coordinates = _axis_positions(step, axis)
+        inside = np.flatnonzero((coordinates >= -0.5) & (coordinates <= source[axis] - 0.5))
         ranges.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
     return tuple(ranges)
 
@@ -56,38 +53,39 @@ def _image_taps(step: Resample, source: Sequence[int], ranges: Ranges) -> list[T
 
 def _nearest_voxels(step: Resample, source: Sequence[int], ranges: Ranges) -> list[NDArray[np.int64]]:
     return [
-        nearest(_axis_positions(step, axis), size)[start:stop]
+        nearest_indices(_axis_positions(step, axis), size)[start:stop]
         for axis, (size, (start, stop)) in enumerate(zip(source, ranges, strict=True))
     ]
 
 
 def sample_image(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
-    """Writes the target voxels within `ranges` of a separable step to `out`, rounded half to even.
+    """Write the target voxels within `ranges` of a separable step to `out`, rounded half to even.
 
     Args:
         source: [depth, height, width], any strides.
-        ranges: within `reached`.
-        out: of the ranges' lengths and the source's dtype, any strides.
+        step: separable step.
+        ranges: target voxels, within `reached`.
+        out: array with the shape of the ranges and the dtype of the source, any strides.
     """
     _weighted_sums(source, _image_taps(step, source.shape, ranges), out)
 
 
 def sample_mask(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
-    """As `sample_image` for class values: no value is made that the source does not hold."""
+    """Write class values like `sample_image`; every result is a value of the source."""
     if step.mask_kernel == "onehot-linear":
-        _most_weight(source, step, ranges, out)
+        _sample_onehot(source, step, ranges, out)
     else:
-        _take(source, _nearest_voxels(step, source.shape, ranges), out)
+        _copy_nearest(source, _nearest_voxels(step, source.shape, ranges), out)
 
 
 def work_dtype(dtype: np.dtype[Any]) -> Any:
-    """The float type that sums of such values are gathered in."""
+    """Return the float type for sums of values of a dtype."""
     small = dtype.itemsize <= 2 or dtype == np.float32
     return np.float32 if small else np.float64
 
 
-def slices_of(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Slices by their number, which grows; blocks are copied where a slice's voxels lie far apart in memory."""
+def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield slices by ascending number; copy blocks of them if the voxels of a slice are far apart in memory."""
     strides = [abs(stride) for stride in source.strides]
     if strides[0] >= strides[1] >= strides[2]:
         yield from ((number, source[number]) for number in used)
@@ -101,10 +99,11 @@ def slices_of(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, 
         yield number, block[number - start]
 
 
-# Weighted sums along each axis --------------------------------------------------------------------------
+# Weighted sums along each axis
 
 
 def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]) -> None:
+    """Sum weighted source slices into each target slice; add each source slice as soon as it is read."""
     depth, height, width = taps
     parts = _contributions(depth)
     last = {target: number for number, targets in parts.items() for target in targets}
@@ -112,19 +111,19 @@ def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]
     top, bottom = int(height.index.min()), int(height.index.max()) + 1
     left, right = int(width.index.min()), int(width.index.max()) + 1
     rows, columns = height.moved(top), width.moved(left)
-    whole_rows, whole_columns = rows.is_identity, columns.is_identity
+    same_rows, same_columns = rows.is_identity, columns.is_identity
     work = work_dtype(source.dtype)
 
     def in_plane(values: NDArray[Any]) -> NDArray[Any]:
-        if not whole_rows:
+        if not same_rows:
             values = _sum_rows(values, rows)
-        if not whole_columns:
+        if not same_columns:
             values = cv2.transpose(_sum_rows(cv2.transpose(values), columns))
         return np.asarray(values).reshape(len(rows.index), len(columns.index))
 
     plane_first = len(parts) < len(depth.index)
     sums: dict[int, NDArray[Any]] = {}
-    for number, voxels in slices_of(source, sorted(parts)):
+    for number, voxels in iterate_slices(source, sorted(parts)):
         values = np.ascontiguousarray(voxels[top:bottom, left:right], dtype=work)
         if plane_first:
             values = in_plane(values)
@@ -139,7 +138,7 @@ def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]
 
 
 def _contributions(depth: Taps) -> dict[int, dict[int, float]]:
-    """By source slice: the target slices it is part of, and its weight there."""
+    """Return {source slice: {target slice: weight}}."""
     parts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for target, taps in enumerate(zip(depth.index.tolist(), depth.weight.tolist(), strict=True)):
         for index, weight in zip(*taps, strict=True):
@@ -163,27 +162,27 @@ def _sum_rows(values: NDArray[Any], taps: Taps) -> NDArray[Any]:
 
 
 def store_rounded(values: NDArray[Any], out: NDArray[Any]) -> None:
-    """Writes sums to `out`, whole numbers rounded half to even and held within its dtype."""
+    """Write sums to `out`; round integers half to even and clip them to the dtype."""
     if out.dtype.kind in "iu" and values.dtype.kind == "f":
         limits = np.iinfo(out.dtype)
         values = np.clip(np.rint(values), limits.min, limits.max)
     np.copyto(out, values, casting="unsafe")
 
 
-# Masks --------------------------------------------------------------------------------------------------
+# Masks
 
 
-def _take(source: NDArray[Any], voxels: Sequence[NDArray[np.int64]], out: NDArray[Any]) -> None:
+def _copy_nearest(source: NDArray[Any], voxels: Sequence[NDArray[np.int64]], out: NDArray[Any]) -> None:
     depth, height, width = voxels
     targets = np.split(np.arange(len(depth)), np.flatnonzero(np.diff(depth)) + 1)
-    for (_, plane), same in zip(slices_of(source, np.unique(depth).tolist()), targets, strict=True):
+    for (_, plane), same in zip(iterate_slices(source, np.unique(depth).tolist()), targets, strict=True):
         out[same[0]] = plane.take(height, axis=0).take(width, axis=1)
         for target in same[1:]:
             out[target] = out[same[0]]
 
 
-def _most_weight(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
-    """The class of most weight; where several have it, that of the nearest voxel if it is among them."""
+def _sample_onehot(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
+    """Write the class with the largest weight; among equal weights, prefer the class of the nearest voxel."""
     taps = _image_taps(step, source.shape, ranges)
     closest_voxels = _nearest_voxels(step, source.shape, ranges)
     slices = max(1, SLAB_BYTES // (4 * out.shape[1] * out.shape[2]))
@@ -192,7 +191,7 @@ def _most_weight(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDAr
         depth, slab = taps[0].cut(start, stop), out[start:stop]
         low, high = int(depth.index.min()), int(depth.index.max()) + 1
         part, depth = source[low:high], depth.moved(low)
-        _take(source, [closest_voxels[0][start:stop], *closest_voxels[1:]], slab)
+        _copy_nearest(source, [closest_voxels[0][start:stop], *closest_voxels[1:]], slab)
         classes = np.unique(part)
         if len(classes) == 1:
             continue
@@ -206,17 +205,20 @@ def _most_weight(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDAr
             best[wins] = weight[wins]
 
 
-# Through an affine --------------------------------------------------------------------------------------
+# Affine sampling
 
 
 def sample_affine(
     source: NDArray[Any], matrix: Matrix, out: NDArray[Any], fill: float, interpolate: bool
 ) -> None:
-    """Writes to each voxel of `out` the value at source position matrix @ (depth, height, width, 1).
+    """Write to each voxel of `out` the value at source position matrix @ (depth, height, width, 1).
 
     Args:
-        interpolate: linearly; else the nearest voxel is taken.
-        fill: where that is further than half a voxel outside.
+        source: [depth, height, width], any strides.
+        matrix: map from target voxel to source voxel.
+        out: target array.
+        fill: value of voxels more than half a voxel outside the source.
+        interpolate: whether to interpolate linearly; else the nearest voxel is used.
     """
     if not source.flags.c_contiguous:
         ordered = np.empty(source.shape, source.dtype)
@@ -226,13 +228,13 @@ def sample_affine(
     height, width = (np.arange(size, dtype=np.float64) for size in out.shape[1:])
     work = work_dtype(source.dtype)
     for depth in range(len(out)):
-        place = [
+        coordinates = [
             snap(row[0] * depth + row[3] + row[1] * height[:, None] + row[2] * width) for row in matrix[:3]
         ]
         inside = np.ones(out.shape[1:], bool)
-        for at, size in zip(place, sizes, strict=True):
+        for at, size in zip(coordinates, sizes, strict=True):
             inside &= (at >= -0.5) & (at <= size - 0.5)
-        points = [at[inside] for at in place]
+        points = [at[inside] for at in coordinates]
         out[depth] = fill
         if len(points[0]):
             values = _linear(flat, points, sizes, work) if interpolate else _nearest(flat, points, sizes)
@@ -252,7 +254,7 @@ def _nearest(flat: NDArray[Any], points: Sequence[NDArray[Any]], sizes: NDArray[
 def _linear(
     flat: NDArray[Any], points: Sequence[NDArray[Any]], sizes: NDArray[Any], work: Any
 ) -> NDArray[Any]:
-    # Per axis: flat offset and weight of the lower voxel, and of the upper one where any point needs it.
+    # Per axis: flat offset and weight of the lower voxel, and of the upper voxel if any point needs it.
     axes = []
     strides = (int(sizes[1] * sizes[2]), int(sizes[2]), 1)
     for at, size, stride in zip(points, sizes, strides, strict=True):
@@ -273,29 +275,29 @@ def _linear(
 
 
 def apply_image(plan: Plan, array: NDArray[Any], fill: float, spare: bool = False) -> NDArray[Any]:
-    """The image on the plan's target grid.
+    """Bring an image to the target grid of a plan.
 
     Args:
-        array: of the source grid, [depth, height, width] or [depth, height, width, channel]; any strides.
-        fill: for padding, in the array's unit: -1024 is air in HU.
-        spare: the array is not needed any more, and its memory may become the result's.
+        plan: steps from the source grid to the target grid.
+        array: [depth, height, width] or [depth, height, width, channel] on the source grid; any strides.
+        fill: value of the padding, in the unit of the array: -1024 is air in HU.
+        spare: whether the caller no longer needs the array, so that the result may use its memory.
 
     Returns:
-        C-contiguous, of the array's dtype; integers are rounded half to even. The array itself where the plan does
-        nothing to it.
+        C-contiguous array of the same dtype; integers are rounded half to even. `array` itself if nothing changes.
     """
     return _apply(plan, array, fill, interpolate=True, spare=spare)
 
 
 def apply_mask(plan: Plan, mask: NDArray[Any], spare: bool = False, fill: int = 0) -> NDArray[Any]:
-    """The class values [depth, height, width] on the plan's target grid, of the mask's dtype; padding is `fill`."""
+    """Bring class values [depth, height, width] to the target grid of a plan; padding is `fill`."""
     if mask.ndim != 3 or mask.dtype.kind not in "iu":
         raise UsageError(f"mask: expected integers [depth, height, width], got {mask.dtype} {mask.shape}")
     return _apply(plan, mask, fill, interpolate=False, spare=spare)
 
 
 def apply_sets(plan: Plan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:
-    """As `apply_mask` for sets of so many classes: each class is sampled as a mask of its own."""
+    """Bring sets of classes to the target grid of a plan; each class is sampled as a separate mask."""
     if not plan.resamples:
         return apply_mask(plan, sets, spare=spare)
     result = np.zeros(plan.target.shape, sets.dtype)
@@ -309,77 +311,85 @@ def apply_sets(plan: Plan, sets: NDArray[Any], classes: int, spare: bool = False
 
 
 def view_of(plan: Plan, array: NDArray[Any]) -> NDArray[Any]:
-    """The voxels as a plan of views orders and crops them, without a copy.
+    """Return the voxels in the order and crop of a plan of views, without a copy.
 
     Raises:
         UsageError: the plan pads or resamples.
     """
-    _check(plan, array)
+    _check_array(plan, array)
     for step in plan.steps:
         if isinstance(step, Resample) or step.pads:
             raise UsageError("view_of: padding and resampling need a copy; use apply_image or apply_mask")
-        array = _look(step, array)
+        array = _apply_view(step, array)
     return array
 
 
-def _check(plan: Plan, array: NDArray[Any]) -> None:
+def _check_array(plan: Plan, array: NDArray[Any]) -> None:
     if array.shape[:3] != plan.source.shape or array.ndim not in (3, 4):
         raise UsageError(f"array: expected {plan.source.shape}, or that and channels, got {array.shape}")
 
 
 def _apply(plan: Plan, array: NDArray[Any], fill: float, *, interpolate: bool, spare: bool) -> NDArray[Any]:
-    _check(plan, array)
+    _check_array(plan, array)
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
     if array.ndim == 3:
-        return _run(plan, array, fill, interpolate, spare)
+        return _apply_steps(plan, array, fill, interpolate, spare)
     if array.shape[3] == 1:
-        return _run(plan, array[..., 0], fill, interpolate, spare)[..., None]
+        return _apply_steps(plan, array[..., 0], fill, interpolate, spare)[..., None]
     if not plan.steps:
         return np.ascontiguousarray(array)
     result = np.empty((*plan.target.shape, array.shape[3]), array.dtype)
     for channel in range(array.shape[3]):
-        result[..., channel] = _run(plan, array[..., channel], fill, interpolate, False)
+        result[..., channel] = _apply_steps(plan, array[..., channel], fill, interpolate, False)
     return result
 
 
-def _run(plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool) -> NDArray[Any]:
+def _apply_steps(
+    plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool
+) -> NDArray[Any]:
+    """Apply the steps to one channel. A view after a resampling step is merged into its output."""
     steps = list(plan.steps)
     while steps:
         step = steps.pop(0)
         after = steps[0] if steps else None
         if isinstance(step, View) and not step.pads:
-            array = _look(step, array)
+            array = _apply_view(step, array)
             continue
         if isinstance(step, View):
             written = step
-        elif isinstance(after, View):  # what it crops away is never sampled
+        elif isinstance(after, View):  # voxels that it crops away are not sampled
             written = after
             del steps[0]
         else:
             written = View(shape=step.shape, first=(0, 0, 0), inside=whole(step.shape))
         result = np.empty(written.shape, array.dtype)
-        opening, ranges = _opening(written, result)
+        unpadded, ranges = _unpadded_part(written, result)
         if isinstance(step, View):
-            copy_voxels(array[_slices(ranges)], opening)
+            copy_voxels(array[_slices(ranges)], unpadded)
         else:
-            _sample(array, step, ranges, opening, fill, interpolate)
+            _sample(array, step, ranges, unpadded, fill, interpolate)
         _fill_borders(result, written.inside, fill)
         array = result
-    return in_order(array, spare)
+    return make_contiguous(array, spare)
 
 
 def _sample(
-    array: NDArray[Any], step: Resample, ranges: Ranges, opening: NDArray[Any], fill: float, interpolate: bool
+    array: NDArray[Any],
+    step: Resample,
+    ranges: Ranges,
+    unpadded: NDArray[Any],
+    fill: float,
+    interpolate: bool,
 ) -> None:
-    if not opening.size:
+    if not unpadded.size:
         return
     if not step.separable:
         matrix = step.matrix.copy()
         matrix[:3, 3] += matrix[:3, :3] @ [start for start, _ in ranges]
-        sample_affine(array, matrix, opening, fill, interpolate)
+        sample_affine(array, matrix, unpadded, fill, interpolate)
         return
     found = tuple(
         (max(low, start), min(high, stop))
@@ -387,37 +397,37 @@ def _sample(
     )
     inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(found, ranges, strict=True))
     if any(low >= high for low, high in found):
-        opening[...] = fill
+        unpadded[...] = fill
         return
     sample = sample_image if interpolate else sample_mask
-    sample(array, step, found, opening[_slices(inner)])
-    _fill_borders(opening, inner, fill)
+    sample(array, step, found, unpadded[_slices(inner)])
+    _fill_borders(unpadded, inner, fill)
 
 
 def _slices(ranges: Ranges) -> tuple[slice, ...]:
     return tuple(slice(*ends) for ends in ranges)
 
 
-def _look(view: View, array: NDArray[Any]) -> NDArray[Any]:
-    """The target of a view without padding, as strides over its source."""
-    turned = array.transpose(*view.order, *range(3, array.ndim))
+def _apply_view(view: View, array: NDArray[Any]) -> NDArray[Any]:
+    """Return the target of a view without padding, as strides over its source."""
+    ordered = array.transpose(*view.order, *range(3, array.ndim))
     cuts = []
     for first, direction, size in zip(view.first, view.direction, view.shape, strict=True):
         end = first + direction * size
         cuts.append(slice(first, end if end >= 0 else None, direction))
-    return turned[tuple(cuts)]
+    return ordered[tuple(cuts)]
 
 
-def _opening(view: View, target: NDArray[Any]) -> tuple[NDArray[Any], Ranges]:
-    """The part of a view's target that is not padding, in the order of the source's axes, and where it was there."""
+def _unpadded_part(view: View, target: NDArray[Any]) -> tuple[NDArray[Any], Ranges]:
+    """Return the part of a view's target that is not padding, in the source's order of axes, and its source range."""
     part = target[_slices(view.inside)]
     ranges: list[tuple[int, int]] = [(0, 0)] * 3
     for axis in range(3):
         low, high = view.inside[axis]
         ends = [view.first[axis] + view.direction[axis] * end for end in (low, high - 1)]
         ranges[view.order[axis]] = (min(ends), max(ends) + 1) if low < high else (0, 0)
-    turned = part[tuple(slice(None, None, direction) for direction in view.direction)]
-    return turned.transpose(*np.argsort(view.order)), tuple(ranges)
+    ordered = part[tuple(slice(None, None, direction) for direction in view.direction)]
+    return ordered.transpose(*np.argsort(view.order)), tuple(ranges)
 
 
 def _fill_borders(target: NDArray[Any], inside: Ranges, fill: float) -> None:

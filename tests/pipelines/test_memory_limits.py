@@ -130,7 +130,7 @@ def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: 
     folder, _ = convert_in_child(tmp_path / "src", tmp_path / "out", most_bytes=4 << 30, **given)
     assert len(read_all(folder, ["train"])) == 2
     (entry,) = rejected_entries(folder)
-    assert entry["reason"] == "mask has a polygon that goes to and fro"
+    assert entry["reason"] == "mask has a polygon that crosses too many rows"
 
 
 @pytest.mark.long

@@ -1,1 +1,1 @@
-"""How clips are read: video files, animations and folders of frames, each by one file, and which frames are taken."""
+"""Readers of clips: videos, animations and folders of frames."""

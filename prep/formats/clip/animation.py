@@ -1,4 +1,4 @@
-"""How animated GIF, WebP and PNG files are read: their blocks here, their frames composed and decoded by Pillow."""
+"""Readers of animated GIF, WebP and PNG files: their blocks are parsed here, Pillow composes the frames."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
     Clip,
     ClipOptions,
-    Frame,
-    admit,
+    RgbFrame,
     check_frame_count,
-    frames_missing,
-    time_stamps,
+    missing_frames,
+    normalize_times,
+    reserve_memory,
 )
 from halofeed.prep.formats.picture import FORMATS, ReadOptions
 from halofeed.prep.formats.picture.gif_webp_bmp import (
@@ -32,30 +32,30 @@ from halofeed.prep.formats.picture.gif_webp_bmp import (
     next_frame,
     palette_bytes,
     riff_chunks,
-    stored_size,
+    webp_size,
 )
-from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated
+from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged_error, truncated_error
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with
-from halofeed.prep.formats.picture.pixels import convert
+from halofeed.prep.formats.picture.pixels import convert_pixels
 from halofeed.prep.formats.picture.png import SIGNATURE, read_header
-from halofeed.prep.formats.picture.table import begins
+from halofeed.prep.formats.picture.table import matches_start
 
-UNSAID_MS = 100
-"""How long a frame without a duration is shown, as browsers do."""
-PIXEL_BYTES = 40
-"""The most that Pillow holds for each pixel: the canvas, what it was before, the frame, and these with alpha."""
+DEFAULT_DURATION_MS = 100
+"""Duration of a frame without one, as in browsers."""
+_PIXEL_BYTES = 40
+"""Maximum bytes per pixel that Pillow holds: the canvas, its previous state, the frame, and all three with alpha."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Animation:
-    """An animation by its blocks.
+    """Animation as described by its blocks.
 
     Args:
-        data: the file, up to its last whole frame.
+        data: the file up to its last complete frame.
         size: (height, width) of the canvas.
-        durations_ms: of every whole frame; 0 where it says none.
-        skipped: pictures in front that are no frames.
-        missing: as of a `Clip`.
+        durations_ms: duration of every complete frame; 0 if the file has none.
+        skipped: number of pictures before the first frame.
+        missing: see `Clip`.
     """
 
     data: bytes
@@ -66,12 +66,12 @@ class Animation:
 
 
 def read_gif(data: bytes) -> Animation:
-    """The frames of a GIF file.
+    """Read the blocks of a GIF file. A frame without a graphic control extension has no duration.
 
-    Source: GIF89a specification, sections 17 to 23; a frame without a graphic control extension has no duration.
+    Source: GIF89a specification, sections 17 to 23.
     """
     if len(data) < 13:
-        raise truncated("no room for the screen descriptor")
+        raise truncated_error("no room for the screen descriptor")
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = end = 13 + palette_bytes(flags)
     durations: list[float] = []
@@ -81,7 +81,9 @@ def read_gif(data: bytes) -> Animation:
             left, top, frame_width, frame_height = _fields(data, begin + 1, "<HHHH")
             right, bottom = left + frame_width, top + frame_height
             if durations and (right > width or bottom > height):
-                raise damaged(f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}")
+                raise damaged_error(
+                    f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}"
+                )
             after = frame_end(data, begin)
             width, height = max(width, right), max(height, bottom)
             durations.append(_gif_duration_ms(data, at, begin))
@@ -89,14 +91,14 @@ def read_gif(data: bytes) -> Animation:
             check_frame_count(len(durations))
         lacks_end = bytes([TRAILER]) not in data[at:]
     except SourceError as error:
-        if not durations or error.reason != truncated("").reason:
+        if not durations or error.reason != truncated_error("").reason:
             raise
         lacks_end = True
     return Animation(
         data=data[:end] + bytes([TRAILER]) if lacks_end else data,
         size=(height, width),
         durations_ms=durations,
-        missing=truncated(f"{len(durations)} frames, its end is missing") if lacks_end else None,
+        missing=truncated_error(f"{len(durations)} frames, its end is missing") if lacks_end else None,
     )
 
 
@@ -111,22 +113,22 @@ def _gif_duration_ms(data: bytes, at: int, begin: int) -> float:
 
 def _fields(data: bytes, at: int, form: str) -> tuple[int, ...]:
     if at + struct.calcsize(form) > len(data):
-        raise truncated(f"no room for a frame's header at byte {at}")
+        raise truncated_error(f"no room for a frame's header at byte {at}")
     return struct.unpack_from(form, data, at)
 
 
 def read_webp(data: bytes) -> Animation:
-    """The frames of a WebP file; one that does not move has one.
+    """Read the chunks of a WebP file; a picture that is not animated has one frame.
 
     Source: RFC 9649, section 2.7.1.1.
     """
     size, durations = (0, 0), []
     for number, (kind, payload) in enumerate(riff_chunks(data)):
         if number == 0:
-            size = stored_size(kind, payload)
+            size = webp_size(kind, payload)
         if kind == b"ANMF":
             if len(payload) < 16:
-                raise truncated("no room for a frame's header")
+                raise truncated_error("no room for a frame's header")
             durations.append(float(int.from_bytes(payload[12:15], "little")))
             check_frame_count(len(durations))
         elif kind in (b"VP8 ", b"VP8L"):
@@ -135,13 +137,13 @@ def read_webp(data: bytes) -> Animation:
 
 
 def read_apng(data: bytes) -> Animation:
-    """The frames of a PNG file; one that does not move has one.
+    """Read the chunks of a PNG file; a picture that is not animated has one frame.
 
-    The default image is a frame only where a frame's control chunk stands before its pixels.
+    The default image is a frame only if a frame control chunk precedes its pixels.
 
     Source: Portable Network Graphics, third edition, 11.3.6.
     """
-    header = read_header(data)  # walks over all chunks and their checksums
+    header = read_header(data)  # checks all chunks and checksums
     durations: list[float] = []
     at, promised, default_is_frame, has_pixels = len(SIGNATURE), 0, False, False
     while at + 12 <= len(data):
@@ -158,13 +160,13 @@ def read_apng(data: bytes) -> Animation:
     if not promised or not durations:
         return Animation(data=data, size=header.size, durations_ms=[0.0])
     if promised < len(durations):
-        raise damaged(f"it says it has {promised} frames and has {len(durations)}")
+        raise damaged_error(f"it says it has {promised} frames and has {len(durations)}")
     return Animation(
         data=data,
         size=header.size,
         durations_ms=durations,
         skipped=not default_is_frame,
-        missing=frames_missing(len(durations), promised) if len(durations) < promised else None,
+        missing=missing_frames(len(durations), promised) if len(durations) < promised else None,
     )
 
 
@@ -177,8 +179,8 @@ READERS: dict[str, tuple[Callable[[bytes], Animation], Plugin]] = {
 
 
 def animation_format(data: bytes) -> str | None:
-    """The name in READERS of a file's format, by its first bytes; None where it is no animation."""
-    return next((name for name in READERS if begins(data, FORMATS[name][0])), None)
+    """Return the name in READERS of a file's format from its first bytes; None if it is not an animation."""
+    return next((name for name in READERS if matches_start(data, FORMATS[name][0])), None)
 
 
 def open_animation(
@@ -187,15 +189,17 @@ def open_animation(
     options: ClipOptions,
     pixels_of: Callable[[Image.Image, ReadOptions], NDArray[Any]] | None = None,
 ) -> Clip:
-    """Open an animation by its blocks; its frames are composed when they are read. How often it repeats is ignored.
+    """Open an animation from its blocks; `read` composes the frames. The number of repetitions is ignored.
 
     Args:
+        data: bytes of the file.
         format: gif, webp or png.
-        pixels_of: what is taken of a composed frame; default: its colors, as the options ask for them.
+        options: conversion of the frames.
+        pixels_of: function from a composed frame to its pixels; default: the colors with the options applied.
 
     Raises:
-        SourceError: no frame, damaged, or too large. A GIF that was cut off has the frames that are whole; the
-            checksums and lengths of the others refuse it.
+        SourceError: there is no frame, or the file is damaged or too large. A truncated GIF has its complete frames; in
+            the other formats checksums and lengths detect the truncation.
     """
     read, plugin = READERS[format]
     animation = read(data)
@@ -203,25 +207,25 @@ def open_animation(
     check_frame_count(count)
     check_pixel_count(animation.size, options.picture.max_pixels)
     held_bytes = 2 * len(data) + (len(animation.data) if animation.data is not data else 0)
-    held_bytes += PIXEL_BYTES * animation.size[0] * animation.size[1]
-    admit(options, animation.size, held_bytes)
+    held_bytes += _PIXEL_BYTES * animation.size[0] * animation.size[1]
+    reserve_memory(options, animation.size, held_bytes)
     durations = np.asarray(animation.durations_ms)
-    unsaid = count > 1 and not durations[:-1].all()
-    durations[durations == 0] = UNSAID_MS
-    times_s, findings = time_stamps(np.cumsum(np.append(0, durations[:-1])) / 1000)
-    if unsaid:
-        findings = (f"frames without a duration are shown for {UNSAID_MS} ms", *findings)
+    lacks_durations = count > 1 and not durations[:-1].all()
+    durations[durations == 0] = DEFAULT_DURATION_MS
+    times_s, findings = normalize_times(np.cumsum(np.append(0, durations[:-1])) / 1000)
+    if lacks_durations:
+        findings = (f"frames without a duration are shown for {DEFAULT_DURATION_MS} ms", *findings)
 
     take = pixels_of or _colors
 
-    def decode(indices: Sequence[int]) -> Iterator[Frame]:
+    def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
         image = open_with(plugin, animation.data)
         for index in indices:
             with decoder_failures():
                 image.seek(index + animation.skipped)
                 image.load()
                 if image.size[::-1] != animation.size:
-                    raise damaged(f"frame {index} is {image.size[::-1]}, not {animation.size}")
+                    raise damaged_error(f"frame {index} is {image.size[::-1]}, not {animation.size}")
                 pixels = take(image, options.picture)
             yield pixels
 
@@ -238,9 +242,9 @@ def open_animation(
 
 
 def has_alpha(image: Image.Image) -> bool:
-    """Whether pixels of a frame may be transparent."""
+    """Return whether a frame may be transparent."""
     return image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
 
 
-def _colors(image: Image.Image, options: ReadOptions) -> Frame:
-    return convert(np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB")), options)[0]
+def _colors(image: Image.Image, options: ReadOptions) -> RgbFrame:
+    return convert_pixels(np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB")), options)[0]

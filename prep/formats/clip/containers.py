@@ -1,4 +1,4 @@
-"""Readers of the containers of videos: AVI, Matroska and WebM, MP4 and QuickTime."""
+"""Readers of video containers: AVI, Matroska and WebM, MP4 and QuickTime."""
 
 from __future__ import annotations
 
@@ -7,33 +7,94 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.clip.clip import (
-    Container,
-    check_frame_count,
-    limited,
-    no_quarter_turn,
-    no_video,
-    printable,
-)
-from halofeed.prep.formats.picture.image import Size, damaged, truncated, undecodable
+from halofeed.errors import SourceError
+from halofeed.prep.formats.clip.clip import check_frame_count
+from halofeed.prep.formats.picture.image import Size, damaged_error, truncated_error, undecodable
+
+MAX_ELEMENTS = 5_000_000
+"""Maximum boxes, chunks or elements in a file."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """Headers and tables of a video file.
+
+    Args:
+        size: stored (height, width) of the first video track.
+        codec: name of the codec in the container.
+        packets: number of complete compressed frames.
+        declared: number of frames that the headers declare; None if they do not.
+        end: end of the complete frames in the file; later bytes belong to an incomplete frame.
+        is_cut: whether the file ends before its container does.
+        orientation: EXIF orientation, 1 to 8.
+        hides_frames: whether the container declares that some frames are not shown.
+        is_interlaced: whether the container declares interlaced frames.
+        has_alpha: whether the container declares transparency.
+        times_s: times of the complete frames, if only the container has them.
+    """
+
+    size: Size
+    codec: str
+    packets: int
+    declared: int | None
+    end: int
+    is_cut: bool
+    orientation: int = 1
+    hides_frames: bool = False
+    is_interlaced: bool = False
+    has_alpha: bool = False
+    times_s: tuple[float, ...] | None = None
+
+
+def _printable(name: bytes) -> str:
+    """Return a short name as text, with "?" for bytes that are not printable.
+
+    >>> _printable(b"av01"), _printable(bytes([0, 0x58, 0x59, 0xFF]))
+    ('av01', '?XY?')
+    """
+    return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name[:40])
+
+
+def unsupported_matrix(what: str) -> SourceError:
+    """Return the error of a video whose display matrix is not a combination of quarter turns and a mirroring."""
+    return undecodable(
+        "display matrix is not supported", f"{what} does not turn by quarter turns; export it upright"
+    )
+
+
+def no_video(tracks: int) -> SourceError:
+    """Return the error of a file without a video track."""
+    detail = f"{tracks} track{'s' * (tracks != 1)}, none of them video; leave it out"
+    return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
+
+
+def limit_elements(elements: Iterator[_T]) -> Iterator[_T]:
+    """Yield elements; raise SourceError if there are too many to read in reasonable time."""
+    for number, element in enumerate(elements):
+        if number >= MAX_ELEMENTS:
+            raise damaged_error(f"more than {MAX_ELEMENTS:,} elements")
+        yield element
+
 
 AVI_VIDEO = b"vids"
-AVI_ENTERED = (b"RIFF", b"LIST")
+AVI_LISTS = (b"RIFF", b"LIST")
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """(type, start of the payload, its length) of every chunk, those in lists among them, in the order of the file.
+def _avi_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (type, start of the payload, its length) of every chunk, in file order; lists are expanded.
 
-    Of a list the type is that of its contents, and the chunks in it follow. A chunk may reach beyond the file.
+    The type of a list is that of its contents, and its chunks follow. A chunk may extend beyond the file.
     """
     at = 0
     while at + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, at)
-        if kind in AVI_ENTERED:
+        if kind in AVI_LISTS:
             yield bytes(data[at + 8 : at + 12]), at + 12, max(length, 4) - 4
             at += 12
             continue
@@ -42,8 +103,8 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 @dataclass
-class _Track:
-    """A stream; `slots` are its chunks by its header, each shown for `slot_s`, those without a frame among them."""
+class _AviStream:
+    """AVI stream. `slots` counts its chunks in the header; each lasts `slot_s`, even without a frame."""
 
     kind: bytes
     slots: int
@@ -52,68 +113,79 @@ class _Track:
     codec: bytes = b""
 
 
-def _tracks(data: bytes) -> list[_Track]:
-    tracks: list[_Track] = []
-    for kind, at, length in limited(_chunks(data)):
+def _avi_streams(data: bytes) -> list[_AviStream]:
+    """Read the headers of all streams, up to the list of frames."""
+    streams: list[_AviStream] = []
+    for kind, at, length in limit_elements(_avi_chunks(data)):
         if kind == b"movi":
             break
         if kind == b"strh":
             if length < 48 or at + 48 > len(data):
-                raise truncated("no room for a stream's header")
+                raise truncated_error("no room for a stream's header")
             scale, rate, _, slots = struct.unpack_from("<4I", data, at + 20)
-            tracks.append(_Track(kind=bytes(data[at : at + 4]), slots=slots, slot_s=scale / max(1, rate)))
-        if kind == b"strf" and tracks and tracks[-1].kind == AVI_VIDEO:
+            streams.append(
+                _AviStream(kind=bytes(data[at : at + 4]), slots=slots, slot_s=scale / max(1, rate))
+            )
+        if kind == b"strf" and streams and streams[-1].kind == AVI_VIDEO:
             if length < 20 or at + 20 > len(data):
-                raise truncated("no room for a stream's format")
+                raise truncated_error("no room for a stream's format")
             width, height = struct.unpack_from("<ii", data, at + 4)
-            tracks[-1].size, tracks[-1].codec = (abs(height), abs(width)), bytes(data[at + 16 : at + 20])
-    return tracks
+            streams[-1].size, streams[-1].codec = (abs(height), abs(width)), bytes(data[at + 16 : at + 20])
+    return streams
 
 
 def read_avi(data: bytes) -> Container:
-    """Read the headers and find the chunks of the first video stream.
+    """Read the headers and count the chunks of the first video stream.
 
     Raises:
-        SourceError: no video, damaged, or cut off within the headers.
+        SourceError: there is no video, or the file is damaged or ends within the headers.
 
     Source: AVI RIFF File Reference; OpenDML AVI File Format Extensions 1.02.
     """
-    tracks = _tracks(data)
-    stream = next((number for number, track in enumerate(tracks) if track.kind == AVI_VIDEO), None)
+    streams = _avi_streams(data)
+    number = next((number for number, stream in enumerate(streams) if stream.kind == AVI_VIDEO), None)
     in_movi, end, slots = False, len(data), 0
     filled: list[int] = []
-    (riff_length,) = struct.unpack_from("<I", data, 4)  # 0 where a recorder had no time to write it
+    (riff_length,) = struct.unpack_from("<I", data, 4)  # 0 if the recorder stopped before it wrote the length
     is_cut = any(
-        at + length > len(data) for kind, at, length in limited(_chunks(data)) if kind in (b"AVI ", b"AVIX")
+        at + length > len(data)
+        for kind, at, length in limit_elements(_avi_chunks(data))
+        if kind in (b"AVI ", b"AVIX")
     )
-    if stream is None:
-        if is_cut and not tracks:
-            raise truncated("it ends within its headers")
-        raise no_video(len(tracks))
-    wanted = tuple(f"{stream:02d}{ending}".encode() for ending in ("dc", "db"))
-    for kind, at, length in limited(_chunks(data)):
+    if number is None:
+        if is_cut and not streams:
+            raise truncated_error("it ends within its headers")
+        raise no_video(len(streams))
+    wanted = tuple(f"{number:02d}{ending}".encode() for ending in ("dc", "db"))
+    for kind, at, length in limit_elements(_avi_chunks(data)):
         in_movi = in_movi or kind == b"movi"
         if not in_movi or not kind[:2].isdigit():
             continue
         if at + length > len(data):
             if riff_length and not is_cut:
-                raise damaged(f"chunk {kind!r} of {length} bytes at byte {at - 8} is longer than the file")
+                raise damaged_error(
+                    f"chunk {kind!r} of {length} bytes at byte {at - 8} is longer than the file"
+                )
             end, is_cut = at - 8, True
             break
         if kind in wanted:
             filled += [slots] if length else []
             slots += 1
     if not in_movi:
-        raise truncated("it ends before the first frame") if is_cut else damaged("no list of frames (movi)")
-    track = tracks[stream]
+        raise (
+            truncated_error("it ends before the first frame")
+            if is_cut
+            else damaged_error("no list of frames (movi)")
+        )
+    stream = streams[number]
     return Container(
-        size=track.size,
-        codec=printable(track.codec),
+        size=stream.size,
+        codec=_printable(stream.codec),
         packets=len(filled),
-        declared=max(0, track.slots - (slots - len(filled))) or None,
+        declared=max(0, stream.slots - (slots - len(filled))) or None,
         end=end,
         is_cut=is_cut,
-        times_s=tuple(slot * track.slot_s for slot in filled),
+        times_s=tuple(slot * stream.slot_s for slot in filled),
     )
 
 
@@ -122,13 +194,13 @@ TRACK_NUMBER, TRACK_TYPE, CODEC, PIXEL_WIDTH, PIXEL_HEIGHT = 0xD7, 0x83, 0x86, 0
 CLUSTER, GROUP, BLOCK, SIMPLE_BLOCK = 0x1F43B675, 0xA0, 0xA1, 0xA3
 INTERLACED, ALPHA, PROJECTION, YAW, PITCH, ROLL = 0x9A, 0x53C0, 0x7670, 0x7673, 0x7674, 0x7675
 DOCUMENT_TYPE, CHECKSUM = 0x4282, 0xBF
-MATROSKA_ENTERED = {SEGMENT, INFO, TRACKS, TRACK, MATROSKA_VIDEO, PROJECTION, CLUSTER, GROUP, 0x1A45DFA3}
-NUMBERS = (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT, INTERLACED, ALPHA)
-TYPES = (b"webm", b"matroska")
+MATROSKA_PARENTS = {SEGMENT, INFO, TRACKS, TRACK, MATROSKA_VIDEO, PROJECTION, CLUSTER, GROUP, 0x1A45DFA3}
+_NUMBERS = (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT, INTERLACED, ALPHA)
+_TYPES = (b"webm", b"matroska")
 
 
-def _number(data: bytes, at: int, keep_marker: bool) -> tuple[int | None, int]:
-    """A number of variable length and where it ends; None where all its bits are set, which means unknown."""
+def _variable_length(data: bytes, at: int, keep_marker: bool) -> tuple[int | None, int]:
+    """Return a number of variable length and its end; None if all its bits are set, which means unknown."""
     if at >= len(data):
         raise IndexError
     first = data[at]
@@ -142,24 +214,24 @@ def _number(data: bytes, at: int, keep_marker: bool) -> tuple[int | None, int]:
     return (None if value == (1 << 7 * length) - 1 else value), at + length
 
 
-def _elements(data: bytes) -> Iterator[tuple[int, int, int, int | None]]:
-    """(id, start, start of the payload, its length or None) of every element, in the order of the file.
+def _matroska_elements(data: bytes) -> Iterator[tuple[int, int, int, int | None]]:
+    """Yield (id, start, start of the payload, its length or None) of every element, in file order.
 
-    What may hold others is entered: its elements follow it. It ends where an element begins that does not fit the file.
+    The children of an element follow it. The iteration stops at an element that does not fit in the file.
     """
     at = 0
     while at < len(data):
         start = at
         try:
-            identifier, at = _number(data, at, True)
-            length, at = _number(data, at, False)
+            identifier, at = _variable_length(data, at, True)
+            length, at = _variable_length(data, at, False)
         except IndexError:
             yield -1, start, start, None
             return
-        if identifier is None:  # never: the marker is kept
+        if identifier is None:  # impossible, because the marker is kept; for the type checker
             return
         yield identifier, start, at, length
-        if identifier not in MATROSKA_ENTERED:
+        if identifier not in MATROSKA_PARENTS:
             at = len(data) if length is None else at + length
 
 
@@ -168,40 +240,41 @@ def _unsigned(data: bytes, at: int, length: int | None) -> int:
 
 
 def read_matroska(data: bytes) -> Container:
-    """Read the headers and find the blocks of the first video track.
+    """Read the headers and count the blocks of the first video track.
 
     Raises:
-        SourceError: no video, of another kind of document, damaged, or cut off within the headers.
+        SourceError: there is no video, the document has another type, or the file is damaged or ends within the
+            headers.
 
     Source: RFC 8794 and RFC 9559.
     """
     document = b""
     tracks: list[dict[int, int]] = []
     codecs: dict[int, bytes] = {}
-    packets, end, is_cut, has_cluster, is_whole = 0, len(data), False, False, False
+    packets, end, is_cut, has_cluster, is_complete = 0, len(data), False, False, False
     number: int | None = None
-    inside, hides = 0, False
-    for identifier, start, at, length in limited(_elements(data)):
+    parent_end, hides = 0, False
+    for identifier, start, at, length in limit_elements(_matroska_elements(data)):
         stop = at if length is None else at + length
         if identifier == SEGMENT:
-            is_whole = length is not None and stop <= len(data)
+            is_complete = length is not None and stop <= len(data)
         if stop > len(data) or identifier == -1:
-            if is_whole:
-                raise damaged(f"the element at byte {start} is longer than the file")
+            if is_complete:
+                raise damaged_error(f"the element at byte {start} is longer than the file")
             is_cut = True
             if identifier not in (SEGMENT, CLUSTER, GROUP):
                 end = start
                 break
-        if identifier in MATROSKA_ENTERED:
-            inside = len(data) + 1 if length is None else stop
-        is_checksum = identifier == CHECKSUM and length == 4 and inside <= len(data)
-        if is_checksum and zlib.crc32(data[stop:inside]) != int.from_bytes(data[at:stop], "little"):
-            raise damaged(f"the checksum at byte {start} is not that of what follows it")
+        if identifier in MATROSKA_PARENTS:
+            parent_end = len(data) + 1 if length is None else stop
+        is_checksum = identifier == CHECKSUM and length == 4 and parent_end <= len(data)
+        if is_checksum and zlib.crc32(data[stop:parent_end]) != int.from_bytes(data[at:stop], "little"):
+            raise damaged_error(f"the checksum at byte {start} does not match the data after it")
         if identifier == DOCUMENT_TYPE:
             document = bytes(data[at:stop]).rstrip(b"\0")
         elif identifier == TRACK:
             tracks.append({})
-        elif identifier in NUMBERS and tracks:
+        elif identifier in _NUMBERS and tracks:
             tracks[-1].setdefault(identifier, _unsigned(data, at, length))
         elif identifier in (YAW, PITCH, ROLL) and tracks and length in (4, 8):
             (angle,) = struct.unpack(">f" if length == 4 else ">d", data[at:stop])
@@ -216,26 +289,26 @@ def read_matroska(data: bytes) -> Container:
         elif identifier in (BLOCK, SIMPLE_BLOCK) and _track_of(data, at) == number:
             packets += not (hides and _is_hidden_vp8(data[at:stop]))
     if is_cut and not document:
-        raise truncated("it ends within its headers")
-    if document not in TYPES:
-        raise damaged(f"its document type is {document[:20]!r}; expected webm or matroska")
+        raise truncated_error("it ends within its headers")
+    if document not in _TYPES:
+        raise damaged_error(f"its document type is {document[:20]!r}; expected webm or matroska")
     video = _first_video(tracks)
     if video is None:
         if is_cut and not has_cluster:
-            raise truncated("it ends within its headers")
+            raise truncated_error("it ends within its headers")
         raise no_video(len(tracks))
     if not has_cluster and is_cut:
-        raise truncated("it ends before the first frame")
+        raise truncated_error("it ends before the first frame")
     if PIXEL_WIDTH not in video or PIXEL_HEIGHT not in video:
-        raise damaged("its video track has no size")
+        raise damaged_error("its video track has no size")
     return Container(
         size=(video[PIXEL_HEIGHT], video[PIXEL_WIDTH]),
-        codec=printable(codecs.get(tracks.index(video), b"")),
+        codec=_printable(codecs.get(tracks.index(video), b"")),
         packets=packets,
         declared=None,
         end=end,
         is_cut=is_cut,
-        orientation=_orientation(video),
+        orientation=_pose_orientation(video),
         is_interlaced=video.get(INTERLACED) == 1,
         has_alpha=video.get(ALPHA) == 1,
     )
@@ -247,32 +320,32 @@ def _first_video(tracks: list[dict[int, int]]) -> dict[int, int] | None:
 
 def _track_of(data: bytes, at: int) -> int | None:
     try:
-        return _number(data, at, False)[0]
+        return _variable_length(data, at, False)[0]
     except IndexError:
         return None
 
 
-def _orientation(video: dict[int, int]) -> int:
-    """As EXIF counts them, of a pose in degrees; FFmpeg writes a yaw of 180 where it is mirrored.
+def _pose_orientation(video: dict[int, int]) -> int:
+    """Return the EXIF orientation of a pose in degrees; FFmpeg writes a yaw of 180 for a mirrored video.
 
     Source: RFC 9559, 5.1.4.1.28.41; libavformat/matroskadec.c, mkv_create_display_matrix.
     """
     yaw, pitch, roll = (video.get(angle, 0) for angle in (YAW, PITCH, ROLL))
     if pitch or yaw % 180 or roll % 90:
-        raise no_quarter_turn(f"a pose of {yaw}, {pitch}, {roll} degrees")
+        raise unsupported_matrix(f"a pose of {yaw}, {pitch}, {roll} degrees")
     return ((1, 8, 3, 6), (2, 5, 4, 7))[yaw // 180][roll // 90]
 
 
 def _is_hidden_vp8(block: bytes) -> bool:
-    """Whether a block holds a frame that others are made of and that is never shown itself.
+    """Return whether a block holds a VP8 reference frame that is never shown.
 
     Source: RFC 6386, 9.1.
     """
     return len(block) > 4 and not block[3] & 0x06 and not block[4] & 0x10
 
 
-MP4_ENTERED = (b"trak", b"mdia", b"minf", b"stbl", b"traf", b"edts")
-DEEPEST = 16
+MP4_PARENTS = (b"trak", b"mdia", b"minf", b"stbl", b"traf", b"edts")
+MAX_BOX_DEPTH = 16
 _MATRIX_TURNS = {
     (1, 0, 0, 1): 1,
     (-1, 0, 0, 1): 2,
@@ -283,12 +356,12 @@ _MATRIX_TURNS = {
     (0, -1, -1, 0): 7,
     (0, -1, 1, 0): 8,
 }
-"""Signs of a, b, c, d: x' = a x + c y, y' = b x + d y, y downwards; to the orientation of EXIF."""
+"""EXIF orientation by the signs of a, b, c, d in x' = a x + c y, y' = b x + d y, with y downwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
-    """A box: where it begins, where its payload does, and where it ends, which may be behind the file's end."""
+class _Mp4Box:
+    """MP4 box: its type, its start, the start of its payload, and its end, which may be beyond the file."""
 
     kind: bytes
     start: int
@@ -296,7 +369,7 @@ class Box:
     end: int
 
 
-def _boxes(data: bytes, at: int, end: int) -> Iterator[Box]:
+def _mp4_boxes(data: bytes, at: int, end: int) -> Iterator[_Mp4Box]:
     while at + 8 <= end:
         size, kind = struct.unpack_from(">I4s", data, at)
         payload = at + 8
@@ -307,49 +380,49 @@ def _boxes(data: bytes, at: int, end: int) -> Iterator[Box]:
         elif size == 0:
             size = end - at
         if size < payload - at:
-            if kind == b"\0\0\0\0":  # zeros behind the last box
+            if kind == b"\0\0\0\0":  # padding after the last box
                 return
-            raise damaged(f"box {kind!r} of {size} bytes at byte {at}")
-        yield Box(kind=kind, start=at, payload=payload, end=at + size)
+            raise damaged_error(f"box {kind!r} of {size} bytes at byte {at}")
+        yield _Mp4Box(kind=kind, start=at, payload=payload, end=at + size)
         at += size
 
 
-def _inside(data: bytes, box: Box, depth: int = 0) -> Iterator[Box]:
-    """The boxes in a box, and those in what is entered, each whole."""
-    if depth > DEEPEST:
-        raise damaged(f"boxes in more than {DEEPEST} others")
-    for inner in limited(_boxes(data, box.payload, box.end)):
+def _nested_boxes(data: bytes, box: _Mp4Box, depth: int = 0) -> Iterator[_Mp4Box]:
+    """Yield the boxes in a box and, for the types in MP4_PARENTS, the boxes in these."""
+    if depth > MAX_BOX_DEPTH:
+        raise damaged_error(f"boxes in more than {MAX_BOX_DEPTH} others")
+    for inner in limit_elements(_mp4_boxes(data, box.payload, box.end)):
         if inner.end > box.end:
-            raise damaged(f"box {inner.kind!r} at byte {inner.start} is longer than what it is in")
+            raise damaged_error(f"box {inner.kind!r} at byte {inner.start} is longer than its parent")
         yield inner
-        if inner.kind in MP4_ENTERED:
-            yield from _inside(data, inner, depth + 1)
+        if inner.kind in MP4_PARENTS:
+            yield from _nested_boxes(data, inner, depth + 1)
 
 
-class Track:
-    """The boxes in one, such as a track, each by its type; the first of each."""
+class _Mp4Track:
+    """Nested boxes of a track or another box: the first box of each type."""
 
-    def __init__(self, data: bytes, box: Box) -> None:
+    def __init__(self, data: bytes, box: _Mp4Box) -> None:
         self._data = data
-        self.boxes: dict[bytes, Box] = {}
-        for inner in _inside(data, box):
+        self.boxes: dict[bytes, _Mp4Box] = {}
+        for inner in _nested_boxes(data, box):
             self.boxes.setdefault(inner.kind, inner)
 
     def numbers(self, kind: bytes, offset: int, form: str) -> tuple[int, ...]:
-        """Numbers of a box from an offset of its payload on."""
+        """Read numbers of a box at an offset in its payload."""
         box = self.boxes.get(kind)
         if box is None:
-            raise damaged(f"box {kind!r} is missing")
+            raise damaged_error(f"box {kind!r} is missing")
         if box.payload + offset + struct.calcsize(form) > box.end:
-            raise damaged(f"box {kind!r} is too short")
+            raise damaged_error(f"box {kind!r} is too short")
         found: tuple[int, ...] = struct.unpack_from(form, self._data, box.payload + offset)
         return found
 
     def table(self, kind: bytes, offset: int, count: int, dtype: str) -> NDArray[np.int64]:
-        """A table of numbers."""
+        """Read a table of numbers of a box."""
         box = self.boxes[kind]
         if box.payload + offset + count * np.dtype(dtype).itemsize > box.end:
-            raise damaged(f"box {kind!r} is shorter than its {count} entries")
+            raise damaged_error(f"box {kind!r} is shorter than its {count} entries")
         return np.frombuffer(self._data, dtype, count, box.payload + offset).astype(np.int64)
 
     @property
@@ -363,15 +436,15 @@ class Track:
 
     @property
     def size(self) -> Size:
-        """(height, width) as stored, of the first sample description."""
+        """Stored (height, width) in the first sample description."""
         if not self.numbers(b"stsd", 4, ">I")[0]:
-            raise damaged("a video track has no description")
+            raise damaged_error("a video track has no description")
         width, height = self.numbers(b"stsd", 8 + 32, ">HH")
         return height, width
 
     @property
     def is_interlaced(self) -> bool:
-        """Of the first sample description.
+        """True if the first sample description declares interlaced fields.
 
         Source: QuickTime File Format Specification, field handling.
         """
@@ -380,12 +453,12 @@ class Track:
 
     @property
     def codec(self) -> str:
-        """Of the first sample description."""
-        return printable(self.numbers(b"stsd", 12, ">I")[0].to_bytes(4, "big"))
+        """Codec in the first sample description."""
+        return _printable(self.numbers(b"stsd", 12, ">I")[0].to_bytes(4, "big"))
 
     @property
     def orientation(self) -> int:
-        """Of the display matrix, as EXIF counts them.
+        """EXIF orientation of the display matrix.
 
         Source: ISO/IEC 14496-12, 6.2.2 and 8.3.2.
         """
@@ -397,19 +470,19 @@ class Track:
         signs = tuple(round(value / largest) for value in (a, b, c, d))
         slack = max(abs(value / largest - sign) for value, sign in zip((a, b, c, d), signs, strict=True))
         if signs not in _MATRIX_TURNS or (slack > 0.01 and not _is_scaled(a, b, c, d)):
-            raise no_quarter_turn(f"({a}, {b}, {c}, {d}) / 65536")
+            raise unsupported_matrix(f"({a}, {b}, {c}, {d}) / 65536")
         return _MATRIX_TURNS[signs]
 
     def duration_s(self) -> float:
-        """How long all its frames are shown."""
+        """Return the duration of all frames."""
         (version,) = self.numbers(b"mdhd", 0, ">B")
         scale, duration = self.numbers(b"mdhd", *((20, ">IQ") if version else (12, ">II")))
         return duration / max(1, scale)
 
     def shown_s(self, movie_scale: int) -> float | None:
-        """How long the frames are shown that an edit list leaves; None where there is no such list.
+        """Return the duration of the frames that an edit list keeps; None if there is no edit list.
 
-        An edit without frames, in front of those of a track that begins late, is none of them.
+        Empty edits, which delay the start of a track, do not count.
 
         Source: ISO/IEC 14496-12, 8.6.6.
         """
@@ -422,12 +495,12 @@ class Track:
         return float(lengths[~is_empty].sum()) / max(1, movie_scale)
 
     def timed_samples(self) -> int:
-        """How many samples the table of times has."""
+        """Return the number of samples in the table of times."""
         entries = self.table(b"stts", 8, 2 * self.numbers(b"stts", 4, ">I")[0], ">u4")
         return int(entries[::2].sum())
 
     def sample_sizes(self) -> tuple[int, int]:
-        """(bytes of every sample or 0, how many samples there are)."""
+        """Return (bytes of every sample or 0, number of samples)."""
         if b"stsz" not in self.boxes and b"stz2" in self.boxes:
             count = self.numbers(b"stz2", 8, ">I")[0]
             return 0, count
@@ -435,7 +508,7 @@ class Track:
         return size, count
 
     def sample_ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where each sample begins and ends in the file, int64 [samples] each.
+        """Return the start and the end of each sample in the file, int64 [samples] each.
 
         Source: ISO/IEC 14496-12, 8.7.
         """
@@ -456,12 +529,12 @@ class Track:
         first = np.clip(runs[:, 0] - 1, 0, chunks)
         lengths = np.diff(np.append(first, chunks))
         if not chunks or not len(runs) or (lengths < 0).any() or first[0]:
-            raise damaged("its table of chunks is wrong")
+            raise damaged_error("its table of chunks is wrong")
         per_chunk = np.repeat(runs[:, 1], lengths)
         ends_of_chunks = np.minimum(np.cumsum(np.minimum(per_chunk, count)), count)
         in_chunk = np.diff(np.append(0, ends_of_chunks))
         if ends_of_chunks[-1] < count:
-            raise damaged(f"its table of chunks has {ends_of_chunks[-1]} of {count} frames")
+            raise damaged_error(f"its table of chunks has {ends_of_chunks[-1]} of {count} frames")
         before = np.cumsum(sizes) - sizes
         chunk_of = np.repeat(np.arange(chunks), in_chunk)
         starts_of_chunks = before[np.minimum(ends_of_chunks - in_chunk, count - 1)]
@@ -470,22 +543,22 @@ class Track:
 
 
 def _is_scaled(a: int, b: int, c: int, d: int) -> bool:
-    """Whether a matrix without a skew stretches one side: pixels that are not square."""
+    """Return whether a matrix without skew scales the sides differently: the pixels are not square."""
     return (not b and not c and bool(a and d)) or (not a and not d and bool(b and c))
 
 
 def read_mp4(data: bytes) -> Container:
-    """Read the headers and find the frames of the first video track.
+    """Read the headers and count the frames of the first video track.
 
     Raises:
-        SourceError: no video, damaged, or cut off so that the index is missing.
+        SourceError: there is no video, or the file is damaged or lacks its index because it is truncated.
 
     Source: ISO/IEC 14496-12; QuickTime File Format Specification.
     """
     movie, last, is_cut = None, None, False
-    fragments: list[Box] = []
+    fragments: list[_Mp4Box] = []
     declared: int | None
-    for box in limited(_boxes(data, 0, len(data))):
+    for box in limit_elements(_mp4_boxes(data, 0, len(data))):
         is_cut = box.end > len(data)
         if box.kind == b"moov" and not is_cut:
             movie = movie or box
@@ -496,10 +569,12 @@ def read_mp4(data: bytes) -> Container:
         is_cut = (any(data[last.end : last.end + 16]) and len(data) - last.end < 16) or last.kind == b"moof"
     if movie is None:
         if is_cut or last is None or last.kind == b"mdat":
-            raise truncated("its index (moov), often written last, is not whole; copy or record it again")
-        raise damaged("it has no index (moov)")
-    parts = Track(data, movie)
-    tracks = [Track(data, box) for box in _inside(data, movie) if box.kind == b"trak"]
+            raise truncated_error(
+                "its index (moov), often written last, is incomplete; copy or record it again"
+            )
+        raise damaged_error("it has no index (moov)")
+    parts = _Mp4Track(data, movie)
+    tracks = [_Mp4Track(data, box) for box in _nested_boxes(data, movie) if box.kind == b"trak"]
     video = next((track for track in tracks if track.is_video), None)
     if video is None:
         raise no_video(len(tracks))
@@ -508,11 +583,12 @@ def read_mp4(data: bytes) -> Container:
         end = len(data)
         if is_cut and last is not None:
             end = min(
-                last.start, fragments.pop().start if fragments and _is_open(fragments[-1], last) else end
+                last.start,
+                fragments.pop().start if fragments and _is_incomplete(fragments[-1], last) else end,
             )
-        packets, declared = video.sample_sizes()[1] + _in_fragments(data, video.number, fragments), None
+        packets, declared = video.sample_sizes()[1] + _fragment_frames(data, video.number, fragments), None
     else:
-        packets, declared, end = _in_tables(data, video)
+        packets, declared, end = _table_frames(data, video)
         declared = max(declared, video.timed_samples())
     return Container(
         size=video.size,
@@ -527,8 +603,8 @@ def read_mp4(data: bytes) -> Container:
     )
 
 
-def _in_tables(data: bytes, video: Track) -> tuple[int, int, int]:
-    """(whole frames, frames, where the first that is not whole begins)."""
+def _table_frames(data: bytes, video: _Mp4Track) -> tuple[int, int, int]:
+    """Return (complete frames, all frames, start of the first incomplete frame or end of the file)."""
     starts, ends = video.sample_ends()
     missing = ends > len(data)
     if not missing.any():
@@ -536,21 +612,21 @@ def _in_tables(data: bytes, video: Track) -> tuple[int, int, int]:
     return int((~missing).sum()), len(ends), min(int(starts[missing].min()), len(data))
 
 
-def _is_open(fragment: Box, last: Box) -> bool:
-    """Whether the frames of the last fragment are missing or not whole."""
+def _is_incomplete(fragment: _Mp4Box, last: _Mp4Box) -> bool:
+    """Return whether the last fragment lacks frames or part of a frame."""
     return last == fragment or (last.kind == b"mdat" and fragment.end == last.start)
 
 
-def _in_fragments(data: bytes, number: int, fragments: list[Box]) -> int:
-    """How many frames of a track these have."""
+def _fragment_frames(data: bytes, number: int, fragments: list[_Mp4Box]) -> int:
+    """Return the number of frames of a track in the fragments."""
     packets = 0
     for fragment in fragments:
         current = None
-        for box in _inside(data, fragment):
+        for box in _nested_boxes(data, fragment):
             if box.kind not in (b"tfhd", b"trun"):
                 continue
             if box.end - box.payload < 8:
-                raise damaged(f"box {box.kind!r} is too short")
+                raise damaged_error(f"box {box.kind!r} is too short")
             (value,) = struct.unpack_from(">I", data, box.payload + 4)
             if box.kind == b"tfhd":
                 current = value

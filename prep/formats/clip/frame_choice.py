@@ -1,4 +1,4 @@
-"""Which frames of a clip make which records: pure functions of its time stamps and the options."""
+"""Choice of the frames of a clip for each record: pure functions of its time stamps and the options."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from halofeed.errors import SourceError, UsageError
 
 Indices = NDArray[np.int64]
 EARLY_S = 0.001
-"""A frame counts as shown so much before its time stamp: containers round these to thousandths of a second."""
-MOST_SAMPLES = 10_000_000
+"""A frame counts as shown this long before its time stamp, because containers round time stamps to 1 ms."""
+MAX_SAMPLES = 10_000_000
 SHORT = ("refuse", "repeat")
 INCOMPLETE = ("refuse", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameChoice:
-    """Which frames of a clip are taken.
+    """Rule that selects frames of a clip.
 
     Args:
-        frames: of each window.
-        stride: every so many frames one is taken; 1 where neither this nor `frame_rate` is given.
-        frame_rate: instead of a stride: frames per second. At each of these times the frame that is shown then is
-            taken: the last whose time stamp is not later.
-        starts: "all": windows that follow one another without sharing a frame, what is left at the end is dropped; a
-            number: so many windows, each in the middle of its share of the clip, which may share frames and are
-            the same one where the clip is no longer than a window.
-        short: what becomes of a clip that is shorter than a window: "refuse", or "repeat" its last frame.
+        frames: number of frames per window.
+        stride: take every stride-th frame; 1 if neither this nor `frame_rate` is given.
+        frame_rate: alternative to a stride: frames per second. For each sampled time, the frame shown at that time is
+            taken: the last one whose time stamp is not later.
+        starts: "all": consecutive windows without common frames; the rest at the end is dropped. A number: that many
+            windows, each in the middle of its share of the clip. They may overlap, and are identical if the clip
+            is as short as one window.
+        short: handling of a clip that is shorter than a window: "refuse" it, or "repeat" its last frame.
 
     >>> FrameChoice(frames=16, stride=2, frame_rate=5)
     Traceback (most recent call last):
@@ -56,11 +56,11 @@ class FrameChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenFrames:
-    """What a choice makes of a clip.
+    """Frames that a rule selects from a clip.
 
     Args:
-        windows: of each the indices of its frames, int64 [choice.frames], never decreasing.
-        repeated: how often the last frame was repeated at the end of a window.
+        windows: indices of the frames of each window, int64 [choice.frames], never decreasing.
+        repeated: number of repetitions of the last frame in all windows.
     """
 
     windows: tuple[Indices, ...]
@@ -68,13 +68,15 @@ class ChosenFrames:
 
 
 def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> ChosenFrames:
-    """The windows of a clip of so many frames.
+    """Select the windows of a clip.
 
     Args:
-        times_s: [count] when each frame is shown, never decreasing; None where nobody knows.
+        count: number of frames of the clip.
+        times_s: [count] time of each frame, never decreasing; None if unknown.
+        choice: rule that selects the frames.
 
     Raises:
-        SourceError: the clip is shorter than a window, or a frame rate is asked for and its times are not known.
+        SourceError: the clip is shorter than a window, or a frame rate is requested and the times are unknown.
 
     >>> [window.tolist() for window in choose_frames(7, None, FrameChoice(frames=3)).windows]
     [[0, 1, 2], [3, 4, 5]]
@@ -90,8 +92,8 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         raise SourceError(
             "selection",
             "clip is shorter than a window",
-            f"of its {count} frames {len(sampled)} are left at {rate}, a window takes {choice.frames}; ask for shorter "
-            "windows or have the last frame repeated",
+            f"{len(sampled)} of its {count} frames remain at {rate}, and a window needs {choice.frames}; ask for "
+            "shorter windows or repeat the last frame",
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
     slack = len(sampled) - choice.frames
@@ -105,22 +107,22 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
 
 
 def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> Indices:
-    """The frames that are taken at the stride or the rate, along the whole clip."""
+    """Return the frames at the stride or the rate, for the complete clip."""
     if choice.frame_rate is None:
         return np.arange(0, count, choice.stride or 1)
     if times_s is None:
         raise SourceError(
             "selection",
             "frames have no time stamps",
-            f"{choice.frame_rate:g} frames per second are asked for; say the frame rate of folders of frames, or take "
+            f"{choice.frame_rate:g} frames per second are requested; give the frame rate of folders of frames, or use "
             "a stride",
         )
     samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate
-    if samples >= MOST_SAMPLES:
+    if samples >= MAX_SAMPLES:
         raise SourceError(
             "selection",
             "more frames than allowed",
-            f"{times_s[-1]:g} s at {choice.frame_rate:g} frames per second; at most {MOST_SAMPLES:,} are sampled",
+            f"{times_s[-1]:g} s at {choice.frame_rate:g} frames per second; at most {MAX_SAMPLES:,} are sampled",
         )
     wanted_s = np.arange(int(samples) + 1) / choice.frame_rate
     return np.searchsorted(times_s, wanted_s + EARLY_S, side="right") - 1

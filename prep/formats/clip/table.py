@@ -1,7 +1,7 @@
-"""Which clips are read, and how one path becomes a clip.
+"""Table of the video containers, and the function that opens a clip of any format.
 
-A new container is one line in CONTAINERS, and its extensions in `prep/sources/file_names.py`. The formats of pictures
-that can move come from `halofeed.prep.formats.picture`. OpenCV's decoder is loaded with the first video.
+To add a container, add one line to CONTAINERS and its extensions to `prep/sources/file_names.py`. The formats of
+animations come from `halofeed.prep.formats.picture`. OpenCV's decoder is loaded with the first video.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import replace
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.animation import READERS, animation_format, open_animation
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions, Container
-from halofeed.prep.formats.clip.containers import read_avi, read_matroska, read_mp4
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.containers import Container, read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.clip.frame_folder import open_frame_folder
 from halofeed.prep.formats.picture.image import undecodable
-from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED, begins, recognized
+from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED_PICTURES, matches_start, recognize
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.memory import with_margin
 
-# Name: (what the file's bytes begin with, how its container is read). A "." stands for any byte.
+# Name: (first bytes of a file, reader of its container). A "." matches any byte.
 CONTAINERS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], Container]]] = {
     "mp4": (
         tuple(b"...." + kind for kind in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")),
@@ -29,7 +29,7 @@ CONTAINERS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], Container]]] = 
     "matroska": ((b"\x1a\x45\xdf\xa3",), read_matroska),
 }
 
-# What people have beside clips that is not read, so that the reject can say what it is.
+# Formats that people keep with clips and that halofeed cannot read. The error message names them.
 RECOGNIZED_CLIPS = {
     "a playlist, which names other files; take these": (b"#EXTM3U", b"ffconcat", b"v=0"),
     "a Flash video": (b"FLV",),
@@ -44,15 +44,17 @@ RECOGNIZED_CLIPS = {
 def open_clip(
     files: SourceFiles, path: str, members: Sequence[str] = (), options: ClipOptions | None = None
 ) -> Clip:
-    """Open a clip; its frames are decoded by its `read`. What it is its first bytes say, not its name.
+    """Open a clip; its `read` decodes the frames. The first bytes determine the format, not the name.
 
     Args:
-        path: a video or an animation; of a folder of frames the folder.
-        members: the frames of a folder of frames, in any order; their names are ordered by their numbers.
+        files: source files.
+        path: path of a video or an animation, or the folder of a folder of frames.
+        members: paths of the frames of a folder of frames, in any order; the numbers in their names order them.
+        options: conversion of the frames and handling of incomplete clips; default: `ClipOptions()`.
 
     Raises:
-        SourceError: stage `read` or `decode`: not to be had, no clip, of a format that is not read, damaged, without a
-            frame, too large, or cut off and `options` do not say to keep what is left.
+        SourceError: stage `read` or `decode`: the file is unreadable, not a supported clip, damaged, without frames or
+            too large; or it is truncated and `options.incomplete` is "refuse".
     """
     options = options or ClipOptions()
     clip = _open(files, path, members, options)
@@ -74,9 +76,9 @@ def _open(files: SourceFiles, path: str, members: Sequence[str], options: ClipOp
     if name := animation_format(data):
         return open_animation(data, name, options)
     pictures = {f"a {name} picture, which does not move": patterns for name, (patterns, _) in FORMATS.items()}
-    other = recognized(data, {**pictures, **RECOGNIZED, **RECOGNIZED_CLIPS})
+    other = recognize(data, {**pictures, **RECOGNIZED_PICTURES, **RECOGNIZED_CLIPS})
     for patterns, read_container in CONTAINERS.values():
-        if other is None and begins(data, patterns):
+        if other is None and matches_start(data, patterns):
             from halofeed.prep.formats.clip.video import open_video
 
             return open_video(data, read_container, options)

@@ -1,4 +1,4 @@
-"""Decoder of video files, and the check for interlaced ones."""
+"""Reader of video files with OpenCV's FFmpeg, and the check for interlaced video in the codec headers."""
 
 from __future__ import annotations
 
@@ -14,41 +14,279 @@ import numpy as np
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
-    MOST_FRAMES,
+    MAX_FRAMES,
     Clip,
     ClipOptions,
-    Container,
-    Frame,
-    admit,
+    RgbFrame,
     check_frame_count,
-    frames_missing,
-    time_stamps,
+    missing_frames,
+    normalize_times,
+    reserve_memory,
 )
-from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated, undecodable
+from halofeed.prep.formats.clip.containers import Container
+from halofeed.prep.formats.picture.image import (
+    Size,
+    check_pixel_count,
+    damaged_error,
+    truncated_error,
+    undecodable,
+)
 from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.system.memory import TOO_MUCH, lacks_memory
 
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # read once, when the first video is opened
+
+_PIXEL_BYTES = 48
+"""Maximum bytes per pixel of a frame that FFmpeg and OpenCV hold: 18 reference frames of 8 bits with a quarter of the
+chroma, the frame in RGB, and the rotated frame."""
+MAX_FAILED_GRABS = 3
+"""Failed attempts after which the video ends. If a later attempt succeeds, a frame in the middle is damaged."""
+_ALPHA = (b"RGBA", b"BGRA", b"ARGB", b"ABGR", b"RBA@", b"BRA@")
+"""Pixel formats with alpha; the planar ones begin with Y4, Y2 or G4."""
+
+# OpenCV 5 has moved this function.
+_set_log_level = (getattr(cv2.utils, "logging", None) or cv2).setLogLevel
+_silencing = threading.Lock()
+_silenced = 0
+_level_before = 0
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Stop OpenCV from writing to standard error while any thread decodes."""
+    global _silenced, _level_before
+    with _silencing:
+        if not _silenced:
+            _level_before = _set_log_level(0)
+        _silenced += 1
+    try:
+        yield
+    finally:
+        with _silencing:
+            _silenced -= 1
+            if not _silenced:
+                _set_log_level(_level_before)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except (cv2.error, MemoryError) as error:
+        if lacks_memory(error):
+            raise undecodable(TOO_MUCH, "the free memory of this machine is too small") from error
+        raise damaged_error("FFmpeg cannot decode it") from error
+
+
+class _Stream(io.BytesIO):
+    """Bytes of a file. An exception in a callback of FFmpeg would end the process, so `seek` does not raise."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):  # a negative position in a damaged file
+            return -1
+
+
+@contextmanager
+def _decoder(data: bytes, end: int) -> Iterator[cv2.VideoCapture]:
+    """Open a decoder of the bytes before `end`; it does not apply the orientation."""
+    stream = _Stream(data)
+    if end < len(data):
+        stream.truncate(end)
+    with _failures(), _silence():
+        # OpenCV accepts any io.BufferedIOBase, but its annotations require its own class.
+        capture = cv2.VideoCapture(cast("Any", stream), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+        try:
+            if not capture.isOpened():
+                raise undecodable("video cannot be decoded", "FFmpeg finds no video in it")
+            capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
+            yield capture
+        finally:
+            capture.release()
+
+
+def open_video(data: bytes, read_container: Callable[[bytes], Container], options: ClipOptions) -> Clip:
+    """Open a video, and decode its frames once to count them and to read their time stamps.
+
+    Args:
+        data: bytes of the file.
+        read_container: one of `read_mp4`, `read_avi` and `read_matroska`.
+        options: checks and conversion of the frames.
+
+    Raises:
+        SourceError: there is no video, no frame can be decoded, or the file is damaged in the middle or too large. A
+            truncated file has its complete frames.
+    """
+    container = read_container(data)
+    check_pixel_count(container.size, options.picture.max_pixels)
+    held_bytes = _held_bytes(data, container, container.size)
+    reserve_memory(options, container.size, held_bytes)
+    if not container.packets:
+        is_empty = not container.is_cut and not container.declared
+        raise undecodable(
+            "clip has no frames", "its video track is empty" if is_empty else _complete_frames(container, 0)
+        )
+    with _decoder(data, container.end) as capture:
+        size = _property(capture, cv2.CAP_PROP_FRAME_HEIGHT), _property(capture, cv2.CAP_PROP_FRAME_WIDTH)
+        check_pixel_count(size, options.picture.max_pixels)
+        held_bytes = max(held_bytes, _held_bytes(data, container, size))
+        reserve_memory(options, size, held_bytes)
+        pixel_format = _property(capture, cv2.CAP_PROP_CODEC_PIXEL_FORMAT)
+        stretch = capture.get(cv2.CAP_PROP_SAR_NUM), capture.get(cv2.CAP_PROP_SAR_DEN)
+        stamps_ms = _read_stamps_ms(capture, container.codec)
+    if container.is_interlaced or is_interlaced(*_first_packet(data, container.end)):
+        raise interlaced_error()
+    if options.picture.alpha == "blend" and (container.has_alpha or _has_alpha(pixel_format)):
+        raise undecodable(
+            "transparency of videos is not read", "--alpha drop leaves it out; or export it opaque"
+        )
+    orientation = container.orientation
+    stamps_s = container.times_s or ()
+    if len(stamps_s) != len(stamps_ms):
+        stamps_s = tuple(stamp / 1000 for stamp in stamps_ms)
+    times_s, findings = normalize_times(stamps_s)
+    height, width = displayed_size(orientation, size)
+    return Clip(
+        frames=len(stamps_ms),
+        height=height,
+        width=width,
+        times_s=times_s,
+        findings=(*_findings(container, size, len(stamps_ms), orientation, stretch), *findings),
+        held_bytes=held_bytes,
+        missing=_missing(container, len(stamps_ms)),
+        decode=lambda indices: _decode(data, container.end, indices, size, orientation),
+    )
+
+
+def _property(capture: cv2.VideoCapture, name: int) -> int:
+    return round(capture.get(name))
+
+
+def _has_alpha(pixel_format: int) -> bool:
+    name = (pixel_format & 0xFFFFFFFF).to_bytes(4, "little")
+    return name in _ALPHA or (name[:2] in (b"Y4", b"Y2", b"G4") and name[2] < 32)
+
+
+def _first_packet(data: bytes, end: int) -> tuple[bytes, bytes]:
+    """Return OpenCV's code of the codec, and the codec headers with the first compressed frame."""
+    with _decoder(data, end) as capture, _failures(), _silence():
+        codec = (_property(capture, cv2.CAP_PROP_FOURCC) & 0xFFFFFFFF).to_bytes(4, "little")
+        capture.set(cv2.CAP_PROP_FORMAT, -1)
+        capture.grab()
+        found = [
+            capture.retrieve(flag=flag)[1]
+            for flag in (_property(capture, cv2.CAP_PROP_CODEC_EXTRADATA_INDEX), 0)
+        ]
+    return codec, b"".join(part.tobytes() for part in found if part is not None)
+
+
+def _held_bytes(data: bytes, container: Container, size: Size) -> int:
+    copied = container.end if container.end < len(data) else 0
+    return len(data) + copied + _PIXEL_BYTES * size[0] * size[1]
+
+
+def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
+    """Return the time stamp of every frame in milliseconds."""
+    stamps: list[float] = []
+    failed = 0
+    while failed < MAX_FAILED_GRABS:
+        if not capture.grab():
+            failed += 1
+            continue
+        if failed and stamps:
+            raise damaged_error(
+                f"frame {len(stamps)} cannot be decoded, but later frames can; export it again"
+            )
+        failed = 0
+        stamps.append(capture.get(cv2.CAP_PROP_POS_MSEC))
+        if len(stamps) > MAX_FRAMES:
+            check_frame_count(len(stamps))
+    if not stamps:
+        raise undecodable(
+            "video cannot be decoded",
+            f"none of its frames: it is damaged, or OpenCV's FFmpeg lacks its codec {codec!r}; export it as "
+            "H.264 (AV1 and others are not supported)",
+        )
+    return stamps
+
+
+def _complete_frames(container: Container, frames: int) -> str:
+    return f"whole frames: {frames}" + (f" of {container.declared}" if container.declared else "")
+
+
+def _missing(container: Container, frames: int) -> SourceError | None:
+    """Return the error of a file with missing frames; frames hidden by its edit list do not count."""
+    expected = max(container.packets, container.declared or 0)
+    if container.is_cut and not (container.declared and frames >= expected):
+        return truncated_error(_complete_frames(container, frames))
+    if frames < expected and not container.hides_frames:
+        return missing_frames(frames, expected)
+    return None
+
+
+def _findings(
+    container: Container, size: Size, frames: int, orientation: int, stretch: tuple[float, float]
+) -> tuple[str, ...]:
+    found = []
+    if container.hides_frames and frames < container.packets:
+        found.append(f"its edit list hides {container.packets - frames} of {container.packets} frames")
+    if orientation != 1:
+        found.append("orientation applied")
+    if size != container.size:
+        height, width = container.size
+        found.append(f"its header says {height} x {width}, decoded are {size[0]} x {size[1]}")
+    if min(stretch) > 0 and stretch[0] != stretch[1]:
+        found.append(f"pixels are not square: {stretch[0]:g}:{stretch[1]:g}; taken as they are stored")
+    return tuple(found)
+
+
+def _decode(
+    data: bytes, end: int, indices: Sequence[int], size: Size, orientation: int
+) -> Iterator[RgbFrame]:
+    if not indices:
+        return
+    with _decoder(data, end) as capture:
+        at = -1
+        for index in indices:
+            if not all(capture.grab() for _ in range(index - at)):
+                raise _undecodable_frame(index)
+            at = index
+            done, pixels = capture.retrieve()
+            if not done or pixels.shape != (*size, 3) or pixels.dtype != np.uint8:
+                raise _undecodable_frame(index)
+            colors = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels)
+            yield np.ascontiguousarray(apply_orientation(colors, orientation))
+
+
+def _undecodable_frame(index: int) -> SourceError:
+    return damaged_error(f"frame {index} cannot be decoded")
+
+
 _WITH_CHROMA_FORMAT = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 _ESCAPED = (b"h264", b"hevc")
-"""Of which a 3 keeps two zeros from becoming a start code."""
-_MOST_BYTES = 1 << 16
+"""Codecs that insert a 3 after two zeros to avoid start codes."""
+_HEADER_BYTES = 1 << 16
 
 
-def interlaced() -> SourceError:
-    """The error of such a video: FFmpeg 8 converts none of its frames, and OpenCV gives what lay in memory."""
+def interlaced_error() -> SourceError:
+    """Return the error of an interlaced video.
+
+    FFmpeg 8 does not convert its frames, and OpenCV then returns random memory.
+    """
     return undecodable(
         "interlaced video is not read",
-        "the rows of each frame are, or may be, of two moments in turn; make whole frames of it (ffmpeg -vf bwdif)",
+        "the rows of a frame alternate, or may alternate, between two times; deinterlace it first (ffmpeg -vf bwdif)",
     )
 
 
 def is_interlaced(codec: bytes, packet: bytes) -> bool:
-    """Whether the frames of a video are, or may be, interlaced.
+    """Return whether the frames of a video are, or may be, interlaced.
 
     Args:
-        codec: the four characters by which OpenCV names the codec.
-        packet: the codec's headers and the first packet, of H.264 and H.265 with start codes.
+        codec: OpenCV's four-character code of the codec.
+        packet: codec headers and first packet, with start codes for H.264 and H.265.
 
     Source: ITU-T H.262, 6.2.2.3, H.264, 7.3.2.1.1, H.265, 7.3.3; ISO/IEC 14496-2, 6.2.3; SMPTE RDD 36, 5.3.1.
     """
@@ -59,7 +297,7 @@ def is_interlaced(codec: bytes, packet: bytes) -> bool:
     if codec not in _HEADERS:
         return False
     is_header, read = _HEADERS[codec]
-    for unit in packet[:_MOST_BYTES].split(b"\0\0\x01")[1:]:
+    for unit in packet[:_HEADER_BYTES].split(b"\0\0\x01")[1:]:
         try:
             if is_header(unit):
                 return read(_Bits(unit.replace(b"\0\0\x03", b"\0\0") if codec in _ESCAPED else unit))
@@ -69,7 +307,7 @@ def is_interlaced(codec: bytes, packet: bytes) -> bool:
 
 
 class _Bits:
-    """Bits that are taken one after the other; IndexError behind the last."""
+    """Reader of single bits; IndexError after the last."""
 
     def __init__(self, data: bytes) -> None:
         self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
@@ -154,227 +392,4 @@ _HEADERS: dict[bytes, tuple[Callable[[bytes], bool], Callable[[_Bits], bool]]] =
     b"mpg2": (lambda unit: unit[0] == 0xB5 and unit[1] >> 4 == 1, _mpeg2),
     b"FMP4": (lambda unit: 0x20 <= unit[0] <= 0x2F, _mpeg4),
 }
-"""By codec: which unit behind a start code says it, and how that is read."""
-
-
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # read once, when the first video is opened
-
-PIXEL_BYTES = 48
-"""The most that FFmpeg and OpenCV hold for each pixel of a frame: 18 frames of 8 bits and a quarter of the chroma that
-others refer to, the frame in colors and what turns it."""
-TRIES = 3
-"""So often the next frame is asked for after the last; a damaged one in the middle shows by one behind it."""
-_ALPHA = (b"RGBA", b"BGRA", b"ARGB", b"ABGR", b"RBA@", b"BRA@")
-"""Formats of pixels that may be transparent; the others begin with Y4, Y2 or G4, for four and for two planes."""
-
-# OpenCV 5 has moved it.
-_set_log_level = (getattr(cv2.utils, "logging", None) or cv2).setLogLevel
-_silencing = threading.Lock()
-_silenced = 0
-_level_before = 0
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keep OpenCV from writing to the process's standard error, whichever threads decode."""
-    global _silenced, _level_before
-    with _silencing:
-        if not _silenced:
-            _level_before = _set_log_level(0)
-        _silenced += 1
-    try:
-        yield
-    finally:
-        with _silencing:
-            _silenced -= 1
-            if not _silenced:
-                _set_log_level(_level_before)
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except (cv2.error, MemoryError) as error:
-        if lacks_memory(error):
-            raise undecodable(TOO_MUCH, "this machine has too little left") from error
-        raise damaged("FFmpeg cannot decode it") from error
-
-
-class _Stream(io.BytesIO):
-    """The bytes of a file. What raises while FFmpeg asks for them ends the process; so nothing does."""
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        try:
-            return super().seek(offset, whence)
-        except (ValueError, OverflowError):  # a place before the beginning, as a damaged file may name it
-            return -1
-
-
-@contextmanager
-def _decoder(data: bytes, end: int) -> Iterator[cv2.VideoCapture]:
-    """A decoder of the first bytes of a file; it turns nothing."""
-    stream = _Stream(data)
-    if end < len(data):
-        stream.truncate(end)
-    with _failures(), _silence():
-        # OpenCV takes any io.BufferedIOBase; its annotations know a class of its own.
-        capture = cv2.VideoCapture(cast("Any", stream), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
-        try:
-            if not capture.isOpened():
-                raise undecodable("video cannot be decoded", "FFmpeg finds no video in it")
-            capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
-            yield capture
-        finally:
-            capture.release()
-
-
-def open_video(data: bytes, read_container: Callable[[bytes], Container], options: ClipOptions) -> Clip:
-    """Open a video: its frames are decoded once to count them and to get their time stamps.
-
-    Args:
-        read_container: one of `read_mp4`, `read_avi` and `read_matroska`.
-
-    Raises:
-        SourceError: no video, none of its frames can be decoded, damaged in the middle, or too large. A file that was
-            cut off has the frames that are whole.
-    """
-    container = read_container(data)
-    check_pixel_count(container.size, options.picture.max_pixels)
-    held_bytes = _held_bytes(data, container, container.size)
-    admit(options, container.size, held_bytes)
-    if not container.packets:
-        is_empty = not container.is_cut and not container.declared
-        raise undecodable(
-            "clip has no frames", "its video track is empty" if is_empty else _cut_words(container, 0)
-        )
-    with _decoder(data, container.end) as capture:
-        size = _property(capture, cv2.CAP_PROP_FRAME_HEIGHT), _property(capture, cv2.CAP_PROP_FRAME_WIDTH)
-        check_pixel_count(size, options.picture.max_pixels)
-        held_bytes = max(held_bytes, _held_bytes(data, container, size))
-        admit(options, size, held_bytes)
-        pixel_format = _property(capture, cv2.CAP_PROP_CODEC_PIXEL_FORMAT)
-        stretch = capture.get(cv2.CAP_PROP_SAR_NUM), capture.get(cv2.CAP_PROP_SAR_DEN)
-        stamps_ms = _stamps(capture, container.codec)
-    if container.is_interlaced or is_interlaced(*_first_packet(data, container.end)):
-        raise interlaced()
-    if options.picture.alpha == "blend" and (container.has_alpha or _has_alpha(pixel_format)):
-        raise undecodable(
-            "transparency of videos is not read", "--alpha drop leaves it out; or export it opaque"
-        )
-    orientation = container.orientation
-    stamps_s = container.times_s or ()
-    if len(stamps_s) != len(stamps_ms):
-        stamps_s = tuple(stamp / 1000 for stamp in stamps_ms)
-    times_s, findings = time_stamps(stamps_s)
-    height, width = displayed_size(orientation, size)
-    return Clip(
-        frames=len(stamps_ms),
-        height=height,
-        width=width,
-        times_s=times_s,
-        findings=(*_findings(container, size, len(stamps_ms), orientation, stretch), *findings),
-        held_bytes=held_bytes,
-        missing=_missing(container, len(stamps_ms)),
-        decode=lambda indices: _decode(data, container.end, indices, size, orientation),
-    )
-
-
-def _property(capture: cv2.VideoCapture, name: int) -> int:
-    return round(capture.get(name))
-
-
-def _has_alpha(pixel_format: int) -> bool:
-    name = (pixel_format & 0xFFFFFFFF).to_bytes(4, "little")
-    return name in _ALPHA or (name[:2] in (b"Y4", b"Y2", b"G4") and name[2] < 32)
-
-
-def _first_packet(data: bytes, end: int) -> tuple[bytes, bytes]:
-    """How OpenCV names the codec; and its headers and the first compressed frame."""
-    with _decoder(data, end) as capture, _failures(), _silence():
-        codec = (_property(capture, cv2.CAP_PROP_FOURCC) & 0xFFFFFFFF).to_bytes(4, "little")
-        capture.set(cv2.CAP_PROP_FORMAT, -1)
-        capture.grab()
-        found = [
-            capture.retrieve(flag=flag)[1]
-            for flag in (_property(capture, cv2.CAP_PROP_CODEC_EXTRADATA_INDEX), 0)
-        ]
-    return codec, b"".join(part.tobytes() for part in found if part is not None)
-
-
-def _held_bytes(data: bytes, container: Container, size: Size) -> int:
-    copied = container.end if container.end < len(data) else 0
-    return len(data) + copied + PIXEL_BYTES * size[0] * size[1]
-
-
-def _stamps(capture: cv2.VideoCapture, codec: str) -> list[float]:
-    """The time stamp of every frame in milliseconds."""
-    stamps: list[float] = []
-    failed = 0
-    while failed < TRIES:
-        if not capture.grab():
-            failed += 1
-            continue
-        if failed and stamps:
-            raise damaged(f"frame {len(stamps)} cannot be decoded, and frames behind it can; export it again")
-        failed = 0
-        stamps.append(capture.get(cv2.CAP_PROP_POS_MSEC))
-        if len(stamps) > MOST_FRAMES:
-            check_frame_count(len(stamps))
-    if not stamps:
-        raise undecodable(
-            "video cannot be decoded",
-            f"none of its frames: it is damaged, or its codec {codec!r} is none that OpenCV's FFmpeg has; export it as "
-            "H.264 (AV1 and others are not read)",
-        )
-    return stamps
-
-
-def _cut_words(container: Container, frames: int) -> str:
-    return f"whole frames: {frames}" + (f" of {container.declared}" if container.declared else "")
-
-
-def _missing(container: Container, frames: int) -> SourceError | None:
-    """What says that a file has lost frames, those that it hides itself apart."""
-    expected = max(container.packets, container.declared or 0)
-    if container.is_cut and not (container.declared and frames >= expected):
-        return truncated(_cut_words(container, frames))
-    if frames < expected and not container.hides_frames:
-        return frames_missing(frames, expected)
-    return None
-
-
-def _findings(
-    container: Container, size: Size, frames: int, orientation: int, stretch: tuple[float, float]
-) -> tuple[str, ...]:
-    found = []
-    if container.hides_frames and frames < container.packets:
-        found.append(f"its edit list hides {container.packets - frames} of {container.packets} frames")
-    if orientation != 1:
-        found.append("orientation applied")
-    if size != container.size:
-        said = container.size
-        found.append(f"its header says {said[0]} x {said[1]}, decoded are {size[0]} x {size[1]}")
-    if min(stretch) > 0 and stretch[0] != stretch[1]:
-        found.append(f"pixels are not square: {stretch[0]:g}:{stretch[1]:g}; taken as they are stored")
-    return tuple(found)
-
-
-def _decode(data: bytes, end: int, indices: Sequence[int], size: Size, orientation: int) -> Iterator[Frame]:
-    if not indices:
-        return
-    with _decoder(data, end) as capture:
-        at = -1
-        for index in indices:
-            if not all(capture.grab() for _ in range(index - at)):
-                raise _undecoded(index)
-            at = index
-            done, pixels = capture.retrieve()
-            if not done or pixels.shape != (*size, 3) or pixels.dtype != np.uint8:
-                raise _undecoded(index)
-            colors = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels)
-            yield np.ascontiguousarray(apply_orientation(colors, orientation))
-
-
-def _undecoded(index: int) -> SourceError:
-    return damaged(f"frame {index} cannot be decoded")
+"""Codec: (test for the header unit after a start code, function that reads from it whether frames are interlaced)."""

@@ -1,4 +1,4 @@
-"""How image files become pixels: `read_image`, and one file per format."""
+"""Readers of image files: `read_image`, and one file per format."""
 
 from halofeed.prep.formats.picture.image import DecodedImage, ReadOptions
 from halofeed.prep.formats.picture.table import (
@@ -6,7 +6,6 @@ from halofeed.prep.formats.picture.table import (
     FORMATS,
     Footprint,
     read_image,
-    read_size,
     size_and_orientation,
     sniff,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "Footprint",
     "ReadOptions",
     "read_image",
-    "read_size",
     "size_and_orientation",
     "sniff",
 ]

@@ -1,4 +1,4 @@
-"""Readers of GIF, WebP and BMP files; Pillow decodes the pixels."""
+"""Readers of GIF, WebP and BMP files. The containers are parsed here; Pillow decodes the pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import numpy as np
 from PIL import BmpImagePlugin, GifImagePlugin, ImageFile, WebPImagePlugin
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.picture.image import OpenedImage, Raster, Size, damaged, plan_decoding, truncated
+from halofeed.prep.formats.picture.image import (
+    OpenedImage,
+    Raster,
+    Size,
+    damaged_error,
+    estimate_decoding,
+    truncated_error,
+)
 from halofeed.prep.formats.picture.pillow import decoder_failures, load_raster, open_with, plan_pillow
 from halofeed.prep.formats.picture.tiff import exif_orientation
 
@@ -19,42 +26,42 @@ EXTENSION, GRAPHIC_CONTROL, FRAME, TRAILER = 0x21, 0xF9, 0x2C, 0x3B
 
 
 def after_sub_blocks(data: bytes, at: int) -> int:
-    """Where a row of sub-blocks ends."""
+    """Return the position after a sequence of GIF sub-blocks."""
     while True:
         if at >= len(data):
-            raise truncated(f"no end of the block before byte {at}")
+            raise truncated_error(f"no end of the block before byte {at}")
         if not data[at]:
             return at + 1
         at += data[at] + 1
 
 
 def palette_bytes(flags: int) -> int:
-    """How long the palette is that the flags of a screen or a frame announce."""
+    """Return the palette length that the flags of a GIF screen or frame declare."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def next_frame(data: bytes, at: int) -> int | None:
-    """Where the next image descriptor is; None at the trailer or where the file ends between blocks."""
+    """Return the position of the next image descriptor, or None at the trailer or the end of the file."""
     while at < len(data):
         if data[at] == FRAME:
             return at
         if data[at] == TRAILER:
             return None
         if data[at] != EXTENSION:
-            raise damaged(f"block type {data[at]:#04x} at byte {at}")
+            raise damaged_error(f"block type {data[at]:#04x} at byte {at}")
         at = after_sub_blocks(data, at + 2)
     return None
 
 
 def frame_end(data: bytes, at: int) -> int:
-    """Where the frame ends whose image descriptor is at `at`."""
+    """Return the end of the frame whose image descriptor is at `at`."""
     if at + 10 > len(data):
-        raise truncated("no room for the frame's descriptor")
+        raise truncated_error("no room for the frame's descriptor")
     return after_sub_blocks(data, at + 11 + palette_bytes(data[at + 9]))
 
 
 def _plain_gif(data: bytes, begin: int, end: int) -> bytes:
-    """One frame alone, with what says its transparent color: Pillow would gather comments block by block."""
+    """Return a GIF with one frame and its graphic control; Pillow would read every comment before it."""
     at = 13 + palette_bytes(data[10])
     parts = [data[:at]]
     while at < begin:
@@ -66,7 +73,7 @@ def _plain_gif(data: bytes, begin: int, end: int) -> bytes:
 
 
 def _another_frame(data: bytes, at: int) -> bool:
-    """Whether a frame follows; what is damaged behind the first frame does not matter, it is not read."""
+    """Return whether a frame follows; damage after the first frame is ignored because it is not read."""
     try:
         return next_frame(data, at) is not None
     except SourceError:
@@ -74,29 +81,29 @@ def _another_frame(data: bytes, at: int) -> bool:
 
 
 def open_gif(data: bytes) -> OpenedImage:
-    """Open a GIF file's first frame, on its canvas.
+    """Open the first frame of a GIF file, on its canvas.
 
     Raises:
-        SourceError: there is no frame, or the first is cut off; when loaded, also that the pixels are damaged.
+        SourceError: there is no frame, or the first is truncated. `load` also reports damaged pixels.
 
     Source: GIF89a specification, sections 17 to 23.
     """
     if len(data) < 13:
-        raise truncated("no room for the screen descriptor")
+        raise truncated_error("no room for the screen descriptor")
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     begin = next_frame(data, 13 + palette_bytes(flags))
     if begin is None:
-        raise truncated("no frame")
+        raise truncated_error("no frame")
     end = frame_end(data, begin)
     left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, begin + 1)
-    # A frame that passes the screen's edge enlarges it, as in Pillow and browsers.
+    # A frame that extends beyond the screen enlarges it, as in Pillow and browsers.
     size = max(height, top + frame_height), max(width, left + frame_width)
-    # Whether its palette has a transparent color only the blocks before the frame say.
-    planned = plan_pillow(size, 1, 4, held_bytes=end)
+    # Only the blocks before the frame say whether its palette has a transparent color: assume alpha.
+    estimate = plan_pillow(size, 1, 4, held_bytes=end)
     return OpenedImage(
         stored_size=size,
         orientation=1,
-        plan=lambda *_: planned,
+        estimate=lambda *_: estimate,
         load=lambda *_: load_raster(open_with(GifImagePlugin.GifImageFile, _plain_gif(data, begin, end))),
         more=_another_frame(data, end),
     )
@@ -106,25 +113,25 @@ CHUNKS_AT = 12
 
 
 def riff_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """The type and the payload of each chunk; SourceError where one is damaged or cut off."""
+    """Yield the type and the payload of each chunk; SourceError if a chunk is damaged or truncated."""
     if len(data) < CHUNKS_AT + 8:
-        raise truncated("no room for the first chunk")
+        raise truncated_error("no room for the first chunk")
     end = 8 + struct.unpack_from("<I", data, 4)[0]
     if end > len(data):
-        raise truncated(f"the RIFF container ends at byte {end} of {len(data)}")
+        raise truncated_error(f"the RIFF container ends at byte {end} of {len(data)}")
     at = CHUNKS_AT
     while at + 8 <= end:
         kind, length = struct.unpack_from("<4sI", data, at)
         if at + 8 + length > end:
-            raise truncated(f"chunk {kind!r} of {length} bytes at byte {at} of {end}")
+            raise truncated_error(f"chunk {kind!r} of {length} bytes at byte {at} of {end}")
         yield kind, memoryview(data)[at + 8 : at + 8 + length]
         at += 8 + length + length % 2
     if at == CHUNKS_AT:
-        raise damaged("a RIFF container without chunks")
+        raise damaged_error("a RIFF container without chunks")
 
 
-def stored_size(kind: bytes, payload: bytes | memoryview) -> Size:
-    """(height, width) of the canvas, from the first chunk.
+def webp_size(kind: bytes, payload: bytes | memoryview) -> Size:
+    """Return the (height, width) of the canvas of a WebP file from its first chunk.
 
     Source: RFC 9649, sections 2.5 to 2.7; RFC 6386, section 9.1.
     """
@@ -137,40 +144,39 @@ def stored_size(kind: bytes, payload: bytes | memoryview) -> Size:
     if kind == b"VP8 " and len(payload) >= 10 and payload[3:6] == b"\x9d\x01\x2a":
         width, height = struct.unpack_from("<HH", payload, 6)
         return height & 0x3FFF, width & 0x3FFF
-    raise damaged(f"first chunk {kind!r} of {len(payload)} bytes")
+    raise damaged_error(f"first chunk {kind!r} of {len(payload)} bytes")
 
 
 def open_webp(data: bytes) -> OpenedImage:
-    """Open a WebP file, lossy or lossless; of an animated one the first frame.
+    """Open a lossy or lossless WebP file; only the first frame of an animation is read.
 
     Raises:
-        SourceError: the container is damaged or cut off; when loaded, also that the pixels are damaged.
+        SourceError: the container is damaged or truncated. `load` also reports damaged pixels.
     """
     size, exif, frames = (0, 0), b"", 0
     for number, (kind, payload) in enumerate(riff_chunks(data)):
         if number == 0:
-            size = stored_size(kind, payload)
+            size = webp_size(kind, payload)
         frames += kind == b"ANMF"
         if kind == b"EXIF" and not exif:
             exif = bytes(payload)
-
-    planned = replace(plan_decoding(size, 4, beside=8), channels=3)
+    estimate = replace(estimate_decoding(size, 4, extra_pixel_bytes=8), channels=3)
     return OpenedImage(
         stored_size=size,
         orientation=exif_orientation(exif),
-        plan=lambda *_: planned,
-        load=lambda *_: _load(data, size),
+        estimate=lambda *_: estimate,
+        load=lambda *_: _load_webp(data, size),
         more=frames > 1,
     )
 
 
-def _load(data: bytes, size: Size) -> Raster:
-    """The first frame. Pillow's own `load` would hold the picture once more, beside libwebp's two canvases."""
+def _load_webp(data: bytes, size: Size) -> Raster:
+    """Decode the first frame. Pillow's own `load` would add a third copy to libwebp's two canvases."""
     with decoder_failures():
         image = WebPImagePlugin.WebPImageFile(io.BytesIO(data))
         pixels, _, _ = image._get_next()
         if image.size[::-1] != size:
-            raise damaged(f"header says {size}, decoded are {image.size[::-1]}")
+            raise damaged_error(f"header says {size}, the decoded size is {image.size[::-1]}")
         return Raster(pixels=np.frombuffer(pixels, np.uint8).reshape(*size, 4)[..., : len(image.mode)])
 
 
@@ -179,30 +185,29 @@ END_OF_LINE, END_OF_BITMAP, DELTA = 0, 1, 2
 
 
 def open_bmp(data: bytes) -> OpenedImage:
-    """Open a BMP file: palette, RGB or RGBA, plain or run-length encoded.
+    """Open a BMP file with a palette, RGB or RGBA, uncompressed or run-length encoded.
 
     Raises:
-        SourceError: the header is damaged or of a kind that is not read; when loaded, the pixels are.
+        SourceError: the header is damaged or not supported. `load` also reports damaged pixels.
     """
     image = open_with(BmpImagePlugin.BmpImageFile, data)
     size = image.height, image.width
-
-    planned = plan_pillow(
+    estimate = plan_pillow(
         size,
         1 if image.mode in ("1", "L", "P") else 4,
         RASTER_CHANNELS.get(image.mode, 4),
-        beside=2 * _unpacked_bytes(data, image.tile) / max(1, size[0] * size[1]),
+        extra_pixel_bytes=2 * _unpacked_bytes(data, image.tile) / max(1, size[0] * size[1]),
     )
     return OpenedImage(
         stored_size=size,
         orientation=1,
-        plan=lambda *_: planned,
+        estimate=lambda *_: estimate,
         load=lambda *_: load_raster(open_with(BmpImagePlugin.BmpImageFile, data)),
     )
 
 
 def _unpacked_bytes(data: bytes, tiles: list[ImageFile._Tile]) -> int:
-    """What Pillow unpacks run lengths to, which a small file can make many times the picture; 0 of plain pixels."""
+    """Return the bytes that Pillow unpacks run lengths to, which may exceed the picture; 0 for other codecs."""
     if not tiles or tiles[0].codec_name != "bmp_rle":
         return 0
     _, extents, at, arguments = tiles[0]

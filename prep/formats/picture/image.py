@@ -1,4 +1,4 @@
-"""What goes into reading an image and what comes out: the options, the opened file, the decoded picture."""
+"""Types of the picture readers: the options, the opened file, the decoded picture, and their errors."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import displayed_size
 
-# uint8 or uint16; each docstring says the axes.
-Pixels = NDArray[Any]
+# uint8 or uint16; each docstring states the axes.
+PixelArray = NDArray[Any]
 Size = tuple[int, int]
 Extent = tuple[float, float, float, float]
-"""Top, left, bottom, right in pixels, from the corner of the first."""
+"""Top, left, bottom, right in pixels, measured from the top left corner of the first pixel."""
 
 UPSIDE_DOWN, MIRRORED = (3, 4, 7, 8), (2, 3, 6, 7)
-"""Orientations whose displayed rows, or columns, run from the end to the beginning of the stored ones."""
+"""EXIF orientations that reverse the stored rows (UPSIDE_DOWN) or columns (MIRRORED)."""
 
 SAMPLE_BITS = (0, *range(8, 17))
 MAX_PIXELS = 178_956_970
 BLOCK_PIXELS = 1 << 18
-"""Pixels are converted so many at a time; beside its result a step makes less than 64 bytes for each of these."""
-
+"""Pixels per conversion block. A step needs less than 64 bytes of working memory per pixel of a block."""
 
 _CHOICES = {"channels": (1, 3, 4), "dtype": ("uint8", "uint16"), "alpha": ("drop", "blend")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What the caller wants every picture turned into.
+    """Channels, depth and alpha handling that every picture is converted to.
 
     Args:
-        channels: 1 (gray: ITU-R BT.601 luma), 3 (red, green, blue) or 4 (with alpha; opaque where the file
-            has none).
-        dtype: "uint8" or "uint16"; the full range of the one maps to the full range of the other.
-        alpha: what happens to a file's alpha where channels is 1 or 3: "drop" keeps the stored colors,
-            "blend" puts them over `background`.
-        background: one gray or three red, green, blue values of 0 to 255, whatever the dtype.
-        max_pixels: a file that claims more pixels than this is refused before memory is taken for it.
-        sample_bits: how many bits the 16-bit samples of a file use, where they become 8 bits: 0 to 2^bits - 1 becomes 0
-            to 255. 0: 16, and a file whose values look as if it were fewer is refused.
+        channels: 1 (gray: ITU-R BT.601 luma), 3 (red, green, blue) or 4 (with alpha; opaque if the file has no
+            alpha).
+        dtype: "uint8" or "uint16"; the full range of one maps to the full range of the other.
+        alpha: handling of alpha if channels is 1 or 3: "drop" keeps the stored colors, "blend" blends them
+            over `background`.
+        background: one gray value, or red, green and blue; each is 0 to 255 for both dtypes.
+        max_pixels: maximum pixels per file; larger files are refused before memory is allocated.
+        sample_bits: number of bits that 16-bit samples use when they are converted to 8 bits: 0 to 2^bits - 1 becomes
+            0 to 255. 0 means 16, and refuses a file whose values suggest fewer bits.
 
     >>> ReadOptions(channels=2)
     Traceback (most recent call last):
@@ -75,19 +74,19 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedImage:
-    """One picture, as the options asked for it.
+    """Decoded picture with the channels and the depth of the options.
 
     Args:
         pixels: [height, width, channel], C-contiguous, as displayed (the orientation is applied).
-        orientation: the EXIF orientation that the file said, 1 to 8; 1 where it said none or nonsense.
-        stored_size: (height, width) in the file, at full resolution, before the orientation.
-        scale: 1, or by how much fewer pixels lie along each side than in the file.
-        notes: what was done to the picture that someone might count, in the order it was done.
-        plain_jpeg_channels: 1 or 3 where the file is a JPEG that every decoder reads as these very pixels, upright;
+        orientation: EXIF orientation in the file, 1 to 8; 1 if it is absent or invalid.
+        stored_size: (height, width) in the file, at full resolution, before the orientation is applied.
+        scale: 1, 2, 4 or 8: the divisor of both sides when the file was decoded.
+        notes: conversions that were applied, in order; callers count them.
+        plain_jpeg_channels: 1 or 3 if the file is an upright JPEG that every decoder reads as exactly these pixels;
             else 0.
     """
 
-    pixels: Pixels
+    pixels: PixelArray
     orientation: int
     stored_size: Size
     scale: int
@@ -96,10 +95,10 @@ class DecodedImage:
 
     @property
     def extent(self) -> Extent:
-        """Which part of `pixels` the file's picture takes.
+        """Area of `pixels` that the picture covers.
 
-        A decoder that leaves out pixels rounds up: at a scale of 1/8, 1201 columns take 150.125 of 151. What hangs
-        over lies at the end of the stored rows and columns, wherever the orientation has put that.
+        A decoder that skips pixels rounds up: at a scale of 1/8, 1201 columns cover 150.125 of 151 columns.
+        The excess is at the end of the stored rows and columns; the orientation may move it.
         """
         height, width = (side / self.scale for side in displayed_size(self.orientation, self.stored_size))
         rows, columns = self.pixels.shape[:2]
@@ -110,30 +109,30 @@ class DecodedImage:
 
 @dataclass(frozen=True, kw_only=True)
 class Raster:
-    """What a format's decoder delivers.
+    """Output of the decoder of one format.
 
     Args:
-        pixels: [height, width, channel] as stored, uint8 or uint16; 1 channel is gray, 2 gray and alpha,
-            3 red, green, blue, 4 those and alpha (straight, not premultiplied).
-        notes: what the decoder did that someone might count.
-        scale: as of a `DecodedImage`.
+        pixels: [height, width, channel] as stored, uint8 or uint16. 1 channel is gray, 2 are gray and alpha,
+            3 are red, green, blue, 4 add alpha (straight, not premultiplied).
+        notes: conversions by the decoder that callers count.
+        scale: divisor of both sides, see `DecodedImage`.
     """
 
-    pixels: Pixels
+    pixels: PixelArray
     scale: int = 1
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
-    """What loading a picture takes, by its header alone.
+class MemoryEstimate:
+    """Memory estimate for decoding a picture, from its header alone.
 
     Args:
         size: (height, width) of the raster.
-        channels: of the raster.
-        sample_bytes: of each of its values.
-        peak_bytes: the most that is held while it is loaded, the raster among it, the bytes of the file left out.
-        raster_bytes: what the raster holds once it is loaded.
+        channels: number of channels of the raster.
+        sample_bytes: bytes per value of the raster.
+        peak_bytes: peak memory while decoding, with the raster, without the bytes of the file.
+        raster_bytes: size of the decoded raster.
     """
 
     size: Size
@@ -143,66 +142,69 @@ class Decoding:
     raster_bytes: int
 
 
-def plan_decoding(
-    size: Size, channels: int, sample_bytes: int = 1, *, beside: float = 0, held_bytes: int = 0
-) -> Decoding:
-    """The decoding of a raster of its own.
+def estimate_decoding(
+    size: Size, channels: int, sample_bytes: int = 1, *, extra_pixel_bytes: float = 0, held_bytes: int = 0
+) -> MemoryEstimate:
+    """Return the memory estimate for a decoder that allocates its own raster.
 
     Args:
-        beside: bytes a pixel that are held beside the raster while it is filled.
-        held_bytes: what is held besides, whatever the number of pixels.
+        size: (height, width) of the raster.
+        channels: number of channels of the raster.
+        sample_bytes: bytes per value of the raster.
+        extra_pixel_bytes: bytes per pixel that the decoder holds in addition to the raster.
+        held_bytes: bytes that the decoder holds for any number of pixels.
     """
     pixels = size[0] * size[1]
     raster_bytes = pixels * channels * sample_bytes
-    return Decoding(
+    return MemoryEstimate(
         size=size,
         channels=channels,
         sample_bytes=sample_bytes,
-        peak_bytes=raster_bytes + round(pixels * beside) + held_bytes,
+        peak_bytes=raster_bytes + round(pixels * extra_pixel_bytes) + held_bytes,
         raster_bytes=raster_bytes,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedImage:
-    """A file whose header was read and whose pixels were not.
+    """Image file whose header was read and whose pixels were not decoded.
 
     Args:
         stored_size: (height, width) in the file.
         orientation: EXIF orientation, 1 to 8.
-        plan: from what `load` takes to what loading will take.
-        load: from (gray is enough, the least stored (height, width) needed) to the pixels. Only a format
-            with a cheap way to less makes use of either.
-        plain_channels: 1 or 3 where this is a baseline or progressive JPEG of that many components with nothing odd
-            about it, which any decoder reads; else 0.
-        more: whether other frames or pages follow, which are not read.
+        estimate: function from the arguments of `load` to the memory estimate.
+        load: function from (gray is enough, minimum stored (height, width)) to the pixels. Only formats that can
+            decode less at lower cost use these arguments.
+        plain_channels: 1 or 3 if this is a common baseline or progressive JPEG with that many components, which any
+            decoder reads; else 0.
+        more: whether other frames or pages follow; they are not read.
     """
 
     stored_size: Size
     orientation: int
-    plan: Callable[[bool, Size], Decoding]
+    estimate: Callable[[bool, Size], MemoryEstimate]
     load: Callable[[bool, Size], Raster]
     plain_channels: int = 0
     more: bool = False
 
 
 def undecodable(reason: str, detail: str = "") -> SourceError:
-    """The error of a file that cannot be decoded, for a reason that is the same for all with this fault."""
+    """Return the error of a file that cannot be decoded; all files with the same fault share the reason."""
     return SourceError("decode", reason, detail)
 
 
-def truncated(detail: str) -> SourceError:
-    """The error of a file whose end is missing."""
+def truncated_error(detail: str) -> SourceError:
+    """Return the error of a file whose end is missing."""
     return undecodable("file is truncated", detail)
 
 
-def damaged(detail: str) -> SourceError:
-    """The error of a file that breaks the rules of its format."""
+def damaged_error(detail: str) -> SourceError:
+    """Return the error of a file that breaks the rules of its format."""
     return undecodable("file is damaged", detail)
 
 
 def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:
-    """Refuse an empty picture and one with more pixels than allowed; `size` is (height, width)."""
+    """Refuse an empty picture and a picture with too many pixels; `size` is (height, width)."""
     height, width = size
     if height < 1 or width < 1:
         raise undecodable("image has no pixels", f"{height} x {width} pixels (height x width){where}")
@@ -213,15 +215,15 @@ def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:
         )
 
 
-def blocks(size: Size, most: int = BLOCK_PIXELS) -> Iterator[tuple[slice, slice]]:
-    """The rows and columns of blocks that together are a picture of (height, width), each of at most so many pixels.
+def iterate_blocks(size: Size, max_pixels: int = BLOCK_PIXELS) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of blocks that cover a picture of (height, width).
 
-    >>> [(rows.start, columns.start) for rows, columns in blocks((3, 4), 8)]
+    >>> [(rows.start, columns.start) for rows, columns in iterate_blocks((3, 4), 8)]
     [(0, 0), (2, 0)]
     """
     height, width = size
-    columns = min(width, most)
-    rows = max(1, most // columns)
+    columns = min(width, max_pixels)
+    rows = max(1, max_pixels // columns)
     for top in range(0, height, rows):
         for left in range(0, width, columns):
             yield slice(top, min(top + rows, height)), slice(left, min(left + columns, width))

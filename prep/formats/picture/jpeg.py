@@ -1,4 +1,4 @@
-"""Reader of JPEG files: markers here, pixels by libjpeg-turbo, strict about damage."""
+"""Reader of JPEG files: the markers are parsed here, libjpeg-turbo decodes the pixels and reports all damage."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from PIL import JpegImagePlugin
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
-    Pixels,
+    PixelArray,
     Raster,
     Size,
-    damaged,
-    plan_decoding,
-    truncated,
+    damaged_error,
+    estimate_decoding,
+    truncated_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
@@ -28,38 +28,47 @@ from halofeed.prep.formats.picture.pillow import (
     open_with,
     plan_pillow,
 )
-from halofeed.prep.formats.picture.tiff import exif_orientation, read_directory
+from halofeed.prep.formats.picture.tiff import exif_orientation, read_tiff_directory
 
-START_OF_IMAGE = b"\xff\xd8"
+START_OF_IMAGE, END_OF_IMAGE = b"\xff\xd8", b"\xff\xd9"
 SOS, EOI, APP1 = 0xDA, 0xD9, 0xE1
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC9))
 LOSSLESS, HIERARCHICAL = frozenset((0xC3, 0xC7, 0xCB, 0xCF)), frozenset((0xC5, 0xC6, 0xCD, 0xCE))
+PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
+"""Baseline, extended and progressive frames, all with Huffman codes."""
 WITHOUT_PAYLOAD = frozenset((0x01, *range(0xD0, 0xD8)))
 KEPT_APPLICATION_SEGMENTS = (0xE0, 0xEE)
-# More than any encoder writes. Each costs a pass over the whole picture: a small file could take hours.
+# More than any encoder writes. Each scan costs a pass over all pixels: a small file could take hours.
 MAX_SCANS, MAX_SCANNED_PIXELS = 500, 2_000_000_000
 MAX_SEGMENTS = 1 << 16
 FILL = re.compile(b"\xff+")
 USUAL_SCANS = 12
-"""Up to here a picture of any size may have; what libjpeg's own scripts and mozjpeg write are 10 and 9."""
+"""Scans that a picture of any size may have. The scripts of libjpeg write 10 scans, those of mozjpeg 9."""
 SAMPLINGS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
-"""Of the first component, where the others have one sample: what the fast decoder takes."""
+"""Sampling factors of the first component that the fast decoder supports if the others have (1, 1)."""
+_SCALES = (8, 4, 2)
+ROW_BYTES = 512
+"""Bytes per column that libjpeg holds for the rows that it is decoding."""
+PREMATURE_END = "Premature end of JPEG file"
+UNKNOWN_SAMPLING = "Could not determine subsampling level"
+_MP_ENTRIES = 0xB002
+_MPF_WITHIN, _MPF_BYTES = 1 << 18, 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class JpegHeader:
-    """What stands before the first scan.
+    """Content of a JPEG file before the first scan.
 
     Args:
         size: (height, width) as stored.
-        frame: the low byte of the frame marker, 0xC0 for baseline.
+        frame: low byte of the frame marker, 0xC0 for baseline.
         sampling: (horizontal, vertical) sampling factors of each component.
         orientation: EXIF orientation, 1 to 8.
-        segments: (marker, first byte, end) of each segment up to and with the first start of scan.
-        stray_bytes: bytes between segments, which decoders skip.
-        has_one_scan: whether the first scan holds all of the picture: sequential, every component in it. Of others a
-            part may be missing without damage to what is there.
+        segments: (marker, first byte, end) of each segment, including the first start of scan.
+        stray_bytes: number of bytes between segments, which decoders skip.
+        has_one_scan: whether the first scan holds all components of a sequential picture. Other files may lack
+            scans although all existing data are intact.
     """
 
     size: Size
@@ -72,7 +81,7 @@ class JpegHeader:
 
     @property
     def coefficient_bytes(self) -> int:
-        """What a decoder keeps of the whole picture, at any scale, where it comes in more than one scan."""
+        """Return the bytes of coefficients that a decoder keeps, at any scale, if there are several scans."""
         if self.has_one_scan:
             return 0
         height, width = self.size
@@ -85,7 +94,7 @@ class JpegHeader:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the components are sampled as the fast decoder takes them."""
+        """True if the fast decoder supports the sampling of the components."""
         first, *others = self.sampling
         if len(self.sampling) == 4:
             others = others[:2]
@@ -93,38 +102,38 @@ class JpegHeader:
 
 
 def read_segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
-    """The segments up to and with the first start of scan, and how many stray bytes lie between them.
+    """Return the segments including the first start of scan, and the number of stray bytes between them.
 
     Raises:
-        SourceError: the header is cut off or damaged.
+        SourceError: the header is truncated or damaged.
     """
     found: list[tuple[int, int, int]] = []
     stray, at, steps = 0, len(START_OF_IMAGE), 0
     while True:
         steps += 1
         if steps > MAX_SEGMENTS:
-            raise damaged(f"more than {MAX_SEGMENTS} segments before the first scan")
+            raise damaged_error(f"more than {MAX_SEGMENTS} segments before the first scan")
         start = data.find(b"\xff", at)
         if start < 0:
-            raise truncated("no start of scan")
+            raise truncated_error("no start of scan")
         stray, at = stray + start - at, start
         at = FILL.match(data, at).end() - 1  # type: ignore[union-attr]
         if at + 1 >= len(data):
-            raise truncated("no start of scan")
+            raise truncated_error("no start of scan")
         marker = data[at + 1]
         if marker == 0 or marker in WITHOUT_PAYLOAD:
             stray, at = stray + 2, at + 2
             continue
         if marker == EOI:
-            raise damaged("the JPEG ends before its first scan")
+            raise damaged_error("the JPEG ends before its first scan")
         length = int.from_bytes(data[at + 2 : at + 4], "big")
         if length < 2:
             if at + 4 > len(data):
-                raise truncated(f"segment FF{marker:02X} at byte {at} of {len(data)}")
-            raise damaged(f"segment FF{marker:02X} at byte {at} says length {length}")
+                raise truncated_error(f"segment FF{marker:02X} at byte {at} of {len(data)}")
+            raise damaged_error(f"segment FF{marker:02X} at byte {at} says length {length}")
         end = at + 2 + length
         if end > len(data):
-            raise truncated(f"segment FF{marker:02X} ends at byte {end} of {len(data)}")
+            raise truncated_error(f"segment FF{marker:02X} ends at byte {end} of {len(data)}")
         found.append((marker, at, end))
         if marker == SOS:
             return tuple(found), stray
@@ -132,21 +141,21 @@ def read_segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader:
-    """Read everything up to the first scan.
+    """Read everything before the first scan.
 
     Raises:
-        SourceError: the header is cut off or damaged, or it announces a kind of JPEG that is not read:
-            12 or 16 bits, lossless, hierarchical, height unknown until the end.
+        SourceError: the header is truncated or damaged, or it declares an unsupported kind of JPEG:
+            12 or 16 bits, lossless, hierarchical, or a height that follows the pixels.
 
     Source: ITU-T T.81, annex B.
     """
     segments, stray = read_segments(data)
-    frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAMES]
+    frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAME_MARKERS]
     if len(frames) != 1:
-        raise damaged(f"{len(frames)} frame headers before the first scan, expected 1")
+        raise damaged_error(f"{len(frames)} frame headers before the first scan, expected 1")
     frame, payload = frames[0]
     if len(payload) < 6 or len(payload) < 6 + 3 * payload[5]:
-        raise damaged(f"frame header of {len(payload)} bytes")
+        raise damaged_error(f"frame header of {len(payload)} bytes")
     precision, components = payload[0], payload[5]
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
     if frame in LOSSLESS:
@@ -164,7 +173,14 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         detail = f"{scans} scans of {size[0]} x {size[1]} pixels"
         raise undecodable("more JPEG scans than allowed", detail)
     factors = tuple(payload[7 + 3 * index] for index in range(components))
-    exif = next((data[at + 4 : end] for marker, at, end in segments if _is_exif(data, marker, at)), b"")
+    exif = next(
+        (
+            data[at + 4 : end]
+            for marker, at, end in segments
+            if marker == APP1 and data.startswith(b"Exif\0\0", at + 4)
+        ),
+        b"",
+    )
     return JpegHeader(
         size=size,
         frame=frame,
@@ -176,12 +192,8 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     )
 
 
-def _is_exif(data: bytes, marker: int, at: int) -> bool:
-    return marker == APP1 and data[at + 4 : at + 10] == b"Exif\0\0"
-
-
 def without_strays(data: bytes, header: JpegHeader) -> bytes:
-    """The same picture without bytes between segments, comments, profiles and EXIF data."""
+    """Return the file without stray bytes, comments, profiles and EXIF data; the pixels stay the same."""
     kept = [
         data[at:end]
         for marker, at, end in header.segments
@@ -190,23 +202,11 @@ def without_strays(data: bytes, header: JpegHeader) -> bytes:
     return b"".join([START_OF_IMAGE, *kept, memoryview(data)[header.segments[-1][2] :]])
 
 
-PREMATURE_END = "Premature end of JPEG file"
-END_OF_IMAGE = b"\xff\xd9"
-PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
-"""Baseline, extended and progressive, all with Huffman codes."""
-_MP_ENTRIES = 0xB002
-_MPF_WITHIN, _MPF_BYTES = 1 << 18, 1 << 16
-UNKNOWN_SAMPLING = "Could not determine subsampling level"
-SCALES = (8, 4, 2)
-ROW_BYTES = 512
-"""Of each column, what libjpeg holds of the rows under way."""
-
-
 def reduction(stored_size: Size, needed_size: Size) -> int:
-    """The largest of 1, 2, 4, 8 by which the decoder can divide both sides and still deliver `needed_size`.
+    """Return the largest of 1, 2, 4, 8 by which the decoder can divide both sides and still reach `needed_size`.
 
-    Sizes are (height, width); the decoder rounds up. Below 16 pixels its choice of a scale is not clear from the
-    size that it is asked for.
+    Sizes are (height, width); the decoder rounds up. The result is 1 for sides below 16 pixels, because the scale that
+    libjpeg chooses for a requested size is then ambiguous.
 
     >>> reduction((1200, 1800), (300, 400)), reduction((1200, 1800), (301, 400))
     (4, 2)
@@ -214,14 +214,14 @@ def reduction(stored_size: Size, needed_size: Size) -> int:
     (height, width), (needed_height, needed_width) = stored_size, needed_size
     if (needed_height >= height and needed_width >= width) or min(height, width) < 16:
         return 1
-    for scale in SCALES:
+    for scale in _SCALES:
         if -(-height // scale) >= needed_height and -(-width // scale) >= needed_width:
             return scale
     return 1
 
 
 def _lacks_end(error: ValueError, data: bytes) -> bool:
-    """Whether the end marker alone is missing, and every block of the picture is there."""
+    """Return whether only the end marker is missing and every block of the picture is present."""
     if PREMATURE_END not in str(error) or data.endswith(END_OF_IMAGE):
         return False
     try:
@@ -231,14 +231,15 @@ def _lacks_end(error: ValueError, data: bytes) -> bool:
     return True
 
 
-def _decode(data: bytes, colors: str, least: Size) -> Pixels:
-    pixels: Pixels = simplejpeg.decode_jpeg(
+def _decode(data: bytes, colors: str, least: Size) -> PixelArray:
+    pixels: PixelArray = simplejpeg.decode_jpeg(
         data, colors, min_height=least[0], min_width=least[1], strict=True
     )
     return pixels
 
 
 def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Raster:
+    """Decode with libjpeg-turbo; repair a missing end marker, and use Pillow for unusual samplings."""
     components = len(header.sampling)
     plain = without_strays(data, header) if header.stray_bytes else data
     colors = "CMYK" if components == 4 else "GRAY" if components == 1 or gray_is_enough else "RGB"
@@ -251,7 +252,7 @@ def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Si
             raster = load_raster(open_with(JpegImagePlugin.JpegImageFile, without_strays(data, header)))
             return replace(raster, notes=(*raster.notes, "unusual JPEG sampling, damage would go unseen"))
         if not (header.has_one_scan and _lacks_end(error, plain)):
-            raise (truncated if PREMATURE_END in str(error) else damaged)(str(error)) from error
+            raise (truncated_error if PREMATURE_END in str(error) else damaged_error)(str(error)) from error
         pixels = _decode(plain + END_OF_IMAGE, colors, size)
         notes.append("end marker of the JPEG is missing")
     if scale > 1:
@@ -264,35 +265,35 @@ def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Si
 
 
 def _scaled(header: JpegHeader, needed_size: Size) -> tuple[int, Size]:
-    """By how much the sides are divided, and the size that is decoded."""
+    """Return the divisor of the sides and the decoded (height, width)."""
     scale = reduction(header.size, needed_size)
     height, width = (-(-side // scale) for side in header.size)
     return scale, (height, width)
 
 
-def _plan(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Decoding:
-    inks = len(header.sampling) == 4
-    channels = 1 if len(header.sampling) == 1 or (gray_is_enough and not inks) else 3
+def _estimate(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> MemoryEstimate:
+    is_cmyk = len(header.sampling) == 4
+    channels = 1 if len(header.sampling) == 1 or (gray_is_enough and not is_cmyk) else 3
     held_bytes = header.coefficient_bytes + ROW_BYTES * header.size[1]
     if header.stray_bytes or not header.is_usual:
         held_bytes += byte_count
     _, size = _scaled(header, needed_size)
-    planned = plan_decoding(size, channels, beside=4 if inks else 0, held_bytes=held_bytes)
+    estimate = estimate_decoding(size, channels, extra_pixel_bytes=4 if is_cmyk else 0, held_bytes=held_bytes)
     if header.is_usual:
-        return planned
+        return estimate
     by_pillow = plan_pillow(header.size, 1 if channels == 1 else 4, channels, held_bytes=held_bytes)
-    return replace(planned, peak_bytes=max(planned.peak_bytes, by_pillow.peak_bytes))
+    return replace(estimate, peak_bytes=max(estimate.peak_bytes, by_pillow.peak_bytes))
 
 
 def open_jpeg(data: bytes) -> OpenedImage:
     """Open a JPEG file: baseline or progressive, Huffman or arithmetic; gray, YCbCr, RGB, CMYK or YCCK.
 
-    Gray from color is the file's own luma where it stores luma and chroma (ITU-R BT.601, as JFIF says).
-    Of damage in the compressed data everything is an error that libjpeg warns of; where the components are
-    sampled so unusually that the fast decoder does not take them, Pillow reads the file, without warnings.
+    Gray from color is the stored luma if the file has luma and chroma (ITU-R BT.601, as in JFIF).
+    Every libjpeg warning about compressed data is an error. If the fast decoder does not support the sampling,
+    Pillow reads the file without warnings.
 
     Raises:
-        SourceError: as `read_jpeg_header`; when loaded, also that the compressed data are damaged.
+        SourceError: see `read_jpeg_header`. `load` also reports damaged compressed data.
     """
     header = read_jpeg_header(data)
     components = len(header.sampling)
@@ -305,24 +306,24 @@ def open_jpeg(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=header.size,
         orientation=header.orientation,
-        plan=lambda gray_is_enough, needed: _plan(len(data), header, gray_is_enough, needed),
+        estimate=lambda gray_is_enough, needed: _estimate(len(data), header, gray_is_enough, needed),
         load=load,
-        # TensorFlow, libjpeg and browsers all take such a file as it is.
+        # TensorFlow, libjpeg and browsers all decode such a file.
         plain_channels=components if is_plain else 0,
-        more=_holds_views(data, header.size),
+        more=_has_other_view(data, header.size),
     )
 
 
-def _holds_views(data: bytes, size: Size) -> bool:
-    """Whether a multi-picture file (MPO) holds another picture of that size; previews and gain maps are smaller.
+def _has_other_view(data: bytes, size: Size) -> bool:
+    """Return whether a multi-picture file (MPO) has a second picture of this size.
 
-    Source: CIPA DC-007, sections 5.1 and 5.2.3.
+    Previews and gain maps are smaller. Source: CIPA DC-007, sections 5.1 and 5.2.3.
     """
     at = data.find(b"MPF\0", 0, _MPF_WITHIN) + 4
     if at < 4:
         return False
     try:
-        directory = read_directory(data[at : at + _MPF_BYTES])
+        directory = read_tiff_directory(data[at : at + _MPF_BYTES])
         entries = directory.fields.get(_MP_ENTRIES)
         if entries is None or entries.data is None:
             return False

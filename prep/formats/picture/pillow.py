@@ -1,7 +1,7 @@
-"""How Pillow is made to decode: one plugin at a time, every failure a SourceError, every mode an array.
+"""Decoding with Pillow: one plugin per call, every failure is a SourceError, every mode becomes an array.
 
-The plugins are called directly, not through Image.open: that would guess the format again and would judge the
-size by a limit that is shared by the whole process, with a warning. The size is checked here beforehand.
+The module calls the plugins directly. `Image.open` would detect the format again, and it would check the size
+against a limit of the process with a warning. The callers check the size first.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from PIL import Image, ImageFile
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
-    Decoding,
-    Pixels,
+    MemoryEstimate,
+    PixelArray,
     Raster,
     Size,
-    blocks,
-    damaged,
-    plan_decoding,
-    truncated,
+    damaged_error,
+    estimate_decoding,
+    iterate_blocks,
+    truncated_error,
     undecodable,
 )
 from halofeed.system.memory import TOO_MUCH, lacks_memory
 
-# Modes whose array is the picture, and what other modes are converted to first.
+# Modes whose array is the picture, and the modes that other modes are converted to first.
 ARRAY_MODES = ("L", "LA", "RGB", "RGBA")
 CONVERTED_MODES = {
     "1": "L",
@@ -40,16 +40,16 @@ CONVERTED_MODES = {
     "La": "LA",
     "YCbCr": "RGB",
 }
-TAKEN_PIXELS = 1 << 20
-"""Pixels are taken out of a Pillow image so many at a time: Pillow holds them twice over meanwhile."""
+PART_PIXELS = 1 << 20
+"""Pixels copied from a Pillow image at a time; Pillow holds two copies of them meanwhile."""
 
 
 @contextmanager
 def decoder_failures() -> Iterator[None]:
-    """Turn whatever a decoder raises on damaged bytes into a SourceError of stage `decode`.
+    """Convert every exception of a decoder on damaged bytes into a SourceError of stage `decode`.
 
-    Pillow's plugins raise almost any exception on bytes that are not what they expect (OSError, SyntaxError,
-    struct.error, IndexError, OverflowError, zlib.error, ...), so all are caught, here alone.
+    Pillow's plugins raise almost any exception on unexpected bytes (OSError, SyntaxError, struct.error,
+    IndexError, OverflowError, zlib.error, ...), so this function catches all of them.
     """
     try:
         yield
@@ -57,25 +57,27 @@ def decoder_failures() -> Iterator[None]:
         raise
     except Exception as error:
         if lacks_memory(error):
-            raise undecodable(TOO_MUCH, "this machine has too little left") from error
-        message = _in_words(error)
+            raise undecodable(TOO_MUCH, "the free memory of this machine is too small") from error
+        message = _message_of(error)
         if "truncated" in message.lower() or "not enough image data" in message.lower():
-            raise truncated(message) from error
+            raise truncated_error(message) from error
         if "unsupported" in message.lower() or "unknown pixel mode" in message.lower():
             raise undecodable("kind of image is not supported", message) from error
-        raise damaged(message) from error
+        raise damaged_error(message) from error
 
 
-def _in_words(error: Exception) -> str:
-    """What a decoder says of a file; its own slips say nothing to the file's owner.
+def _message_of(error: Exception) -> str:
+    """Return the message of a decoder about a file, or a general message if the exception is not about the file.
 
-    >>> _in_words(OSError("broken data stream")), _in_words(KeyError(320))
+    >>> _message_of(OSError("broken data stream")), _message_of(KeyError(320))
     ('broken data stream', 'it breaks the rules of its format')
     """
-    while error.args and isinstance(error.args[0], Exception):  # as Pillow wraps what opening a file raises
+    while error.args and isinstance(error.args[0], Exception):  # Pillow wraps the errors of opening a file
         error = error.args[0]
-    spoken = isinstance(error, OSError | SyntaxError | ValueError | RuntimeError | EOFError | zlib.error)
-    if spoken and not isinstance(error, UnicodeError) and str(error):
+    is_about_file = isinstance(
+        error, OSError | SyntaxError | ValueError | RuntimeError | EOFError | zlib.error
+    )
+    if is_about_file and not isinstance(error, UnicodeError) and str(error):
         return str(error)
     return "it breaks the rules of its format"
 
@@ -86,24 +88,24 @@ def open_with(plugin: Callable[[io.BytesIO], ImageFile.ImageFile], data: bytes) 
         return plugin(io.BytesIO(data))
 
 
-def cmyk_to_rgb(inks: Pixels) -> Pixels:
-    """Red, green, blue [height, width, 3] of cyan, magenta, yellow, black [height, width, 4], 255 full ink.
+def cmyk_to_rgb(inks: PixelArray) -> PixelArray:
+    """Convert cyan, magenta, yellow, black [height, width, 4], 255 full ink, to RGB [height, width, 3].
 
-    Every color is round((255 - ink) * (255 - black) / 255): no color profile is applied.
+    Every color is round((255 - ink) * (255 - black) / 255); no color profile is applied.
     """
     colors = np.empty((*inks.shape[:2], 3), np.uint8)
-    for block in blocks(inks.shape[:2]):
+    for block in iterate_blocks(inks.shape[:2]):
         light = (255 - inks[block]).astype(np.uint32)
         colors[block] = (light[..., :3] * light[..., 3:] + 127) // 255
     return colors
 
 
-def with_transparent_color(pixels: Pixels, key: int | tuple[int, ...]) -> Pixels:
-    """Add an alpha channel that is zero where a pixel has exactly the color `key`."""
+def with_transparent_color(pixels: PixelArray, key: int | tuple[int, ...]) -> PixelArray:
+    """Add an alpha channel that is zero for pixels of exactly the color `key`."""
     height, width, channels = pixels.shape
     with_alpha = np.empty((height, width, channels + 1), pixels.dtype)
     with_alpha[..., :-1] = pixels
-    for block in blocks((height, width)):
+    for block in iterate_blocks((height, width)):
         transparent = (pixels[block] == np.array(key, pixels.dtype)).all(axis=2)
         with_alpha[block][..., -1] = np.where(transparent, 0, np.iinfo(pixels.dtype).max)
     return with_alpha
@@ -115,29 +117,35 @@ def plan_pillow(
     channels: int,
     sample_bytes: int = 1,
     *,
-    beside: float = 0,
+    extra_pixel_bytes: float = 0,
     held_bytes: int = 0,
-) -> Decoding:
-    """What it takes to decode with Pillow.
+) -> MemoryEstimate:
+    """Return the memory estimate for decoding with Pillow.
 
     Args:
-        image_bytes: of a pixel in Pillow's image: 1 of mode 1, L and P, 2 of I;16, else 4.
-        channels: of the raster that is taken out of it; `sample_bytes` are those of each value.
-        beside: bytes a pixel that the plugin holds besides.
-        held_bytes: as of `plan_decoding`.
+        size: (height, width) of the picture.
+        image_bytes: bytes per pixel of Pillow's image: 1 for modes 1, L and P, 2 for I;16, else 4.
+        channels: number of channels of the raster.
+        sample_bytes: bytes per value of the raster.
+        extra_pixel_bytes: bytes per pixel that the plugin holds in addition.
+        held_bytes: see `estimate_decoding`.
     """
-    held_bytes += 16 * min(size[0] * size[1], TAKEN_PIXELS)
-    return plan_decoding(size, channels, sample_bytes, beside=image_bytes + beside, held_bytes=held_bytes)
+    held_bytes += 16 * min(size[0] * size[1], PART_PIXELS)
+    extra_pixel_bytes += image_bytes
+    return estimate_decoding(
+        size, channels, sample_bytes, extra_pixel_bytes=extra_pixel_bytes, held_bytes=held_bytes
+    )
 
 
 def load_raster(image: ImageFile.ImageFile) -> Raster:
-    """Decode an opened Pillow image whole.
+    """Decode an opened Pillow image.
 
     Returns:
-        1 bit and palettes expanded, CMYK converted; a transparent palette entry or color becomes alpha.
+        Raster with 1 bit and palettes expanded and CMYK converted; a transparent palette entry or color
+        becomes alpha.
 
     Raises:
-        SourceError: the pixels are damaged or cut off, or of a mode that has no exact 8-bit form.
+        SourceError: the pixels are damaged or truncated, or their mode has no exact 8-bit form.
     """
     with decoder_failures():
         image.load()
@@ -158,31 +166,31 @@ def load_raster(image: ImageFile.ImageFile) -> Raster:
 
 
 def take_pixels(
-    image: Image.Image, take: Callable[[Image.Image], Pixels], channels: int, dtype: str = "uint8"
-) -> Pixels:
-    """The pixels [height, width, channel] of a decoded image, by `take` of a part of it at a time."""
-    if image.width * image.height <= TAKEN_PIXELS:
+    image: Image.Image, take: Callable[[Image.Image], PixelArray], channels: int, dtype: str = "uint8"
+) -> PixelArray:
+    """Copy the pixels [height, width, channel] of a decoded image; `take` converts one part at a time."""
+    if image.width * image.height <= PART_PIXELS:
         return take(image)
     pixels = np.empty((image.height, image.width, channels), dtype)
-    for rows, columns in blocks((image.height, image.width), TAKEN_PIXELS):
+    for rows, columns in iterate_blocks((image.height, image.width), PART_PIXELS):
         part = image.crop((columns.start, rows.start, columns.stop, rows.stop))
         pixels[rows, columns] = take(part)
     return pixels
 
 
-def _three_axes(image: Image.Image) -> Pixels:
+def _three_axes(image: Image.Image) -> PixelArray:
     array = np.asarray(image)
     return array[..., None] if array.ndim == 2 else array
 
 
-def load_16_bit(open_again: Callable[[], ImageFile.ImageFile]) -> Pixels:
-    """Decode 16-bit color samples, which Pillow's own modes cut to 8 bits.
+def load_16_bit(open_again: Callable[[], ImageFile.ImageFile]) -> PixelArray:
+    """Decode 16-bit color samples, which Pillow's own modes reduce to 8 bits.
 
-    Pillow's unpacker keeps one byte of each sample; the last letter of its raw mode ("RGB;16B") says in
-    which byte order the samples lie, and so which byte. Decoding with the other order gives the low ones.
+    Pillow's unpacker keeps one byte of each sample. The last letter of its raw mode ("RGB;16B") is the byte order
+    of the samples, and so selects this byte. Decoding with the other byte order returns the low bytes.
 
     Args:
-        open_again: opens the image again.
+        open_again: function that opens the image again.
 
     Returns:
         uint16 [height, width, channel].
@@ -201,7 +209,7 @@ def load_16_bit(open_again: Callable[[], ImageFile.ImageFile]) -> Pixels:
             tiles.append(tile._replace(args=(other, *rest) if rest else other))
         image.tile = tiles
         image.load()
-        for rows, columns in blocks((image.height, image.width), TAKEN_PIXELS):
+        for rows, columns in iterate_blocks((image.height, image.width), PART_PIXELS):
             part = image.crop((columns.start, rows.start, columns.stop, rows.stop))
             samples[rows, columns] |= np.asarray(part)
         return samples

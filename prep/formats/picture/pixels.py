@@ -1,4 +1,4 @@
-"""How decoded pixels become what the options ask for: orientation, alpha, channels, depth, in this order."""
+"""Conversion of decoded pixels to the requested orientation, alpha, channels and depth, in this order."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     MIRRORED,
     UPSIDE_DOWN,
-    Pixels,
+    PixelArray,
     ReadOptions,
-    blocks,
+    iterate_blocks,
     undecodable,
 )
 
 # ITU-R BT.601 luma in 1/65536, summing to 65536, so that gray stays gray: 0.299, 0.587, 0.114.
 LUMA = (19595, 38470, 7471)
 FEWER_BITS = "16-bit samples use at most 14 bits, so that the picture is dark; --sample-bits says how many"
-"""The note of a picture; the conversion warns of it."""
+"""Note that is added to a dark picture; the conversion prints a warning about it."""
 _DARKEST, _DARK = (1 << 12) - 1, 1 << 14
-"""The largest values of a picture of 16 bits that is refused, and above those that are noted."""
+"""16-bit pictures are refused up to the first maximum value, and noted below the second."""
 
 
-def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
-    """Turn stored pixels into displayed ones.
+def apply_orientation(pixels: PixelArray, orientation: int) -> PixelArray:
+    """Return the displayed view of stored pixels.
 
-    Where the stored letters a (first row, first column), b (end of the first row) and c (last row, first
-    column) are displayed:
+    The pictures show where each orientation displays the stored letters a (first row, first column), b (end of the
+    first row) and c (last row, first column):
 
         1     2     3     4     5     6     7     8
         a.b   b.a   ..c   c..   a.c   c.a   ..b   b..
@@ -38,20 +38,20 @@ def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
         orientation: 1 to 8.
 
     Returns:
-        a view, [height, width, channel] as displayed; height and width swapped for 5 to 8.
+        View [height, width, channel] as displayed; height and width are swapped for 5 to 8.
 
     Source: EXIF 2.32, 4.6.5.1.6.
     """
-    turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+    displayed = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     if orientation in UPSIDE_DOWN:
-        turned = turned[::-1]
+        displayed = displayed[::-1]
     if orientation in MIRRORED:
-        turned = turned[:, ::-1]
-    return turned
+        displayed = displayed[:, ::-1]
+    return displayed
 
 
-def luma(colors: Pixels) -> Pixels:
-    """Gray [height, width, 1] of red, green, blue [height, width, 3]: ITU-R BT.601, rounded to nearest.
+def luma(colors: PixelArray) -> PixelArray:
+    """Convert red, green, blue [height, width, 3] to gray [height, width, 1]: ITU-R BT.601, rounded to nearest.
 
     >>> luma(np.array([[[255, 0, 0], [255, 255, 255]]], np.uint8)).tolist()
     [[[76], [255]]]
@@ -61,7 +61,7 @@ def luma(colors: Pixels) -> Pixels:
     return ((total + 32768) >> 16).astype(colors.dtype)[..., None]
 
 
-def scale_depth(pixels: Pixels, dtype: str) -> Pixels:
+def scale_depth(pixels: PixelArray, dtype: str) -> PixelArray:
     """Map the full range of one depth to that of the other: round(v * 255 / 65535), or v * 257.
 
     >>> scale_depth(np.array([0, 128, 129, 65535], np.uint16), "uint8").tolist()
@@ -74,14 +74,14 @@ def scale_depth(pixels: Pixels, dtype: str) -> Pixels:
     return pixels.astype(np.uint16) * np.uint16(257)
 
 
-def check_sample_bits(pixels: Pixels, options: ReadOptions) -> tuple[str, ...]:
-    """Compare the largest color value of 16-bit samples with the bits that they are said to use.
+def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ...]:
+    """Compare the largest color value of 16-bit samples with the number of bits in the options.
 
     Returns:
-        a note where they may be fewer than the 16 that are taken.
+        A note if the samples seem to use fewer than the assumed 16 bits.
 
     Raises:
-        SourceError: a value needs more bits; or where nothing says the bits, the picture would become nearly black.
+        SourceError: a value needs more bits, or the number of bits is unknown and the picture would be nearly black.
     """
     if pixels.dtype != np.uint16 or options.dtype == "uint16" or options.sample_bits == 16:
         return ()
@@ -89,8 +89,8 @@ def check_sample_bits(pixels: Pixels, options: ReadOptions) -> tuple[str, ...]:
     if most >> (options.sample_bits or 16):
         peak, bits = (1 << options.sample_bits) - 1, _usual_bits(most)
         detail = (
-            f"the largest value is {most}, of {options.sample_bits} bits it is {peak}; say --sample-bits {bits}, or of "
-            "pictures that differ in it --dtype uint16 in place of that"
+            f"the largest value is {most}, and {options.sample_bits} bits end at {peak}; say --sample-bits {bits}, or "
+            "for pictures that differ in it --dtype uint16 in place of that"
         )
         raise undecodable("samples use more bits", detail)
     if options.sample_bits or most == 0 or most > _DARKEST:
@@ -104,12 +104,12 @@ def check_sample_bits(pixels: Pixels, options: ReadOptions) -> tuple[str, ...]:
 
 
 def _usual_bits(most: int) -> int:
-    """The fewest bits of usual cameras and scanners that hold a value."""
+    """Return the fewest bits of common cameras and scanners that hold a value."""
     return next(bits for bits in (8, 10, 12, 14, 16) if most >> bits == 0)
 
 
-def fill_depth(pixels: Pixels, bits: int) -> Pixels:
-    """Spread 16-bit samples that use so many bits over all 16; alpha that uses more stays as it is.
+def fill_depth(pixels: PixelArray, bits: int) -> PixelArray:
+    """Scale 16-bit samples that use `bits` bits to all 16 bits; alpha stays the same.
 
     >>> fill_depth(np.array([[[0], [2048], [4095]]], np.uint16), 12).ravel().tolist()
     [0, 32776, 65535]
@@ -120,15 +120,15 @@ def fill_depth(pixels: Pixels, bits: int) -> Pixels:
     return filled if colors is pixels else np.concatenate([filled, pixels[..., -1:]], axis=2)
 
 
-def blend(pixels: Pixels, background: tuple[int, ...]) -> Pixels:
-    """Put colors with alpha over a background: round((alpha * color + (peak - alpha) * background) / peak).
+def blend(pixels: PixelArray, background: tuple[int, ...]) -> PixelArray:
+    """Blend colors with alpha over a background: round((alpha * color + (peak - alpha) * background) / peak).
 
     Args:
-        pixels: [height, width, 2 or 4], the last channel is alpha.
-        background: one value or three, of 0 to 255; scaled to the pixels' depth.
+        pixels: [height, width, 2 or 4]; the last channel is alpha.
+        background: one value or three values, 0 to 255; they are scaled to the depth of the pixels.
 
     Returns:
-        [height, width, 3], or 1 channel where both the pixels and the background are gray.
+        [height, width, 3], or 1 channel if both the pixels and the background are gray.
     """
     peak = int(np.iinfo(pixels.dtype).max)
     under = np.array(background, np.uint32) * np.uint32(peak // 255)
@@ -136,16 +136,17 @@ def blend(pixels: Pixels, background: tuple[int, ...]) -> Pixels:
     return ((alpha * color + (peak - alpha) * under + peak // 2) // peak).astype(pixels.dtype)
 
 
-def convert(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
-    """Bring pixels of 1 to 4 channels to the channels and the depth that the options ask for.
+def convert_pixels(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
+    """Convert pixels of 1 to 4 channels to the channels and the depth of the options.
 
-    A large picture is converted a block at a time, so that no step holds more than that beside the result.
+    A large picture is converted in blocks to limit the working memory.
 
     Args:
-        pixels: [height, width, channel]; gray, gray and alpha, color, color and alpha.
+        pixels: [height, width, channel]; gray, gray and alpha, color, or color and alpha.
+        options: requested channels, depth and alpha handling.
 
     Returns:
-        C-contiguous [height, width, options.channels], and notes of what was done.
+        C-contiguous [height, width, options.channels], and notes about the conversions.
     """
     height, width, channels = pixels.shape
     if is_converted(channels, pixels.dtype.itemsize, options):
@@ -154,17 +155,17 @@ def convert(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ..
         return _convert_block(pixels, options)
     converted = np.empty((height, width, options.channels), options.dtype)
     notes: tuple[str, ...] = ()
-    for block in blocks((height, width)):
+    for block in iterate_blocks((height, width)):
         converted[block], notes = _convert_block(pixels[block], options)
     return converted, notes
 
 
 def is_converted(channels: int, sample_bytes: int, options: ReadOptions) -> bool:
-    """Whether pixels of so many channels and bytes a sample are what the options ask for."""
+    """Return whether pixels with this number of channels and bytes per sample need no conversion."""
     return channels == options.channels and sample_bytes == np.dtype(options.dtype).itemsize
 
 
-def _convert_block(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
+def _convert_block(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
     notes = []
     if pixels.dtype == np.uint16 and options.dtype == "uint8" and 0 < options.sample_bits < 16:
         pixels = fill_depth(pixels, options.sample_bits)

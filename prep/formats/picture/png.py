@@ -1,4 +1,4 @@
-"""How a PNG file is read: its chunks and their checksums here, its compressed pixels by Pillow."""
+"""Reader of PNG files: the chunks and checksums are checked here, Pillow decompresses the pixels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from PIL import PngImagePlugin
 
 from halofeed.prep.formats.picture.image import (
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
-    Pixels,
+    PixelArray,
     Raster,
     Size,
-    damaged,
-    plan_decoding,
-    truncated,
+    damaged_error,
+    estimate_decoding,
+    truncated_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
@@ -38,16 +38,22 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), PALETTE: (1, 2, 4, 8), **dict.fromkeys((2, 4, 
 NEEDED_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf", b"acTL")
 
 MOST_RUNS = 10_000
-"""Chunks of pixels follow one another; a file may break their row up so often, and have so many others that count."""
+"""Maximum entries in `Header.chunks`. Consecutive chunks of pixels count as one entry."""
 METADATA_CHUNKS = (b"iCCP", b"tEXt", b"zTXt", b"iTXt", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"bKGD")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The IHDR chunk, and where the other chunks that matter lie: (type, offset of the payload, length).
+    """IHDR chunk and the positions of the other needed chunks.
 
-    IDAT chunks that follow one another are one entry, up to the end of the last one's payload.
-    `skipped_damage` says that a chunk of metadata had a wrong checksum; as libpng does, it is passed over."""
+    Args:
+        size: (height, width).
+        depth: bits per sample.
+        color_type: PNG color type.
+        chunks: (type, offset of the payload, length); consecutive IDAT chunks are one entry that ends with the
+            last payload.
+        skipped_damage: whether a metadata chunk had a wrong checksum; it is skipped, as in libpng.
+    """
 
     size: Size
     depth: int
@@ -56,15 +62,15 @@ class Header:
     skipped_damage: bool
 
     def payload(self, data: bytes, kind: bytes) -> bytes | None:
-        """The bytes of the first chunk of a kind."""
+        """Return the payload of the first chunk of a type, or None."""
         return next((data[at : at + length] for name, at, length in self.chunks if name == kind), None)
 
 
 def read_header(data: bytes) -> Header:
-    """Walk over the chunks and check their checksums.
+    """Read the chunks and check their checksums.
 
     Raises:
-        SourceError: a chunk is missing, cut off or damaged, or the header is none that PNG defines.
+        SourceError: a chunk is missing, truncated or damaged, or the header is not valid PNG.
 
     Source: Portable Network Graphics, third edition, 5.3 and 11.2.
     """
@@ -72,31 +78,31 @@ def read_header(data: bytes) -> Header:
     at, skipped_damage = len(SIGNATURE), False
     while not chunks or chunks[-1][0] != b"IEND":
         if at + 12 > len(data):
-            raise truncated("no IEND chunk")
+            raise truncated_error("no IEND chunk")
         length, kind = struct.unpack_from(">I4s", data, at)
         if at + 12 + length > len(data):
-            raise truncated(f"chunk {kind!r} of {length} bytes at byte {at} of {len(data)}")
+            raise truncated_error(f"chunk {kind!r} of {length} bytes at byte {at} of {len(data)}")
         checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
         intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
         if not kind.isalpha() or not (intact or (chunks and kind in METADATA_CHUNKS)):
-            raise damaged(f"wrong checksum of chunk {kind!r} at byte {at}")
+            raise damaged_error(f"wrong checksum of chunk {kind!r} at byte {at}")
         skipped_damage = skipped_damage or not intact
         if kind == b"IDAT" and chunks and chunks[-1][0] == kind and sum(chunks[-1][1:]) + 4 == at:
             chunks[-1] = (kind, chunks[-1][1], at + 8 + length - chunks[-1][1])
         elif kind in NEEDED_CHUNKS:
             if len(chunks) >= MOST_RUNS:
-                raise damaged(f"more than {MOST_RUNS} chunks that are not in a row")
+                raise damaged_error(f"more than {MOST_RUNS} separate chunks")
             chunks.append((kind, at + 8, length))
         elif kind[:1].isupper():
             raise undecodable("PNG feature is not supported", f"critical chunk {kind!r}")
         at += 12 + length
-    kind, at, length = chunks[0]  # there is one: the walk ends at IEND
+    kind, at, length = chunks[0]  # exists, because the loop ends at IEND
     if kind != b"IHDR" or length != 13:
-        raise damaged(f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
+        raise damaged_error(f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
     width, height = struct.unpack_from(">II", data, at)
     depth, color_type, compression, filtering, interlace = data[at + 8 : at + 13]
     if depth not in DEPTHS.get(color_type, ()) or compression or filtering or interlace > 1:
-        raise damaged(
+        raise damaged_error(
             f"header says depth {depth}, color type {color_type}, compression {compression}, "
             f"filter {filtering}, interlace {interlace}",
         )
@@ -109,7 +115,7 @@ def read_header(data: bytes) -> Header:
     )
     for kind in (b"IDAT", b"PLTE") if color_type == PALETTE else (b"IDAT",):
         if header.payload(data, kind) is None:
-            raise damaged(f"no {kind.decode()} chunk")
+            raise damaged_error(f"no {kind.decode()} chunk")
     return header
 
 
@@ -118,7 +124,7 @@ def _chunk(kind: bytes, payload: bytes) -> bytes:
 
 
 def _plain_png(data: bytes, header: Header, color_type: int, depth: int) -> bytes:
-    """The same picture without what is beside it (text, profiles, animation), which Pillow would unpack."""
+    """Return the file without text, profiles and animation, which Pillow would unpack."""
     start = header.chunks[0][1]
     ihdr = bytearray(data[start : start + 13])
     ihdr[8:10] = depth, color_type
@@ -131,26 +137,26 @@ def _plain_png(data: bytes, header: Header, color_type: int, depth: int) -> byte
 
 
 def _transparent_color(data: bytes, header: Header) -> tuple[int, ...]:
-    """The color that a tRNS chunk declares transparent, at the decoded depth; empty where there is none."""
+    """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")
     count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
     if payload is None or not count or len(payload) < 2 * count:
         return ()
     key = struct.unpack_from(f">{count}H", payload)
-    spread = 255 // (2**header.depth - 1) if header.depth < 8 else 1
-    return tuple((value & (2**header.depth - 1)) * spread for value in key)
+    scale = 255 // (2**header.depth - 1) if header.depth < 8 else 1
+    return tuple((value & (2**header.depth - 1)) * scale for value in key)
 
 
-def _load_samples(data: bytes, header: Header) -> Pixels:
-    """The pixels with every stored bit; Pillow alone would cut 16-bit color to 8 bits."""
+def _load_samples(data: bytes, header: Header) -> PixelArray:
+    """Decode the pixels with every stored bit; Pillow alone would reduce 16-bit color to 8 bits."""
     if header.depth < 16:
         plain = _plain_png(data, header, header.color_type, header.depth)
         return load_raster(open_with(PngImagePlugin.PngImageFile, plain)).pixels
     if header.color_type in (COLOR, COLOR_ALPHA):
         plain = _plain_png(data, header, header.color_type, 16)
         return load_16_bit(lambda: open_with(PngImagePlugin.PngImageFile, plain))
-    # Two bytes per pixel are filtered alike whether they are one sample or two, and so are four: read the
-    # samples' high and low bytes as channels of their own.
+    # PNG filters work on bytes per pixel, not on samples. Read the high and low bytes of the samples as
+    # separate 8-bit channels.
     as_bytes = GRAY_ALPHA if header.color_type == GRAY else COLOR_ALPHA
     with decoder_failures():
         image = open_with(PngImagePlugin.PngImageFile, _plain_png(data, header, as_bytes, 8))
@@ -161,7 +167,7 @@ def _load_samples(data: bytes, header: Header) -> Pixels:
         )
 
 
-def _plan(data: bytes, header: Header) -> Decoding:
+def _estimate(data: bytes, header: Header) -> MemoryEstimate:
     has_transparency = header.payload(data, b"tRNS") is not None
     channels = {GRAY: 1, COLOR: 3, PALETTE: 3 + has_transparency, GRAY_ALPHA: 2, COLOR_ALPHA: 4}[
         header.color_type
@@ -169,19 +175,24 @@ def _plan(data: bytes, header: Header) -> Decoding:
     image_bytes = 1 if header.depth < 16 and header.color_type in (GRAY, PALETTE) else 4
     sample_bytes = 2 if header.depth == 16 else 1
     held_bytes = sum(length for kind, _, length in header.chunks if kind == b"IDAT")
-    planned = plan_pillow(header.size, image_bytes, channels, sample_bytes, held_bytes=held_bytes)
+    estimate = plan_pillow(header.size, image_bytes, channels, sample_bytes, held_bytes=held_bytes)
     if not has_transparency or header.color_type not in (GRAY, COLOR):
-        return planned
-    beside = channels * sample_bytes
-    keyed = plan_decoding(header.size, channels + 1, sample_bytes, beside=beside, held_bytes=held_bytes)
-    return replace(keyed, peak_bytes=max(keyed.peak_bytes, planned.peak_bytes))
+        return estimate
+    with_alpha = estimate_decoding(
+        header.size,
+        channels + 1,
+        sample_bytes,
+        extra_pixel_bytes=channels * sample_bytes,
+        held_bytes=held_bytes,
+    )
+    return replace(with_alpha, peak_bytes=max(with_alpha.peak_bytes, estimate.peak_bytes))
 
 
 def open_png(data: bytes) -> OpenedImage:
-    """Open a PNG file of any color type and depth; of an animated one the default image.
+    """Open a PNG file of any color type and depth; only the default image of an animation is read.
 
     Raises:
-        SourceError: as `read_header`; when loaded, also that the pixels are damaged.
+        SourceError: see `read_header`. `load` also reports damaged pixels.
     """
     header = read_header(data)
 
@@ -195,7 +206,7 @@ def open_png(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=header.size,
         orientation=exif_orientation(header.payload(data, b"eXIf") or b""),
-        plan=lambda *_: _plan(data, header),
+        estimate=lambda *_: _estimate(data, header),
         load=load,
         more=int.from_bytes((header.payload(data, b"acTL") or b"")[:4], "big") > 1,
     )

@@ -1,8 +1,6 @@
-"""Which formats are read, and how one file becomes a picture.
+"""Table of the picture formats, and the function that reads one file of any of them.
 
-A new format is one file beside this one and one line in FORMATS.
-
-How large does a record's JPEG or PNG say it is? Asked before it is decoded: few bytes may unpack to any number.
+To add a format, write one file in this folder and add one line to FORMATS.
 """
 
 from __future__ import annotations
@@ -19,21 +17,26 @@ from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     DecodedImage,
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
     ReadOptions,
     Size,
     check_pixel_count,
-    damaged,
+    damaged_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
-from halofeed.prep.formats.picture.pixels import apply_orientation, check_sample_bits, convert, is_converted
+from halofeed.prep.formats.picture.pixels import (
+    apply_orientation,
+    check_sample_bits,
+    convert_pixels,
+    is_converted,
+)
 from halofeed.prep.formats.picture.png import SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
 
-# Name: (what the file's bytes begin with, how it is opened). A "." in a beginning stands for any byte.
+# Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
     "jpeg": ((b"\xff\xd8\xff",), open_jpeg),
     "png": ((b"\x89PNG\r\n\x1a\n",), open_png),
@@ -44,8 +47,8 @@ FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
 }
 
 FIRST_OF_SEVERAL = "first of several frames"
-# What people have in image folders that is not read, so that the reject can say what it is.
-RECOGNIZED = {
+# Formats that people keep in image folders and that halofeed cannot read. The error message names them.
+RECOGNIZED_PICTURES = {
     "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
     "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
     "a JPEG 2000 picture": (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
@@ -60,56 +63,47 @@ RECOGNIZED = {
 }
 
 
-def begins(data: bytes, patterns: Iterable[bytes]) -> bool:
-    """Whether a file begins as one of the patterns says; a "." stands for any byte."""
+def recognize(data: bytes, kinds: Mapping[str, Iterable[bytes]]) -> str | None:
+    """Return the kind whose patterns match the first bytes of a file, or None if no kind matches.
+
+    Args:
+        data: bytes of the file.
+        kinds: name of each kind and its patterns; a "." in a pattern matches any byte.
+    """
+    return next((kind for kind, patterns in kinds.items() if matches_start(data, patterns)), None)
+
+
+def matches_start(data: bytes, patterns: Iterable[bytes]) -> bool:
+    """Return whether a file starts with one of the patterns; a "." matches any byte."""
     return any(
         len(data) >= len(pattern) and all(p in (b, ord(".")) for b, p in zip(data, pattern, strict=False))
         for pattern in patterns
     )
 
 
-def recognized(data: bytes, kinds: Mapping[str, Iterable[bytes]]) -> str | None:
-    """Which of these kinds a file is, by the patterns that it may begin with; None if it is none of them."""
-    return next((kind for kind, patterns in kinds.items() if begins(data, patterns)), None)
-
-
 def sniff(data: bytes) -> str:
-    """The format's name in FORMATS, by the file's first bytes.
+    """Return the name in FORMATS that matches the first bytes of a file.
 
     Raises:
-        SourceError: the file is empty, or no format that is read.
+        SourceError: the file is empty or has another format.
 
     >>> sniff(b"GIF89a...")
     'gif'
     """
     if not data:
         raise undecodable("file is empty")
-    name = recognized(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
+    name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
-        kind = recognized(data, RECOGNIZED) or f"begins with {data[:8].hex(' ')}"
+        kind = recognize(data, RECOGNIZED_PICTURES) or f"begins with {data[:8].hex(' ')}"
         raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
 
 
-def _open(data: bytes) -> OpenedImage:
-    return FORMATS[sniff(data)][1](data)
-
-
-def read_size(data: bytes) -> Size:
-    """The (height, width) of an image as displayed, at full resolution, from its header alone.
-
-    Raises:
-        SourceError: as `read_image`, as far as the header shows it.
-    """
-    opened = _open(data)
-    return displayed_size(opened.orientation, opened.stored_size)
-
-
 def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
-    """The stored (height, width) and the EXIF orientation of a file by its first bytes; None where they lack them.
+    """Return the stored (height, width) and the EXIF orientation from the first bytes of a file.
 
-    A PNG, GIF, BMP or WebP whose beginning has no EXIF data counts as upright; the size of the latter three, and of
-    what is no picture, is then (0, 0).
+    The result is None if the bytes end too early. A PNG, GIF, BMP or WebP file without EXIF data in these bytes
+    counts as upright. The size is then (0, 0) for GIF, BMP, WebP and files that are not pictures.
     """
     try:
         name = sniff(head)
@@ -128,19 +122,19 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     return opened.stored_size, opened.orientation
 
 
-LET_GO_BYTES = 256 << 20
-"""So much of what was let go may still be the process's: see `halofeed.system.memory`."""
+RETAINED_BYTES = 256 << 20
+"""Freed memory that the process may still hold; see `halofeed.system.memory`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What reading an image takes, told before its pixels are decoded.
+    """Memory that reading an image needs, known before its pixels are decoded.
 
     Args:
-        peak_bytes: the most that is held, the bytes of the file left out.
-        pixel_bytes: what the pixels hold at the end.
-        size: (height, width) of these, as displayed.
-        displayed_size: that of the whole picture, at full resolution.
+        peak_bytes: peak memory, without the bytes of the file.
+        pixel_bytes: size of the returned pixels.
+        size: (height, width) of the returned pixels, as displayed.
+        displayed_size: (height, width) of the picture at full resolution, as displayed.
     """
 
     peak_bytes: int
@@ -149,13 +143,13 @@ class Footprint:
     displayed_size: Size
 
 
-def _footprint(decoding: Decoding, opened: OpenedImage, options: ReadOptions) -> Footprint:
+def _footprint(decoding: MemoryEstimate, opened: OpenedImage, options: ReadOptions) -> Footprint:
     pixels = decoding.size[0] * decoding.size[1]
     converted = pixels * options.channels * np.dtype(options.dtype).itemsize
     peak_bytes, kept = decoding.peak_bytes, decoding.raster_bytes
     if opened.orientation != 1 or not is_converted(decoding.channels, decoding.sample_bytes, options):
-        let_go = min(peak_bytes - kept, LET_GO_BYTES)
-        peak_bytes = max(peak_bytes, kept + let_go + converted + 64 * min(pixels, BLOCK_PIXELS))
+        retained = min(peak_bytes - kept, RETAINED_BYTES)
+        peak_bytes = max(peak_bytes, kept + retained + converted + 64 * min(pixels, BLOCK_PIXELS))
         kept = converted
     return Footprint(
         peak_bytes=peak_bytes,
@@ -171,42 +165,47 @@ def read_image(
     needed_size: Callable[[int, int], Size] | None = None,
     admit: Callable[[Footprint], None] | None = None,
 ) -> DecodedImage:
-    """Decode a whole image file into the channels and depth that the options ask for, the right way up.
+    """Decode an image file into upright pixels with the channels and the depth of the options.
 
-    The format is found by the file's first bytes, never by a name. In this order: decoded at the file's own
-    depth (1, 2 and 4 bits and palettes expanded to 8, CMYK converted), turned upright, alpha dropped or
-    blended, color converted to gray (ITU-R BT.601 luma) or gray repeated in three channels, the depth scaled
-    over its full range. Of several frames or pages the first is read. Color profiles are not applied.
+    The first bytes determine the format; the file name does not matter. The steps are, in this order:
+
+    1. Decode at the depth of the file. Expand 1, 2 and 4 bits and palettes to 8 bits; convert CMYK to RGB.
+    2. Apply the EXIF orientation.
+    3. Drop or blend alpha.
+    4. Convert color to gray (ITU-R BT.601 luma), or repeat gray in three channels.
+    5. Scale the full range of the depth.
+
+    If the file has several frames or pages, only the first is read. Color profiles are not applied.
 
     Args:
-        data: the file's bytes.
-        options: what is wanted.
-        needed_size: from the displayed (height, width) at full resolution to the (height, width) that later
-            steps make use of. A JPEG is then decoded at 1/2, 1/4 or 1/8 where that is not smaller, so that
-            `pixels` may be smaller than `stored_size`. Left out: always at full resolution.
-        admit: told what reading takes before anything of that size is made; what it raises ends the reading.
+        data: bytes of the file.
+        options: requested channels, depth and alpha handling.
+        needed_size: function from the displayed (height, width) at full resolution to the (height, width) that later
+            steps need. A JPEG is then decoded at 1/2, 1/4 or 1/8 if the result is not smaller than that, so
+            `pixels` may be smaller than `stored_size`. None: full resolution.
+        admit: function that receives the memory footprint before the large allocations; it may raise to stop the
+            reading.
 
     Raises:
-        SourceError: stage `decode`: not an image, of a kind that is not read, damaged, cut off or too large.
-            A picture of which a part is missing is never returned. Or its 16-bit samples use other bits than the
-            options say.
+        SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
+            An incomplete picture is never returned. Also: the 16-bit samples use more bits than the options say.
     """
-    opened = _open(data)
+    opened = FORMATS[sniff(data)][1](data)
     check_pixel_count(opened.stored_size, options.max_pixels)
     displayed = displayed_size(opened.orientation, opened.stored_size)
     needed = displayed_size(opened.orientation, needed_size(*displayed) if needed_size else displayed)
     gray_is_enough = options.channels == 1
     if admit is not None:
-        admit(_footprint(opened.plan(gray_is_enough, needed), opened, options))
+        admit(_footprint(opened.estimate(gray_is_enough, needed), opened, options))
     raster = opened.load(gray_is_enough, needed)
     notes = list(raster.notes)
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
         decoded = raster.pixels.shape[:2]
-        raise damaged(f"header says {opened.stored_size}, decoded are {decoded}")
+        raise damaged_error(f"header says {opened.stored_size}, the decoded size is {decoded}")
     if opened.orientation != 1:
         notes.append("orientation applied")
     notes += check_sample_bits(raster.pixels, options)
-    pixels, conversions = convert(apply_orientation(raster.pixels, opened.orientation), options)
+    pixels, conversions = convert_pixels(apply_orientation(raster.pixels, opened.orientation), options)
     changes = (*notes, *conversions)
     return DecodedImage(
         pixels=pixels,
@@ -222,25 +221,27 @@ _IHDR_END = len(SIGNATURE) + 16
 
 
 def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
-    """Refuse to decode what is no picture of an encoding, or larger than it may be.
+    """Check the format and the size of an encoded picture in a record before it is decoded.
+
+    A few bytes may unpack to any number of pixels.
 
     Args:
-        data: the file.
-        encoding: jpeg or png.
-        largest: (height, width).
+        data: bytes of the picture file.
+        encoding: "jpeg" or "png".
+        largest: maximum (height, width).
 
     Returns:
-        its (height, width).
+        The (height, width) of the picture.
 
     Raises:
-        ValueError: says what is wrong.
+        ValueError: the bytes are not a picture of this encoding, or the picture is too large.
     """
     if encoding == "jpeg":
         if bytes(data[: len(START_OF_IMAGE)]) != START_OF_IMAGE:
             raise ValueError("not a JPEG file")
         try:
             height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
-        except KeyError as error:  # the number of a color space or a sampling that it has no name for
+        except KeyError as error:  # an unknown number of a color space or a sampling
             raise ValueError("its header is damaged") from error
     else:
         head = bytes(data[:_IHDR_END])
@@ -248,5 +249,5 @@ def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size
             raise ValueError("not a PNG file")
         width, height = struct.unpack_from(">II", head, 16)
     if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):
-        raise ValueError(f"it is {height} x {width}, and at most {largest[0]} x {largest[1]} is expected")
+        raise ValueError(f"it is {height} x {width}, expected at most {largest[0]} x {largest[1]}")
     return height, width

@@ -1,15 +1,14 @@
-"""Reader of TIFF files: directories here, pixels by Pillow and libtiff."""
+"""Reader of TIFF files: the directories are parsed here, Pillow and libtiff decode the pixels."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,12 @@ from PIL import TiffImagePlugin, _imaging
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
-    Decoding,
+    MemoryEstimate,
     OpenedImage,
     Raster,
     Size,
-    damaged,
-    truncated,
+    damaged_error,
+    truncated_error,
     undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
@@ -35,61 +34,35 @@ from halofeed.prep.formats.picture.pillow import (
     take_pixels,
 )
 
-_HEARD = threading.local()
-_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
-
-
-def _hear(module: bytes | None, message_format: bytes | None, _: Any) -> None:
-    messages = getattr(_HEARD, "messages", None)
-    if messages is not None and len(messages) < 10:
-        parts = [part.decode("utf-8", "replace") for part in (module, message_format) if part]
-        messages.append(": ".join(parts))
-
-
-_HEAR = _HANDLER(_hear)  # libtiff keeps its address, so it must live as long as the process
-
-
-@functools.cache
-def _listen() -> bool:
-    try:
-        library = ctypes.CDLL(_imaging.__file__)
-        setter = library.TIFFSetErrorHandler
-    except (OSError, AttributeError):
-        return False
-    setter.argtypes, setter.restype = [_HANDLER], ctypes.c_void_p
-    setter(_HEAR)
-    return True
-
-
-@contextmanager
-def libtiff_messages() -> Iterator[list[str]]:
-    """Collect the errors that libtiff states on this thread; none where Pillow's libtiff cannot be reached.
-
-    The messages are libtiff's format strings, without the values.
-    """
-    _listen()
-    _HEARD.messages = []
-    try:
-        yield _HEARD.messages
-    finally:
-        _HEARD.messages = None
-
-
 NEW_SUBFILE_TYPE = 254
 ORIENTATION = 274
 _REDUCED_OR_MASK = 5
 _MOST_PAGES = 64
 
 # Bytes per value of each field type, TIFF 6.0 section 2 and BigTIFF.
-SIZES = {1: (1, 2, 6, 7), 2: (3, 8), 4: (4, 9, 11, 13), 8: (5, 10, 12, 16, 17, 18)}
-TYPE_BYTES = {type_: size for size, types in SIZES.items() for type_ in types}
+_SIZES = {1: (1, 2, 6, 7), 2: (3, 8), 4: (4, 9, 11, 13), 8: (5, 10, 12, 16, 17, 18)}
+TYPE_BYTES = {type_: size for size, types in _SIZES.items() for type_ in types}
 UNSIGNED = frozenset((1, 3, 4, 13, 16, 18))
 MOST_ENTRIES = 1 << 16
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES = 256, 257, 258, 259, 262, 277
+STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES = 273, 279, 322, 323, 324, 325
+EXTRA_SAMPLES, SAMPLE_FORMAT = 338, 339
+WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, LAB = 0, 1, 2, 8
+PHOTOMETRICS = {0: "white is 0", 1: "black is 0", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr", 8: "Lab"}
+SAMPLE_FORMATS = {1: "unsigned integer", 2: "signed integer", 3: "floating point"}
+PREMULTIPLIED, SHORT, UNCOMPRESSED, JPEG, YCBCR = 1, 3, 1, 7, 6
+ROWS_PER_STRIP = 278
+BLOCK_RECORD_BYTES = 1024
+"""Memory of Pillow for the position of each block."""
+# Tags that describe the pixels, TIFF 6.0 and its supplements; 512 to 521 belong to old-style JPEG.
+SINGLE_TAGS = frozenset((256, 257, 259, 262, 266, 277, 278, 284, 292, 293, 317, 322, 323, 512, 513, 514, 515))
+LISTED_TAGS = frozenset((258, 273, 279, 320, 324, 325, 338, 339, 347, 517, 518, 519, 520, 521, 529, 530, 532))
+_PIXEL_TAGS = SINGLE_TAGS | LISTED_TAGS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
-    """One directory entry: its type, its number of values, and their bytes (None: not in the file)."""
+class TiffField:
+    """One directory entry: its type, its number of values, and their bytes (None if they are beyond the end)."""
 
     type: int
     count: int
@@ -97,16 +70,16 @@ class Field:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Directory:
-    """A directory: byte order (< or >), whether BigTIFF, fields by tag, where the next one is (0: there is none)."""
+class TiffDirectory:
+    """TIFF directory: byte order (< or >), whether BigTIFF, fields by tag, position of the next one (0: none)."""
 
     order: str
     big: bool
-    fields: Mapping[int, Field]
+    fields: Mapping[int, TiffField]
     following: int
 
     def integers(self, tag: int) -> NDArray[Any]:
-        """The values of an unsigned integer field, of that size; empty where it is absent or of another type."""
+        """Return the values of an unsigned integer field; empty if it is absent or has another type."""
         field = self.fields.get(tag)
         if field is None or field.type not in UNSIGNED or field.data is None:
             return np.empty(0, np.int64)
@@ -114,18 +87,18 @@ class Directory:
         return np.frombuffer(field.data, kind, field.count)
 
     def integer(self, tag: int, default: int) -> int:
-        """The first value of an unsigned integer field."""
+        """Return the first value of an unsigned integer field."""
         values = self.integers(tag)
         return int(values[0]) if len(values) else default
 
 
-def holds_further_page(data: bytes, first: Directory) -> bool:
-    """Whether a directory behind the first is a picture of its own, and no smaller copy or mask of another one."""
+def holds_further_page(data: bytes, first: TiffDirectory) -> bool:
+    """Return whether a later directory is another picture, not a smaller copy or a mask."""
     directory, seen = first, {0}
     while directory.following not in seen and len(seen) < _MOST_PAGES:
         seen.add(directory.following)
         try:
-            directory = read_directory(data, directory.following)
+            directory = read_tiff_directory(data, directory.following)
         except SourceError:
             return True
         if not directory.integer(NEW_SUBFILE_TYPE, 0) & _REDUCED_OR_MASK:
@@ -133,38 +106,40 @@ def holds_further_page(data: bytes, first: Directory) -> bool:
     return False
 
 
-def read_directory(data: bytes, start: int | None = None) -> Directory:
-    """Read the directory at a byte, the first one by default; fields of unknown type are left out, as TIFF 6.0 asks.
+def read_tiff_directory(data: bytes, start: int | None = None) -> TiffDirectory:
+    """Read the directory at byte `start`, by default the first one.
+
+    Fields of unknown type are skipped, as TIFF 6.0 requires.
 
     Raises:
-        SourceError: the structure is not TIFF, or its directory is not within the bytes.
+        SourceError: the structure is not TIFF, or its directory is beyond the end of the bytes.
     """
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None:
-        raise damaged("no TIFF header")
+        raise damaged_error("no TIFF header")
     if len(data) < 8:
-        raise truncated("no room for a TIFF header")
+        raise truncated_error("no room for a TIFF header")
     version = struct.unpack_from(f"{order}H", data, 2)[0]
     if version not in (42, 43):
-        raise damaged(f"TIFF version {version}")
+        raise damaged_error(f"TIFF version {version}")
     big = version == 43
     if big and len(data) < 16:
-        raise truncated("no room for a BigTIFF header")
+        raise truncated_error("no room for a BigTIFF header")
     count_format, entry_format, pointer, inline = ("Q", "HHQ", "Q", 8) if big else ("H", "HHI", "I", 4)
     view = memoryview(data)
     if start is None:
         start = int(struct.unpack_from(f"{order}{pointer}", data, inline)[0])
     count_bytes = struct.calcsize(f"{order}{count_format}")
     if start + count_bytes > len(data):
-        raise truncated(f"the directory is at byte {start} of {len(data)}")
+        raise truncated_error(f"the directory is at byte {start} of {len(data)}")
     count = struct.unpack_from(f"{order}{count_format}", data, start)[0]
     entry_bytes = struct.calcsize(f"{order}{entry_format}") + inline
     first = start + count_bytes
     end = first + count * entry_bytes
     if end > len(data):
-        raise truncated(f"the directory of {count} entries ends at byte {end} of {len(data)}")
+        raise truncated_error(f"the directory of {count} entries ends at byte {end} of {len(data)}")
     if count > MOST_ENTRIES:
-        raise damaged(f"a directory of {count} entries")
+        raise damaged_error(f"a directory of {count} entries")
     fields = {}
     for position in range(first, end, entry_bytes):
         tag, type_, values = struct.unpack_from(f"{order}{entry_format}", data, position)
@@ -175,18 +150,20 @@ def read_directory(data: bytes, start: int | None = None) -> Directory:
         if value_bytes > inline:
             at = struct.unpack_from(f"{order}{pointer}", data, at)[0]
         inside = at + value_bytes <= len(data)
-        fields[tag] = Field(type=type_, count=values, data=view[at : at + value_bytes] if inside else None)
+        fields[tag] = TiffField(
+            type=type_, count=values, data=view[at : at + value_bytes] if inside else None
+        )
     following = int.from_bytes(data[end : end + inline], "little" if order == "<" else "big")
-    return Directory(order=order, big=big, fields=fields, following=following)
+    return TiffDirectory(order=order, big=big, fields=fields, following=following)
 
 
 def valid_orientation(value: int) -> int:
-    """An orientation of 1 to 8 as it is, anything else as 1 (upright)."""
+    """Return an orientation of 1 to 8 unchanged, and 1 (upright) for any other value."""
     return value if 1 <= value <= 8 else 1
 
 
 def exif_orientation(exif: bytes) -> int:
-    """The orientation that a block of EXIF data says; 1 where it says none or cannot be understood.
+    """Return the orientation in a block of EXIF data; 1 if it is absent or unreadable.
 
     Args:
         exif: a TIFF structure, with or without the "Exif" and two zero bytes that JPEG puts before it.
@@ -196,31 +173,15 @@ def exif_orientation(exif: bytes) -> int:
     6
     """
     try:
-        directory = read_directory(exif.removeprefix(b"Exif\0\0"))
+        directory = read_tiff_directory(exif.removeprefix(b"Exif\0\0"))
     except SourceError:
         return 1
     return valid_orientation(directory.integer(ORIENTATION, 1))
 
 
-WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES = 256, 257, 258, 259, 262, 277
-STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES = 273, 279, 322, 323, 324, 325
-EXTRA_SAMPLES, SAMPLE_FORMAT = 338, 339
-WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, LAB = 0, 1, 2, 8
-PHOTOMETRICS = {0: "white is 0", 1: "black is 0", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr", 8: "Lab"}
-FORMATS = {1: "unsigned integer", 2: "signed integer", 3: "floating point"}
-PREMULTIPLIED, SHORT, UNCOMPRESSED, JPEG, YCBCR = 1, 3, 1, 7, 6
-ROWS_PER_STRIP = 278
-BLOCK_RECORD_BYTES = 1024
-"""What Pillow keeps of where each block lies."""
-# What describes the pixels, TIFF 6.0 and its supplements; 512 to 521 belong to old-style JPEG.
-SINGLE_TAGS = frozenset((256, 257, 259, 262, 266, 277, 278, 284, 292, 293, 317, 322, 323, 512, 513, 514, 515))
-LISTED_TAGS = frozenset((258, 273, 279, 320, 324, 325, 338, 339, 347, 517, 518, 519, 520, 521, 529, 530, 532))
-PIXEL_TAGS = SINGLE_TAGS | LISTED_TAGS
-
-
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """How the samples of a TIFF lie, as far as it decides which way they are read."""
+class SampleLayout:
+    """Layout of the samples, as far as it determines how they are decoded."""
 
     size: Size
     bits: int
@@ -232,13 +193,14 @@ def _unsupported_compression(compression: int) -> SourceError:
     return undecodable("TIFF of this compression is not supported", f"compression {compression}")
 
 
-def _layout(directory: Directory, byte_count: int) -> Layout:
-    for tag in PIXEL_TAGS & directory.fields.keys():
+def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
+    """Check the tags of the first picture and return its layout; refuse unsupported pixel types."""
+    for tag in _PIXEL_TAGS & directory.fields.keys():
         if directory.fields[tag].data is None:
-            raise truncated(f"the values of tag {tag} lie beyond byte {byte_count}")
+            raise truncated_error(f"the values of tag {tag} lie beyond byte {byte_count}")
     for tag in SINGLE_TAGS & directory.fields.keys():
         if directory.fields[tag].count != 1:
-            raise damaged(f"tag {tag} has {directory.fields[tag].count} values, expected 1")
+            raise damaged_error(f"tag {tag} has {directory.fields[tag].count} values, expected 1")
     size = directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)
     sample_formats = set(np.unique(directory.integers(SAMPLE_FORMAT)).tolist()) or {1}
     bits = set(np.unique(directory.integers(BITS)).tolist()) or {1}
@@ -246,7 +208,7 @@ def _layout(directory: Directory, byte_count: int) -> Layout:
     samples = directory.integer(SAMPLES, 1)
     kind = (
         f"{samples} x {'/'.join(map(str, sorted(bits)))} bit "
-        f"{'/'.join(FORMATS.get(value, str(value)) for value in sorted(sample_formats))}, "
+        f"{'/'.join(SAMPLE_FORMATS.get(value, str(value)) for value in sorted(sample_formats))}, "
         f"{PHOTOMETRICS.get(photometric, f'photometric {photometric}')}"
     )
     if sample_formats != {1}:
@@ -263,10 +225,11 @@ def _layout(directory: Directory, byte_count: int) -> Layout:
         raise _unsupported_compression(compression)
     if samples > 6:
         raise undecodable("TIFF of this many samples per pixel is not supported", kind)
-    return Layout(size=size, bits=depth, samples=samples, photometric=photometric)
+    return SampleLayout(size=size, bits=depth, samples=samples, photometric=photometric)
 
 
-def _check_blocks(directory: Directory, layout: Layout, data: bytes) -> None:
+def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -> None:
+    """Check that all strips or tiles are within the file and not too large."""
     byte_count = len(data)
     tiled = TILE_OFFSETS in directory.fields
     offsets, lengths = (
@@ -274,48 +237,48 @@ def _check_blocks(directory: Directory, layout: Layout, data: bytes) -> None:
         for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
     )
     if not len(offsets):
-        raise damaged("the TIFF says nowhere where its pixels are")
+        raise damaged_error("the TIFF has no offsets of its pixels")
     if len(lengths) and len(lengths) != len(offsets):
-        raise damaged(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
+        raise damaged_error(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
     held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)
     beyond = (offsets > byte_count) | (held > byte_count - np.minimum(offsets, byte_count))
     if beyond.any():
         end = max(
             int(offset) + int(length) for offset, length in zip(offsets[beyond], held[beyond], strict=True)
         )
-        raise truncated(f"pixels end at byte {end} of {byte_count}")
+        raise truncated_error(f"pixels end at byte {end} of {byte_count}")
     if not tiled and len(lengths) and directory.integer(COMPRESSION, 1) == UNCOMPRESSED:
         height, width = layout.size
         needed = height * (width * layout.bits * layout.samples // 8)
         found = int(lengths.sum(dtype=np.float64))
         if found < needed:
-            raise truncated(f"{found} bytes of pixels, expected {needed}")
+            raise truncated_error(f"{found} bytes of pixels, expected {needed}")
     if len(lengths) and directory.integer(COMPRESSION, 1) == JPEG:
-        # libtiff makes up what is missing at a JPEG's end and reports success.
+        # libtiff fills in the missing end of a JPEG and reports success.
         for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
             if not data[offset : offset + length].rstrip(b"\0").endswith(b"\xff\xd9"):
-                raise truncated(f"the JPEG data at byte {offset} have no end")
+                raise truncated_error(f"the JPEG data at byte {offset} have no end")
     if tiled:
-        # A tile may pass the picture's edge, but not by far: its buffer is allocated whole.
+        # A tile may extend beyond the picture, but not far: its complete buffer is allocated.
         for tag, pixels in ((TILE_HEIGHT, layout.size[0]), (TILE_WIDTH, layout.size[1])):
             tile = directory.integer(tag, 0)
             if not 1 <= tile <= max(4 * pixels, 4096):
-                raise damaged(f"a tile side of {tile} for {pixels} pixels")
+                raise damaged_error(f"a tile side of {tile} for {pixels} pixels")
 
 
-def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) -> bytes:
-    """The file with a new directory at its end: the pixel tags only, some with another value of 16 bits."""
+def _plain_tiff(data: bytes, directory: TiffDirectory, replaced: Mapping[int, int]) -> bytes:
+    """Return the file with a new directory at its end: only the pixel tags, some with a replaced 16-bit value."""
     order, big = directory.order, directory.big
     inline, pointer = (8, "Q") if big else (4, "I")
     entries: list[bytes] = []
     values: list[bytes | memoryview] = []
-    kept = [(tag, field) for tag, field in sorted(directory.fields.items()) if tag in PIXEL_TAGS]
+    kept = [(tag, field) for tag, field in sorted(directory.fields.items()) if tag in _PIXEL_TAGS]
     start = len(data) + len(data) % 2
     values_at = start + (8 if big else 2) + len(kept) * (20 if big else 12) + inline
     for tag, field in kept:
         payload: bytes | memoryview = field.data or b""
         if tag in replaced:
-            field = Field(type=SHORT, count=1, data=None)
+            field = TiffField(type=SHORT, count=1, data=None)
             payload = struct.pack(f"{order}H", replaced[tag])
         if len(payload) > inline:
             place = struct.pack(f"{order}{pointer}", values_at)
@@ -330,7 +293,8 @@ def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) 
     return b"".join([header, body, b"\0" * (len(data) % 2), count, *entries, b"\0" * inline, *values])
 
 
-def _load_samples(plain: bytes, layout: Layout) -> Raster:
+def _load_samples(plain: bytes, layout: SampleLayout) -> Raster:
+    """Decode the pixels with every stored bit."""
     open_again = partial(open_with, TiffImagePlugin.TiffImageFile, plain)
     if layout.bits < 16:
         return load_raster(open_again())
@@ -347,40 +311,42 @@ def _load_samples(plain: bytes, layout: Layout) -> Raster:
     return Raster(pixels=gray)
 
 
-def _plan(directory: Directory, layout: Layout, byte_count: int) -> Decoding:
+def _estimate(directory: TiffDirectory, layout: SampleLayout, byte_count: int) -> MemoryEstimate:
     (height, width), pixel_bits = layout.size, layout.bits * layout.samples
     tiled = TILE_OFFSETS in directory.fields
     count = len(directory.integers(TILE_OFFSETS if tiled else STRIP_OFFSETS))
     rows = directory.integer(TILE_HEIGHT if tiled else ROWS_PER_STRIP, height)
     columns = directory.integer(TILE_WIDTH, width) if tiled else width
-    # libtiff decodes a block at a time, and makes colors of it where it holds luma and chroma.
-    of_block = pixel_bits / 8 + 8 * (layout.photometric == YCBCR)
-    block_bytes = (rows if tiled else min(rows, height)) * columns * of_block + BLOCK_RECORD_BYTES * count
+    # libtiff decodes one block at a time, and converts luma and chroma to colors.
+    bytes_per_pixel = pixel_bits / 8 + 8 * (layout.photometric == YCBCR)
+    block_bytes = (
+        rows if tiled else min(rows, height)
+    ) * columns * bytes_per_pixel + BLOCK_RECORD_BYTES * count
     gray = layout.photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO)
     channels = layout.samples if gray else 4 if layout.samples > 3 and layout.photometric == RGB else 3
     sample_bytes = 2 if layout.bits == 16 else 1
     image_bytes = sample_bytes if layout.samples == 1 else 4
-    # Pillow gets a copy of the file.
+    # Pillow receives a copy of the file.
     held_bytes = byte_count + round(block_bytes)
     return plan_pillow(layout.size, image_bytes, min(channels, 4), sample_bytes, held_bytes=held_bytes)
 
 
 def open_tiff(data: bytes) -> OpenedImage:
-    """Open a TIFF or BigTIFF file of unsigned integers of 1 to 16 bits; of several pictures the first.
+    """Open a TIFF or BigTIFF file of unsigned integers of 1 to 16 bits; only the first picture is read.
 
     Raises:
-        SourceError: the directory is damaged, its pixels lie beyond the file's end, or they are of a kind
-            that is not read (floating point, signed, 12 or 32 bit, Lab, CMYK of 16 bits); when loaded, also
-            that they are damaged.
+        SourceError: the directory is damaged, the pixels are beyond the end of the file, or their type is not
+            supported (floating point, signed, 12 or 32 bit, Lab, CMYK of 16 bits). `load` also reports damaged
+            pixels.
 
     Source: TIFF 6.0.
     """
-    directory = read_directory(data)
+    directory = read_tiff_directory(data)
     layout = _layout(directory, len(data))
 
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
         _check_blocks(directory, layout, data)
-        # Pillow does not invert 16-bit pictures in which white is zero, or refuses them.
+        # Pillow refuses 16-bit pictures in which white is zero, or does not invert them.
         deep_inverse = layout.bits == 16 and layout.photometric == WHITE_IS_ZERO
         plain = _plain_tiff(data, directory, {PHOTOMETRIC: BLACK_IS_ZERO} if deep_inverse else {})
         compression = directory.integer(COMPRESSION, 1)
@@ -395,7 +361,47 @@ def open_tiff(data: bytes) -> OpenedImage:
     return OpenedImage(
         stored_size=layout.size,
         orientation=valid_orientation(directory.integer(ORIENTATION, 1)),
-        plan=lambda *_: _plan(directory, layout, len(data)),
+        estimate=lambda *_: _estimate(directory, layout, len(data)),
         load=load,
         more=holds_further_page(data, directory),
     )
+
+
+_COLLECTED = threading.local()
+_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def _collect(module: bytes | None, message_format: bytes | None, _: Any) -> None:
+    messages = getattr(_COLLECTED, "messages", None)
+    if messages is not None and len(messages) < 10:
+        parts = [part.decode("utf-8", "replace") for part in (module, message_format) if part]
+        messages.append(": ".join(parts))
+
+
+_COLLECT = _HANDLER(_collect)  # libtiff keeps its address, so it must live as long as the process
+
+
+@cache
+def _install_error_handler() -> bool:
+    try:
+        library = ctypes.CDLL(_imaging.__file__)
+        setter = library.TIFFSetErrorHandler
+    except (OSError, AttributeError):
+        return False
+    setter.argtypes, setter.restype = [_HANDLER], ctypes.c_void_p
+    setter(_COLLECT)
+    return True
+
+
+@contextmanager
+def libtiff_messages() -> Iterator[list[str]]:
+    """Collect the errors that libtiff reports on this thread; none if Pillow's libtiff cannot be loaded.
+
+    The messages are libtiff's format strings, without the values.
+    """
+    _install_error_handler()
+    _COLLECTED.messages = []
+    try:
+        yield _COLLECTED.messages
+    finally:
+        _COLLECTED.messages = None

@@ -64,7 +64,7 @@ def test_a_clip_that_is_too_short_is_refused_with_the_numbers():
     with pytest.raises(SourceError) as caught:
         choose_frames(30, None, FrameChoice(frames=16, stride=2))
     assert caught.value.reason == "clip is shorter than a window"
-    for number in ("30 frames", "15 are left", "stride of 2", "takes 16", "repeated"):
+    for number in ("30 frames", "15 of its", "stride of 2", "needs 16", "repeat"):
         assert number in caught.value.detail
     times = np.arange(30) / 30
     with pytest.raises(SourceError, match="10 frames per second"):

@@ -20,9 +20,9 @@ from PIL import Image
 
 from halofeed.errors import SourceError
 from halofeed.pipelines.summary import summary
-from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, read_image, read_size, sniff
+from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, read_image, sniff
 from halofeed.prep.formats.picture.jpeg import reduction
-from halofeed.prep.formats.picture.tiff import read_directory
+from halofeed.prep.formats.picture.tiff import read_tiff_directory
 from tests.support.allocations import traced
 from tests.support.conversions import run_convert
 from tests.support.memory_cases import png_of, saved
@@ -134,7 +134,7 @@ def test_the_orientation_is_applied_exactly_once(kind, orientation):
         result.pixels, orient_slowly(read_image(plain, OPTIONS).pixels, orientation)
     )
     assert result.orientation == orientation and result.stored_size == stored.shape[:2]
-    assert result.pixels.flags.c_contiguous and read_size(data) == result.pixels.shape[:2]
+    assert result.pixels.flags.c_contiguous
     assert ("orientation applied" in result.notes) == (orientation != 1)
 
 
@@ -258,7 +258,7 @@ def test_a_tiff_whose_strip_ends_early_is_refused(compression):
     image = Image.fromarray(np.kron(PIXELS[..., :3], np.ones((4, 4, 1), np.uint8)), "RGB")
     data = saved(image, "TIFF", compression=compression)
     assert outcome(data) is not None
-    fields = read_directory(data)
+    fields = read_tiff_directory(data)
     (length,) = fields.integers(279)
     at = data.index(struct.pack("<HHI", 279, fields.fields[279].type, 1)) + 8
     assert refused(data[:at] + struct.pack("<I", length // 2) + data[at + 4 :])

@@ -10,7 +10,7 @@ from halofeed.prep.geometry.orientation import check_same_space, plan_canonical,
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import compose, plan_crop_or_pad, plan_resample
 from halofeed.prep.voxels.label_volumes import (
-    Box,
+    VoxelBox,
     carry_box,
     foreground_box,
     label_box,
@@ -67,7 +67,7 @@ def test_a_mask_in_another_order_of_axes_is_on_the_same_grid_and_on_another_refu
     )
     near = grid.affine.copy()
     near[2, 3] += 0.3
-    with pytest.raises(SourceError, match=r"\(0.1 voxels\); .*--mask-grid-tolerance 0.1 takes it as it lies"):
+    with pytest.raises(SourceError, match=r"\(0.1 voxels\); .*--mask-grid-tolerance 0.1 accepts it"):
         check_same_space(grid, Grid(shape=grid.shape, affine=near))
     assert check_same_space(grid, Grid(shape=grid.shape, affine=near), 0.11) == pytest.approx(0.1)
     with pytest.raises(SourceError, match="mask 122×102×112"):
@@ -135,7 +135,7 @@ def test_a_box_holds_the_outermost_voxels_in_any_order(seed, share, orientation)
         plan_canonical(stored_grid(Grid(shape=(5, 9, 14), affine=grid_around().affine), orientation)), mask
     )
     places = np.argwhere(mask)
-    expected = Box(start=tuple(places.min(0)), stop=tuple(places.max(0) + 1)) if len(places) else None
+    expected = VoxelBox(start=tuple(places.min(0)), stop=tuple(places.max(0) + 1)) if len(places) else None
     assert label_box(mask) == expected
     assert foreground_box(mask.astype(np.int16), 0.5) == expected
 
@@ -155,15 +155,15 @@ def test_a_box_found_as_stored_is_carried_to_the_plans_target():
         assert np.abs(np.subtract(carried.start, found.start)).max() <= 1
         assert np.abs(np.subtract(carried.stop, found.stop)).max() <= 1
     cropped = plan_crop_or_pad(grid, (2, 2, 2))
-    assert carry_box(cropped, Box(start=(0, 0, 0), stop=(1, 1, 1))) is None
+    assert carry_box(cropped, VoxelBox(start=(0, 0, 0), stop=(1, 1, 1))) is None
 
 
 def test_the_mean_parts_an_mr_scan_from_its_background_and_none_is_rejected():
     image = np.zeros((4, 20, 20), np.float32)
     image[1:3, 5:9, 7:12] = 900
     assert mean_of(image) == pytest.approx(image.mean())
-    assert foreground_box(image, mean_of(image)) == Box(start=(1, 5, 7), stop=(3, 9, 12))
+    assert foreground_box(image, mean_of(image)) == VoxelBox(start=(1, 5, 7), stop=(3, 9, 12))
     with pytest.raises(SourceError, match="no foreground found"):
         plan_foreground_crop(grid_around(), foreground_box(np.full((2, 3, 4), -1000, np.int16), -500))
     with pytest.raises(UsageError, match="starts below stops"):
-        Box(start=(0, 0, 0), stop=(1, 0, 1))
+        VoxelBox(start=(0, 0, 0), stop=(1, 0, 1))

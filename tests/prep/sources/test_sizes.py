@@ -24,7 +24,7 @@ def test_any_tree_is_its_sorted_dict(seed, monkeypatch):
         folders.setdefault(folder, set()).add(generator.choice(PARTS) + ".jpg")
     expected, found = {}, Sizes()
     in_parts = Sizes()
-    monkeypatch.setattr(walk, "_ADDED_AT_ONCE", 1 + seed)
+    monkeypatch.setattr(walk, "_FILES_PER_BATCH", 1 + seed)
     for folder, names in generator.sample(sorted(folders.items()), len(folders)):
         files = [(name, generator.randrange(1 << 40)) for name in names]
         generator.shuffle(files)
@@ -47,7 +47,7 @@ def test_any_tree_is_its_sorted_dict(seed, monkeypatch):
 def test_a_large_source_is_converted_as_a_small_one(tmp_path, monkeypatch):
     draw_folders(tmp_path / "src", 30, broken=2)
     small = run_convert(tmp_path / "src", tmp_path / "small", layout="folders", shards=2)
-    monkeypatch.setattr(walk, "AS_A_DICT", 0)
+    monkeypatch.setattr(walk, "DICT_MAX_FILES", 0)
     assert isinstance(source_files(str(tmp_path / "src")).sizes(), Sizes)
     large = run_convert(tmp_path / "src", tmp_path / "large", layout="folders", shards=2)
     assert small.manifest == large.manifest
@@ -70,8 +70,8 @@ def test_what_a_store_lists_is_held_as_what_a_folder_lists(monkeypatch):
             yield f"{prefix}2/.hidden", 1, "1"
 
     monkeypatch.setattr(storage, "store_of", lambda address: Listed())
-    monkeypatch.setattr(walk, "AS_A_DICT", 0)
-    monkeypatch.setattr(walk, "_ADDED_AT_ONCE", 5_000)
+    monkeypatch.setattr(walk, "DICT_MAX_FILES", 0)
+    monkeypatch.setattr(walk, "_FILES_PER_BATCH", 5_000)
     files = source_files("s3://bucket/all")
     with traced() as found:
         assert len(files.sizes()) == 100_000

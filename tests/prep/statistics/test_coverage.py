@@ -218,7 +218,7 @@ def test_what_is_counted_lies_in_the_mask_and_above_the_threshold(dtype, mask_dt
     wanted = wanted if above is None else wanted[wanted > above]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counts, "_SLAB_VOXELS", 100)
-        patch.setattr(counts, "_MOST_COUNTED", 30)
+        patch.setattr(counts, "_MAX_EXACT_COUNT", 30)
         found = count_intensities(array, mask, above)
     values, numbers = np.unique(wanted, return_counts=True)
     assert found.values.tolist() == values.tolist() and found.counts.tolist() == numbers.tolist()

@@ -12,7 +12,7 @@ from halofeed.prep.geometry import volume
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels import resample
-from halofeed.prep.voxels.copying import copy_voxels, in_order
+from halofeed.prep.voxels.copying import copy_voxels, make_contiguous
 from halofeed.prep.voxels.phantom import centroid_mm, grid_around, stored, stored_grid
 from halofeed.prep.voxels.resample import apply_image, apply_mask, view_of
 from tests.support.allocations import traced
@@ -146,7 +146,7 @@ def test_put_in_order_every_voxel_keeps_its_place(shape, dtype, flips, order, cu
     if cut:
         seen = seen[:, 1:] if seen.shape[1] > 1 else seen
     expected = seen.tolist()
-    result = in_order(seen, spare=data.draw(st.booleans()))
+    result = make_contiguous(seen, spare=data.draw(st.booleans()))
     assert result.flags.c_contiguous and result.dtype == dtype
     assert result.tolist() == expected
 
@@ -156,7 +156,7 @@ def test_put_in_order_every_voxel_keeps_its_place(shape, dtype, flips, order, cu
 def test_a_spare_reversed_volume_is_turned_in_its_own_memory(shape, dtype, flips):
     stored = numbered(shape, dtype)
     expected = np.flip(stored, flips).copy()
-    turned = in_order(np.flip(stored, flips), spare=True)
+    turned = make_contiguous(np.flip(stored, flips), spare=True)
     assert np.shares_memory(turned, stored)
     assert np.array_equal(turned, expected)
 
@@ -164,9 +164,9 @@ def test_a_spare_reversed_volume_is_turned_in_its_own_memory(shape, dtype, flips
 def test_what_is_not_spare_or_cannot_be_written_stays_as_it_was():
     stored = numbered((3, 4, 5), "int16")
     before = stored.copy()
-    in_order(stored[::-1, ::-1])
+    make_contiguous(stored[::-1, ::-1])
     stored.flags.writeable = False
-    turned = in_order(stored[::-1, ::-1], spare=True)
+    turned = make_contiguous(stored[::-1, ::-1], spare=True)
     assert np.array_equal(stored, before) and np.array_equal(turned, before[::-1, ::-1])
 
 

@@ -19,7 +19,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.geometry.resize import displayed_size, plan_fixed_shape, plan_keep_aspect, plan_unchanged
 from halofeed.prep.voxels.label_volumes import merge_class_masks
 from halofeed.prep.voxels.masks import (
-    decode_run_lengths,
+    decode_coco_run_lengths,
     draw_mask,
     encode_mask_png,
     fill_polygons,
@@ -56,18 +56,20 @@ def test_real_polygons_and_crowds_are_those_of_pycocotools(coco, test_data):
     for mask, size in crowds:
         compressed = coco.frPyObjects(mask, *size)
         theirs = coco.decode(compressed)
-        assert np.array_equal(decode_run_lengths(mask, size), theirs)
-        assert np.array_equal(decode_run_lengths(compressed, size), theirs)
+        assert np.array_equal(decode_coco_run_lengths(mask, size), theirs)
+        assert np.array_equal(decode_coco_run_lengths(compressed, size), theirs)
         text = {**compressed, "counts": compressed["counts"].decode()}
-        assert np.array_equal(decode_run_lengths(text, size), theirs)
-    mask = decode_run_lengths({"size": [2, 3], "counts": [0, 1, 2, 3]}, (2, 3))
+        assert np.array_equal(decode_coco_run_lengths(text, size), theirs)
+    mask = decode_coco_run_lengths({"size": [2, 3], "counts": [0, 1, 2, 3]}, (2, 3))
     assert mask.tolist() == [[1, 0, 1], [0, 1, 1]] and mask.dtype == np.uint8
 
 
 @given(height=st.integers(1, 30), width=st.integers(1, 30), seed=st.integers(0, 9999), fill=st.floats(0, 1))
 def test_any_mask_that_pycocotools_encodes_decodes(coco, height, width, seed, fill):
     mask = (np.random.default_rng(seed).random((height, width)) < fill).astype(np.uint8)
-    assert np.array_equal(decode_run_lengths(coco.encode(np.asfortranarray(mask)), (height, width)), mask)
+    assert np.array_equal(
+        decode_coco_run_lengths(coco.encode(np.asfortranarray(mask)), (height, width)), mask
+    )
 
 
 def inside_oracle(polygon: list[float], size: tuple[int, int]) -> npt.NDArray[Any]:
