@@ -10,48 +10,54 @@ from dataclasses import dataclass
 from halofeed.errors import AnnotationsError, SourceError
 
 # Small letters of Cyrillic and Greek, and others, that look like Latin ones in one case at least.
-_LATIN = str.maketrans(
+_LATIN_LOOKALIKES = str.maketrans(
     "авекмнорстухіјѕһԁԛԝ" + "αβεζηικμνορτυχ" + "ɑɡı×" + "’‘ʼ´`" + "“”",
     "abekmhopctyxijshdqw" + "abezhikmnoptyx" + "agix" + "'''''" + '""',
 )
-_UNSEEN = ("Cf", "Cc")
-_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_INVISIBLE_CATEGORIES = ("Cf", "Cc")
+_INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
-def look_of(name: str) -> str:
+def visual_form(name: str) -> str:
     """A name as it looks: names that a person may take for one have the same.
 
-    >>> look_of("Red  hat") == look_of("red_hat") == look_of("red\\u00a0h\\u0430t") == look_of("red\\u200b\\u2011hat")
+    >>> visual_form("Red  hat") == visual_form("red_hat") == visual_form("red\\u00a0h\\u0430t") == visual_form("red\\u200b\\u2011hat")
     True
-    >>> look_of("caf\\u00e9") == look_of("cafe\\u0301") != look_of("cafe")
+    >>> visual_form("caf\\u00e9") == visual_form("cafe\\u0301") != visual_form("cafe")
     True
     """
-    if number_of(name) is not None:
+    if class_number(name) is not None:
         return name
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_LATIN)
-    return " ".join("".join(map(_seen, folded)).split())
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(
+        _LATIN_LOOKALIKES
+    )
+    return " ".join("".join(map(_visible_form, folded)).split())
 
 
-def _seen(character: str) -> str:
+def _visible_form(character: str) -> str:
     category = unicodedata.category(character)
     if character.isspace() or category == "Pd" or character in "_\u2212":
         return " "
     is_variation = 0xFE00 <= ord(character) <= 0xFE0F
-    return "" if category in _UNSEEN or character in _FILLERS or is_variation else character
+    return (
+        ""
+        if category in _INVISIBLE_CATEGORIES or character in _INVISIBLE_LETTERS or is_variation
+        else character
+    )
 
 
-def alike_names(names: Iterable[str]) -> list[list[str]]:
+def find_similar_names(names: Iterable[str]) -> list[list[str]]:
     """The groups of two and more names that look alike, each in order."""
     alike: dict[str, list[str]] = {}
     for name in sorted(set(names)):
-        alike.setdefault(look_of(name), []).append(name)
+        alike.setdefault(visual_form(name), []).append(name)
     return [group for group in alike.values() if len(group) > 1]
 
 
-def shown_apart(names: Iterable[str]) -> str:
+def describe_differences(names: Iterable[str]) -> str:
     """Names that look alike, each with those of its characters that ASCII lacks and not all of the names have.
 
-    >>> shown_apart(["dog", "d\\u043eg"])
+    >>> describe_differences(["dog", "d\\u043eg"])
     "'dog', 'd\u043eg' (U+043E)"
     """
     names = list(names)
@@ -76,20 +82,20 @@ def in_class_order(names: Iterable[str]) -> list[str]:
 
 
 def _order(name: str) -> tuple[bool, float, str]:
-    value = number_of(name)
+    value = class_number(name)
     return value is None, value or 0.0, name
 
 
-def some_of(names: Iterable[str]) -> str:
+def shorten_list(names: Iterable[str]) -> str:
     """The first twenty names, for a message, and how many there are where these are not all."""
     listed = list(names)
     return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
 
 
-def number_of(name: str) -> float | None:
+def class_number(name: str) -> float | None:
     """The number that a class name is, or None.
 
-    >>> number_of("10"), number_of("2.0"), number_of("hat 2")
+    >>> class_number("10"), class_number("2.0"), class_number("hat 2")
     (10.0, 2.0, None)
     """
     return float(name) if _NUMBER.fullmatch(name) else None
@@ -191,7 +197,7 @@ class ClassChoice:
             AnnotationsError: names them, and the classes that there are.
         """
         names = list(dict.fromkeys(known))
-        found = f"no such class in {where}; found {some_of(names)}"
+        found = f"no such class in {where}; found {shorten_list(names)}"
         if unknown := [name for name, _ in self.renamed if name not in names]:
             raise AnnotationsError(f"--map-classes: {', '.join(unknown)}: {found}")
         targets = {target for target in map(self.target, names) if target is not None}
@@ -205,4 +211,4 @@ def plain_name(name: str) -> str:
     >>> plain_name("Left_Kidney") == plain_name("left kidney ")
     True
     """
-    return look_of(name).replace(" ", "")
+    return visual_form(name).replace(" ", "")

@@ -68,12 +68,12 @@ _GEOMETRY = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ColumnMapping:
     """How the columns of one table are read.
 
     Args:
         columns: from a column that is known to the column of the table that holds it.
-        form: how `box` is written: "corners", "corner-size", "center-size"; "" where the corners have columns of their
+        form: how `box` is written: "corners", "corner-size", "center-size"; "" where the to_corners have columns of their
             own, or where there is no box.
         box: the columns of x, y, w and h, or of the list that holds all four.
         unread: columns that nothing is made of, as they are written.
@@ -98,13 +98,13 @@ class Reading:
             return known
         values = [written.get(column, "") for column in self.box]
         if len(values) == 1:
-            values = _four(values[0])
-        return {**known, **dict(zip(CORNERS, _corners(values, self.form), strict=True))}
+            values = _split_list(values[0])
+        return {**known, **dict(zip(CORNERS, _corner_cells(values, self.form), strict=True))}
 
 
 def read_columns(
     name: str, header: Sequence[str], boxes: bool | None, form: str = "auto", ignored: Sequence[str] = ()
-) -> Reading:
+) -> ColumnMapping:
     """What the columns of a table mean.
 
     Args:
@@ -122,10 +122,10 @@ def read_columns(
     >>> reading.columns["filename"], reading.columns["xmax"], reading.form, reading.unread
     ('File Name', 'x2', '', ('color',))
     """
-    left = _without(header, ignored)
+    left = _remove_ignored(header, ignored)
     spellings = dict(SPELLINGS)
-    squashed = {squash(column) for column in left}
-    if {"x0", "y0", "x1", "y1"} <= squashed and not {"x2", "y2"} & squashed:
+    normalized = {normalize_name(column) for column in left}
+    if {"x0", "y0", "x1", "y1"} <= normalized and not {"x2", "y2"} & normalized:
         for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
             spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
     if boxes is not None or any(map(is_geometry, left)):
@@ -133,7 +133,7 @@ def read_columns(
     box_form, box = ("", ()) if boxes is False else _find_box(name, left, form)
     if box:
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
-    reading = read_known(name, header, spellings, (*ignored, *box))
+    reading = match_columns(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in reading.unread if column not in box)
     found = [column for column in unread if column in left and is_geometry(column)]
     if found and boxes is not False and {"filename", "class"} <= reading.columns.keys():
@@ -145,47 +145,47 @@ def read_columns(
     return replace(reading, form=box_form, box=box, unread=unread)
 
 
-def read_known(
+def match_columns(
     name: str,
     header: Sequence[str],
     spellings: Mapping[str, Sequence[Sequence[str]]],
     ignored: Sequence[str] = (),
-) -> Reading:
+) -> ColumnMapping:
     """What the columns of a table mean by their spellings alone; see `read_columns`."""
-    left = _without(header, ignored)
-    chosen = {known: _choose(name, left, ranks, known) for known, ranks in spellings.items()}
+    left = _remove_ignored(header, ignored)
+    chosen = {known: _find_column(name, left, ranks, known) for known, ranks in spellings.items()}
     columns = {known: column for known, column in chosen.items() if column is not None}
     unread = tuple(column for column in header if column not in columns.values())
-    return Reading(columns=columns, unread=unread)
+    return ColumnMapping(columns=columns, unread=unread)
 
 
-def _without(header: Sequence[str], ignored: Sequence[str]) -> list[str]:
-    passed = {squash(column) for column in ignored}
-    return [column for column in header if squash(column) not in passed]
+def _remove_ignored(header: Sequence[str], ignored: Sequence[str]) -> list[str]:
+    passed = {normalize_name(column) for column in ignored}
+    return [column for column in header if normalize_name(column) not in passed]
 
 
-def can_hold(
+def has_columns(
     header: Sequence[str], required: Sequence[str], spellings: Mapping[str, Sequence[Sequence[str]]]
 ) -> bool:
     """Whether all the required columns are there in some spelling."""
-    squashed = {squash(column) for column in header}
-    return all(any(squashed.intersection(rank) for rank in spellings[known]) for known in required)
+    normalized = {normalize_name(column) for column in header}
+    return all(any(normalized.intersection(rank) for rank in spellings[known]) for known in required)
 
 
 @lru_cache(maxsize=4096)
-def squash(column: str) -> str:
+def normalize_name(column: str) -> str:
     """A column's name without what people spell differently: case, blanks, and signs.
 
-    >>> squash("Is_Crowd"), squash("x-min")
+    >>> normalize_name("Is_Crowd"), normalize_name("x-min")
     ('iscrowd', 'xmin')
     """
     return re.sub(r"[^a-z0-9]", "", column.lower()) or column
 
 
-def _choose(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], known: str) -> str | None:
+def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], known: str) -> str | None:
     """The column of the table that is meant by the first rank of which there is one."""
     for rank in ranks:
-        found = [column for column in header if squash(column) in rank]
+        found = [column for column in header if normalize_name(column) in rank]
         if len(found) > 1:
             raise AnnotationsError(
                 f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or say "
@@ -198,19 +198,23 @@ def _choose(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], kn
 
 def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[str, ...]]:
     """How boxes are written and in which columns, where it is otherwise than by two corners."""
-    if form == "auto" and can_hold(header, ("xmax",), SPELLINGS):
+    if form == "auto" and has_columns(header, ("xmax",), SPELLINGS):
         return "", ()
     sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
-    if form == "corner-size" and can_hold(header, CORNERS, SPELLINGS) and not can_hold(header, "wh", sizes):
-        named = [_choose(name, header, SPELLINGS[side], side) for side in CORNERS]
+    if (
+        form == "corner-size"
+        and has_columns(header, CORNERS, SPELLINGS)
+        and not has_columns(header, "wh", sizes)
+    ):
+        named = [_find_column(name, header, SPELLINGS[side], side) for side in CORNERS]
         return form, tuple(column for column in named if column is not None)
-    lists = [column for column in header if squash(column) in _LISTS]
+    lists = [column for column in header if normalize_name(column) in _LISTS]
     for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
         if form not in ("auto", kind):
             continue
         # Without a word only columns that cannot mean anything else: left and top, or the center, with w and h.
         ranks = {side: one if form == kind else one[:1] for side, one in spellings.items()}
-        found = [_choose(name, header, one, f"{side} of a box") for side, one in ranks.items()]
+        found = [_find_column(name, header, one, f"{side} of a box") for side, one in ranks.items()]
         if all(found):
             return kind, tuple(column for column in found if column is not None)
     if form != "auto" and len(lists) == 1:
@@ -229,13 +233,13 @@ def is_geometry(column: str) -> bool:
     >>> is_geometry("bbox_x"), is_geometry("Points"), is_geometry("color")
     (True, True, False)
     """
-    return _GEOMETRY.fullmatch(squash(column)) is not None
+    return _GEOMETRY.fullmatch(normalize_name(column)) is not None
 
 
-def _four(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     """The four numbers of a list as text; the whole text four times where it holds no four, to be refused.
 
-    >>> _four("[1, 2.5, 3, 4]"), _four("1 2 3 4"), _four("")
+    >>> _split_list("[1, 2.5, 3, 4]"), _split_list("1 2 3 4"), _split_list("")
     (['1', '2.5', '3', '4'], ['1', '2', '3', '4'], ['', '', '', ''])
     """
     try:
@@ -246,7 +250,7 @@ def _four(text: str) -> list[str]:
     return list(map(str, values)) if is_flat and len(values) == 4 else [text] * 4
 
 
-def _corners(values: Sequence[str], form: str) -> list[str]:
+def _corner_cells(values: Sequence[str], form: str) -> list[str]:
     """The cells of the two corners; cells that are no numbers stay as they are, to be refused."""
     try:
         numbers = [float(value) for value in values]
@@ -254,13 +258,13 @@ def _corners(values: Sequence[str], form: str) -> list[str]:
         return list(values)
     if form == "corners" or not all(map(math.isfinite, numbers)):
         return list(values)
-    return [repr(value) for value in corners(numbers, form)]
+    return [repr(value) for value in to_corners(numbers, form)]
 
 
-def corners(numbers: Sequence[float], form: str) -> tuple[float, float, float, float]:
+def to_corners(numbers: Sequence[float], form: str) -> tuple[float, float, float, float]:
     """xmin, ymin, xmax, ymax of a box whose four numbers are written in this form.
 
-    >>> corners((1, 2, 3, 5), "corners"), corners((1, 2, 2, 3), "corner-size"), corners((2, 3.5, 2, 3), "center-size")
+    >>> to_corners((1, 2, 3, 5), "corners"), to_corners((1, 2, 2, 3), "corner-size"), to_corners((2, 3.5, 2, 3), "center-size")
     ((1, 2, 3, 5), (1, 2, 3, 5), (1.0, 2.0, 3.0, 5.0))
     """
     x, y, third, fourth = numbers

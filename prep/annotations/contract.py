@@ -28,45 +28,45 @@ if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
 
 
-REASON = "text holds a lone surrogate"
+LONE_SURROGATE = "text holds a lone surrogate"
 
 
-def with_written_texts(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """The references; one of which a text cannot be written has that for its problem, and escapes in its place.
+def with_written_texts(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """The examples; one of which a text cannot be written has that for its problem, and escapes in its place.
 
     >>> (found,) = with_written_texts([Reference(source="a.jpg", key="a\\ud800")])
     >>> print(*found.problem, sep="; ")
     annotation; text holds a lone surrogate; id 'a\\ud800' is no Unicode text: correct it
     """
-    for reference in references:
-        if _is_plain(reference):
-            yield reference
+    for example in examples:
+        if _is_plain(example):
+            yield example
             continue
-        fault = next((one for one in _texts(reference) if not can_be_named(one[1])), None)
-        fault = fault or next((one for one in _kept_texts(reference) if not can_be_encoded(one[1])), None)
+        fault = next((one for one in _texts(example) if not can_be_named(one[1])), None)
+        fault = fault or next((one for one in _verbatim_texts(example) if not can_be_encoded(one[1])), None)
         if fault is None:
-            yield _with_written_remarks(reference)
+            yield _with_escaped_messages(example)
             continue
         what, text = fault
         yield SourceExample(
-            source=escaped(reference.source),
-            key=escaped(reference.key) if isinstance(reference.key, str) else reference.key,
-            split=escaped(reference.split),
-            problem=("annotation", REASON, f"{what} {text!r} is no Unicode text: correct it"),
+            source=escape_surrogates(example.source),
+            key=escape_surrogates(example.key) if isinstance(example.key, str) else example.key,
+            split=escape_surrogates(example.split),
+            problem=("annotation", LONE_SURROGATE, f"{what} {text!r} is no Unicode text: correct it"),
         )
 
 
-def _is_plain(reference: SourceExample) -> bool:
-    """Whether a reference is that of an image with at most its class, and is written in ASCII, as most are."""
+def _is_plain(example: SourceExample) -> bool:
+    """Whether a example is that of an image with at most its class, and is written in ASCII, as most are."""
     return (
-        reference.source.isascii()
-        and str(reference.key).isascii()
-        and reference.split.isascii()
-        and (reference.label or "").isascii()
-        and (reference.group or "").isascii()
-        and not (reference.boxes or reference.labels or reference.mask or reference.class_masks)
-        and not (reference.members or reference.channels or reference.more_masks)
-        and not (reference.problem or reference.notes or reference.bad_objects)
+        example.source.isascii()
+        and str(example.key).isascii()
+        and example.split.isascii()
+        and (example.label or "").isascii()
+        and (example.group or "").isascii()
+        and not (example.boxes or example.labels or example.mask or example.class_masks)
+        and not (example.members or example.channels or example.more_masks)
+        and not (example.problem or example.notes or example.bad_objects)
     )
 
 
@@ -79,56 +79,58 @@ def can_be_encoded(text: str) -> bool:
     return True
 
 
-def escaped(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """A text that can be written, in which escapes stand for lone surrogates.
 
-    >>> escaped("hat"), escaped("a\\ud800")
+    >>> escape_surrogates("hat"), escape_surrogates("a\\ud800")
     ('hat', 'a\\\\ud800')
     """
     return text if can_be_named(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _texts(reference: SourceExample) -> Iterator[tuple[str, str]]:
-    """What each text of a reference is, and the text, of those that stand for bytes where they are no UTF-8."""
-    yield "file name", reference.source
-    yield "id", str(reference.key)
-    yield "split", reference.split
-    if reference.group is not None:
-        yield "group", reference.group
-    for label in (*reference.classes, *(box.label for box in reference.boxes or ())):
+def _texts(example: SourceExample) -> Iterator[tuple[str, str]]:
+    """What each text of a example is, and the text, of those that stand for bytes where they are no UTF-8."""
+    yield "file name", example.source
+    yield "id", str(example.key)
+    yield "split", example.split
+    if example.group is not None:
+        yield "group", example.group
+    for label in (*example.classes, *(box.label for box in example.boxes or ())):
         yield "class", label
-    for name, path in reference.class_masks:
+    for name, path in example.class_masks:
         yield "class", name
         yield "file name", path
-    frames = (file for _, files in reference.mask_members for file in files)
-    for path in (*reference.members, *reference.channels, *reference.masks, *frames):
+    frames = (file for _, files in example.mask_members for file in files)
+    for path in (*example.members, *example.channels, *example.masks, *frames):
         yield "file name", path
 
 
-def _kept_texts(reference: SourceExample) -> Iterator[tuple[str, str]]:
+def _verbatim_texts(example: SourceExample) -> Iterator[tuple[str, str]]:
     """The same of texts that are written as they stand."""
-    for box in reference.boxes or ():
+    for box in example.boxes or ():
         if box.view is not None:
             yield "view", box.view
         for point in box.keypoints:
             yield "keypoint", point.name
 
 
-def _with_written_remarks(reference: SourceExample) -> SourceExample:
-    """The reference with escapes in what is said of it, which often repeats what the annotations hold."""
+def _with_escaped_messages(example: SourceExample) -> SourceExample:
+    """The example with escapes in what is said of it, which often repeats what the annotations hold."""
     remarks = [
-        *(reference.problem or ()),
-        *reference.notes,
-        *(part for bad in reference.bad_objects for part in bad),
+        *(example.problem or ()),
+        *example.notes,
+        *(part for bad in example.bad_objects for part in bad),
     ]
     if all(map(can_be_named, remarks)):
-        return reference
-    stage, reason, detail = map(escaped, reference.problem or ("", "", ""))
+        return example
+    stage, reason, detail = map(escape_surrogates, example.problem or ("", "", ""))
     return replace(
-        reference,
-        problem=(stage, reason, detail) if reference.problem else None,
-        notes=tuple(map(escaped, reference.notes)),
-        bad_objects=tuple((escaped(reason), escaped(detail)) for reason, detail in reference.bad_objects),
+        example,
+        problem=(stage, reason, detail) if example.problem else None,
+        notes=tuple(map(escape_surrogates, example.notes)),
+        bad_objects=tuple(
+            (escape_surrogates(reason), escape_surrogates(detail)) for reason, detail in example.bad_objects
+        ),
     )
 
 
@@ -136,7 +138,7 @@ ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy, Sequence[str]], Ma
 T = TypeVar("T")
 LEAST_BAD_OBJECTS = 10
 """Fewer objects that cannot be used are slips, whatever their share, unless they are all that there are."""
-LEAST_OF_ALL = 3
+MIN_ALL_BAD = 3
 INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _SPLIT_NAME = re.compile(
@@ -218,7 +220,7 @@ class LayoutOptions:
         return ClassChoice.of(self.classes, self.map_classes)
 
 
-class Seen(Protocol):
+class PartSummary(Protocol):
     """What is known of a part of a source."""
 
     def add(self, other: Any, /) -> None:
@@ -227,16 +229,16 @@ class Seen(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class InParts:
-    """How a layout of which each reference depends on one path alone is listed in parts, in several processes.
+    """How a layout of which each example depends on one path alone is listed in parts, in several processes.
 
     Args:
         look: from the paths of a part to what must be known of all parts.
-        settle: (that, the paths of all files but images, files, options) to the rules of all references; None where
+        settle: (that, the paths of all files but images, files, options) to the rules of all examples; None where
             more must be known, so that the source is to be listed at once.
-        references_of: (paths, rules, options) to their references.
+        references_of: (paths, rules, options) to their examples.
     """
 
-    look: Callable[[Iterable[str], LayoutOptions], Seen]
+    look: Callable[[Iterable[str], LayoutOptions], PartSummary]
     settle: Callable[[Any, Iterable[str], SourceFiles, LayoutOptions], Any]
     references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[SourceExample]]
 
@@ -262,8 +264,8 @@ class Layout:
             ("CT",), as the layout gives them.
         regions: segmentation: (annotations, annotation_file) to the values of each class, where some have several or
             share one; else {}.
-        in_parts: how it is listed in parts, which gives the same references.
-        chooses_classes: whether references and `label_values` hold the data set's classes already.
+        in_parts: how it is listed in parts, which gives the same examples.
+        chooses_classes: whether examples and `label_values` hold the data set's classes already.
     """
 
     name: str
@@ -314,15 +316,15 @@ def split_in_file_name(path: str) -> str | None:
     return next((part for part in re.split(r"[-_ ]", stem) if is_split_name(part)), None)
 
 
-def read_whole(annotations: SourceFiles, name: str) -> bytes:
-    """The bytes of a file on which all references depend; AnnotationsError where it cannot be read."""
-    with telling_unread(annotations, name):
+def read_required(annotations: SourceFiles, name: str) -> bytes:
+    """The bytes of a file on which all examples depend; AnnotationsError where it cannot be read."""
+    with report_unreadable(annotations, name):
         return annotations.read(name)
 
 
 @contextmanager
-def telling_unread(annotations: SourceFiles, name: str) -> Iterator[None]:
-    """Turn what a file on which all references depend cannot be read for into an AnnotationsError."""
+def report_unreadable(annotations: SourceFiles, name: str) -> Iterator[None]:
+    """Turn what a file on which all examples depend cannot be read for into an AnnotationsError."""
     try:
         yield
     except (SourceError, OSError) as error:
@@ -331,10 +333,10 @@ def telling_unread(annotations: SourceFiles, name: str) -> Iterator[None]:
         ) from error
 
 
-def number(text: object, what: str) -> float:
+def parse_number(text: object, what: str) -> float:
     """A written number as a float; SourceError where it is none or is not finite.
 
-    >>> number(" 12.5 ", "xmin")
+    >>> parse_number(" 12.5 ", "xmin")
     12.5
     """
     try:
@@ -349,7 +351,7 @@ def number(text: object, what: str) -> float:
     return value
 
 
-def sound_boxes(
+def usable_boxes(
     objects: Iterable[T], box_of: Callable[[T], Box | None], options: LayoutOptions
 ) -> tuple[tuple[Box, ...], tuple[tuple[str, str], ...]]:
     """The boxes of one image, and (reason, detail) of each of its objects that cannot be used.
@@ -380,7 +382,7 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
     >>> is_mostly_bad(9, 10), is_mostly_bad(11, 20), is_mostly_bad(2, 2), is_mostly_bad(3, 3)
     (False, True, False, True)
     """
-    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= LEAST_OF_ALL)
+    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= MIN_ALL_BAD)
 
 
 def check_box(box: Box, what: str) -> Box:
@@ -404,7 +406,7 @@ def check_rotation(value: object, what: str, options: LayoutOptions) -> None:
     """SourceError where an object's box is turned about its middle, as CVAT can; unless that shall be ignored."""
     if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
         return
-    angle = number(value, f"{what} rotation")
+    angle = parse_number(value, f"{what} rotation")
     if angle % 180:
         detail = f"{what}: by {angle:g} degrees; --ignore-columns rotation takes the box as it is before it is turned"
         raise SourceError("annotation", "box is rotated", detail)
@@ -416,17 +418,17 @@ def declared_size(height: object, width: object) -> tuple[int, int] | None:
     >>> declared_size("480", "640"), declared_size("0", "0"), declared_size(None, "")
     ((480, 640), None, None)
     """
-    sides = [0.0 if side is None or side == "" else number(side, "size") for side in (height, width)]
+    sides = [0.0 if side is None or side == "" else parse_number(side, "size") for side in (height, width)]
     if min(sides) < 0 or any(side != int(side) for side in sides):
         raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
     return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None
 
 
-def in_order(references: list[SourceExample]) -> list[SourceExample]:
-    """The references by source, then key: an order that does not depend on the order of the annotations."""
-    return sorted(references, key=order_of)
+def sort_examples(examples: list[SourceExample]) -> list[SourceExample]:
+    """The examples by source, then key: an order that does not depend on the order of the annotations."""
+    return sorted(examples, key=sort_key)
 
 
-def order_of(reference: SourceExample) -> tuple[str, str]:
-    """The place of a reference among all of a source."""
-    return (reference.source, str(reference.key))
+def sort_key(example: SourceExample) -> tuple[str, str]:
+    """The place of a example among all of a source."""
+    return (example.source, str(example.key))

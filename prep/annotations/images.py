@@ -28,7 +28,7 @@ from halofeed.prep.sources.reference import SourceExample
 from halofeed.system.atomic_files import text_of_name
 
 Key = TypeVar("Key", bound=Hashable)
-_FROM_THE_ROOT = (("",),)
+_ROOT_ONLY = (("",),)
 _PLAIN_PATH = re.compile(r"(?:[^/\\.:][^/\\:]*/)*[^/\\.:][^/\\:]*")
 """What is a path from the root without more ado, as most names are."""
 ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
@@ -47,7 +47,7 @@ class ImageQuery:
     """
 
     name: str
-    places: tuple[tuple[str, ...], ...] = _FROM_THE_ROOT
+    places: tuple[tuple[str, ...], ...] = _ROOT_ONLY
     beside: tuple[str, ...] = ()
     stem: str = ""
 
@@ -72,7 +72,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listing:
+class _FileIndex:
     """The files below the root by their names, and the folders that hold images."""
 
     by_name: Mapping[str, list[str]]
@@ -108,7 +108,7 @@ class ImageIndex:
         local = "://" not in images.root
         self._folded: dict[str, dict[str, list[str]]] = {}
         # The folder's own names, so that a link to it changes nothing.
-        self._above = _parts(text_of_name(os.path.realpath(images.root)) if local else images.root)
+        self._above = _split_path(text_of_name(os.path.realpath(images.root)) if local else images.root)
 
     @property
     def paths(self) -> AbstractSet[str]:
@@ -116,15 +116,15 @@ class ImageIndex:
         return self._files.sizes().keys()
 
     @property
-    def _listed(self) -> _Listing:
+    def _file_index(self) -> _FileIndex:
         """The files of all folders, for a name that is no path; SourceError where they are never listed."""
         try:
-            return self._listing
+            return self._built_file_index
         except UsageError as error:
             raise SourceError("annotation", "image file not found", str(error)) from error
 
     @cached_property
-    def _listing(self) -> _Listing:
+    def _built_file_index(self) -> _FileIndex:
         by_name: dict[str, list[str]] = {}
         by_stem: dict[str, list[str]] = {}
         folders: set[str] = set()
@@ -132,30 +132,30 @@ class ImageIndex:
             *above, name = path.split("/")
             by_name.setdefault(_fold_extension(name), []).append(path)
             if self._takes(path):
-                by_stem.setdefault(_composed(splitext(name)[0]), []).append(path)
+                by_stem.setdefault(_normalize_unicode(splitext(name)[0]), []).append(path)
                 folders.update(above)
-        return _Listing(by_name=by_name, by_stem=by_stem, folders=folders)
+        return _FileIndex(by_name=by_name, by_stem=by_stem, folders=folders)
 
     def relative(self, name: str) -> str:
         """A name as annotations write it, without the images' folder where it begins with that."""
         return path_below(self.root, name) or name
 
-    def match(self, wanted: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
+    def match(self, queries: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
         """The file that each annotation means, or why there is none; all at once, as one can speak against another."""
-        matching: Matching[Key] = Matching(self)
-        paths = {key: ImageMatch(path=one.name) for key, one in wanted.items() if matching.is_path(key, one)}
+        matching: ImageMatcher[Key] = ImageMatcher(self)
+        paths = {key: ImageMatch(path=one.name) for key, one in queries.items() if matching.is_path(key, one)}
         return {**paths, **matching.others(lambda: (found.path for found in paths.values()))}
 
-    def candidate(self, wanted: ImageQuery) -> _Candidate:
+    def candidate(self, query: ImageQuery) -> _Candidate:
         """The file that may be meant by one annotation; SourceError where there is none."""
-        name = wanted.name
-        if wanted.places == _FROM_THE_ROOT and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
+        name = query.name
+        if query.places == _ROOT_ONLY and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
             above = name.count("/")
             return _Candidate(path=name, name=name, shared=above + 1, is_whole=True, has_folders=above > 0)
-        parts = _parts(name)
-        if not parts and not wanted.stem:
+        parts = _split_path(name)
+        if not parts and not query.stem:
             raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
-        path = self._named(wanted, parts) if parts else None
+        path = self._find_by_path(query, parts) if parts else None
         if path is not None:
             return _Candidate(
                 path=path,
@@ -167,16 +167,18 @@ class ImageIndex:
         error: SourceError | None = None
         if parts:
             try:
-                return self._by_end(name, parts, self._listed.by_name.get(_fold_extension(parts[-1]), []))
+                return self._find_by_suffix(
+                    name, parts, self._file_index.by_name.get(_fold_extension(parts[-1]), [])
+                )
             except SourceError as caught:
-                if not wanted.stem or caught.reason == "file name is ambiguous":
+                if not query.stem or caught.reason == "file name is ambiguous":
                     raise self._with_namesake(caught, parts) from None
                 error = caught
-        return self._by_stem(wanted, error)
+        return self._find_by_stem(query, error)
 
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
         """The error, and the image of that name but another extension, if there is one: what was converted since."""
-        others = self._listed.by_stem.get(_composed(splitext(parts[-1])[0]), [])
+        others = self._file_index.by_stem.get(_normalize_unicode(splitext(parts[-1])[0]), [])
         if not others or "; " in error.detail or error.reason == "file name is ambiguous":
             return error
         return SourceError(
@@ -185,22 +187,22 @@ class ImageIndex:
             f"{error.detail}; {others[0]} has that name and another extension: correct the names",
         )
 
-    def _named(self, wanted: ImageQuery, parts: list[str]) -> str | None:
+    def _find_by_path(self, query: ImageQuery, parts: list[str]) -> str | None:
         """The file of which the name is a path, from the root or a place of the layout, or that lies beside."""
-        name = wanted.name
+        name = query.name
         below = path_below(self.root, name)
         if below is not None:
             if (found := self.at("", below)) is None:
-                self._check_seen([below])
+                self._check_listable([below])
                 raise SourceError("annotation", "image file not found", f"{below!r} {BELOW}")
             return found
         is_absolute = name.startswith(("/", "\\")) or "://" in name
-        path = posixpath.normpath("/".join(_parts(name, keep_up=True)))
+        path = posixpath.normpath("/".join(_split_path(name, keep_up=True)))
         leads_up = path.split("/")[0] == ".."
         if not is_absolute and not leads_up:
             if "\\" in name and ".." not in name and self._is_file(name):
                 return name
-            for rank in wanted.places:
+            for rank in query.places:
                 hits = [found for place in rank if self._is_file(found := posixpath.join(place, path))]
                 hits = hits or [found for place in rank if (found := self.at(place, path)) is not None]
                 if len(hits) > 1:
@@ -217,17 +219,17 @@ class ImageIndex:
                 if not below.startswith("../"):
                     return below
                 outside = name
-        for folder in wanted.beside:
+        for folder in query.beside:
             if (found := self.at(folder, parts[-1])) is not None:
                 return found
         if outside is not None:
             raise SourceError("annotation", "image file lies outside --images", lies_outside(outside))
-        places = [] if is_absolute or leads_up else [place for rank in wanted.places for place in rank]
-        self._check_seen(posixpath.join(place, path) for place in places)
-        self._check_seen(posixpath.join(folder, parts[-1]) for folder in wanted.beside)
+        places = [] if is_absolute or leads_up else [place for rank in query.places for place in rank]
+        self._check_listable(posixpath.join(place, path) for place in places)
+        self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
         return None
 
-    def _check_seen(self, paths: Iterable[str]) -> None:
+    def _check_listable(self, paths: Iterable[str]) -> None:
         """SourceError for the first of these paths at which there may be a file for all that is known."""
         for path in paths:
             if refusal := self._files.refusal(path):
@@ -249,18 +251,20 @@ class ImageIndex:
         spelled = self._folded[above].get(_fold_extension(path), [])
         return spelled[0] if len(spelled) == 1 else None
 
-    def _by_stem(self, wanted: ImageQuery, error: SourceError | None) -> _Candidate:
-        parts = _parts(wanted.stem)
+    def _find_by_stem(self, query: ImageQuery, error: SourceError | None) -> _Candidate:
+        parts = _split_path(query.stem)
         try:
-            return self._by_end(wanted.stem, parts, self._listed.by_stem.get(_composed(parts[-1]), []))
+            return self._find_by_suffix(
+                query.stem, parts, self._file_index.by_stem.get(_normalize_unicode(parts[-1]), [])
+            )
         except SourceError as caught:
             if caught.reason == "file name is ambiguous":
                 raise
             other = f"; {error.detail.partition('; ')[2]}" if error and "; " in error.detail else ""
-            detail = f"neither {wanted.name!r} nor an image called {parts[-1]!r} {BELOW}{other}"
+            detail = f"neither {query.name!r} nor an image called {parts[-1]!r} {BELOW}{other}"
             raise SourceError("annotation", "image file not found", detail) from None
 
-    def _by_end(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
+    def _find_by_suffix(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
         """The one file that shares most of the end of a name; SourceError where none or several do."""
         ranked = {path: self._rank(parts, path.split("/")) for path in paths}
         best = max(ranked.values(), default=(0, False))
@@ -280,7 +284,7 @@ class ImageIndex:
 
     def _rank(self, parts: list[str], path: list[str]) -> tuple[int, bool]:
         shared = self._shared(parts, path)
-        if shared < len(parts) and parts[-1 - shared] in self._listed.folders:
+        if shared < len(parts) and parts[-1 - shared] in self._file_index.folders:
             return (0, False)
         return (shared, parts[-1] == path[-1])
 
@@ -292,12 +296,12 @@ class ImageIndex:
             shared += 1
         return shared
 
-    def neighbors(self, wanted: ImageQuery) -> list[str]:
+    def neighbors(self, query: ImageQuery) -> list[str]:
         """The images called as the annotation itself, in the first of the folders beside it that holds any."""
-        name = _parts(wanted.stem)[-1]
-        paths = self._listed.by_stem.get(_composed(name), [])
-        paths = paths or self._listed.by_name.get(_fold_extension(name), [])
-        found = ([path for path in paths if path.rpartition("/")[0] == folder] for folder in wanted.beside)
+        name = _split_path(query.stem)[-1]
+        paths = self._file_index.by_stem.get(_normalize_unicode(name), [])
+        paths = paths or self._file_index.by_name.get(_fold_extension(name), [])
+        found = ([path for path in paths if path.rpartition("/")[0] == folder] for folder in query.beside)
         return next(filter(None, found), [])
 
     def check_any_image(self, what: str) -> None:
@@ -313,7 +317,7 @@ class ImageIndex:
         inside = (path for folder in sorted(folders or ()) for path in self._files.files_in(folder))
         return filter(self._takes, self.paths if folders is None else inside)
 
-    def are_named_once(self, tally: Tally, *, beside_used: bool) -> bool:
+    def all_images_are_named(self, tally: PathComparison, *, beside_used: bool) -> bool:
         """Whether annotations name each image file exactly once; else `without_annotation` tells which they do not.
 
         Args:
@@ -321,7 +325,7 @@ class ImageIndex:
         """
         for path in self._images_in(list(tally.folders) if beside_used else None):
             tally.add(path, 1)
-        return not tally.uneven()
+        return not tally.different_folders()
 
     def without_annotation(
         self, list_used: Callable[[], Iterable[tuple[str, str]]], *, beside_used: bool
@@ -335,49 +339,49 @@ class ImageIndex:
                 was read; no other folder is listed.
         """
         by_folder: dict[str, set[str]] = {}
-        tally = Tally()
+        tally = PathComparison()
         for path, split in list_used():
             by_folder.setdefault(path.rpartition("/")[0], set()).add(split)
             tally.add(path, -1)
         everywhere = set().union(*by_folder.values())
-        if self.are_named_once(tally, beside_used=beside_used):
+        if self.all_images_are_named(tally, beside_used=beside_used):
             return
-        uneven = tally.uneven()
-        used = {path for path, _ in list_used() if path.rpartition("/")[0] in uneven}
+        different_folders = tally.different_folders()
+        used = {path for path, _ in list_used() if path.rpartition("/")[0] in different_folders}
         for path in self._images_in(by_folder if beside_used else None):
             folder = path.rpartition("/")[0]
-            if folder in uneven and path not in used:
+            if folder in different_folders and path not in used:
                 beside = by_folder.get(folder, everywhere)
                 split = next(iter(beside)) if len(beside) == 1 else "train"
                 fault = ("selection", "image has no annotation", "")
                 yield SourceExample(source=path, key=path, split=split, problem=fault)
 
 
-class Matching(Generic[Key]):
+class ImageMatcher(Generic[Key]):
     """Of names in any order those that are the path of their file, told at once, and the others, judged at the end."""
 
     def __init__(self, index: ImageIndex) -> None:
         self._index = index
-        self._others: dict[Key, _Candidate | SourceError] = {}
+        self._other_files: dict[Key, _Candidate | SourceError] = {}
         self._depths: dict[str, int] = {}  # how many of a folder's names an annotation shares
         self._last: Key | None = None
 
-    def is_path(self, key: Key, wanted: ImageQuery) -> bool:
+    def is_path(self, key: Key, query: ImageQuery) -> bool:
         """Whether a name is the path of its file; equal ones may come again, under the same key."""
-        if key == self._last or key in self._others:
+        if key == self._last or key in self._other_files:
             return key == self._last
         try:
-            candidate = self._index.candidate(wanted)
+            candidate = self._index.candidate(query)
         except SourceError as error:
             # With its traceback each would hold the frames in which it came to be.
-            self._others[key] = error.with_traceback(None)
+            self._other_files[key] = error.with_traceback(None)
             return False
         folder = candidate.path.rpartition("/")[0]
         self._depths[folder] = max(self._depths.get(folder, 0), candidate.shared)
-        if candidate.is_whole and candidate.path == wanted.name:
+        if candidate.is_whole and candidate.path == query.name:
             self._last = key
             return True
-        self._others[key] = candidate
+        self._other_files[key] = candidate
         return False
 
     def others(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
@@ -388,7 +392,7 @@ class Matching(Generic[Key]):
         """
         # By which names each file is meant, and whether by its whole name.
         claims: dict[str, dict[str, bool]] = {}
-        for other in self._others.values():
+        for other in self._other_files.values():
             if isinstance(other, _Candidate):
                 names = claims.setdefault(other.path, {})
                 names[other.name] = names.get(other.name, False) or other.is_whole
@@ -397,7 +401,7 @@ class Matching(Generic[Key]):
                 claims[path][path] = True
         return {
             key: other if isinstance(other, SourceError) else self._judge(other, claims[other.path])
-            for key, other in self._others.items()
+            for key, other in self._other_files.items()
         }
 
     def _judge(self, candidate: _Candidate, names: Mapping[str, bool]) -> ImageMatch | SourceError:
@@ -414,7 +418,7 @@ class Matching(Generic[Key]):
         return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
 
 
-class Tally:
+class PathComparison:
     """Whether two lists of paths are of the same ones: told for each folder by their number and the sum of hashes."""
 
     def __init__(self) -> None:
@@ -431,25 +435,25 @@ class Tally:
         """Of all paths so far."""
         return self._left.keys()
 
-    def uneven(self) -> set[str]:
+    def different_folders(self) -> set[str]:
         """The folders whose paths are not the same in both lists."""
         return {folder for folder, left in self._left.items() if left != [0, 0]}
 
 
 def _fold_extension(name: str) -> str:
     """A name as names are compared: its extension in small letters, its accents composed, which macOS takes apart."""
-    stem, dot, extension = _composed(name).rpartition(".")
+    stem, dot, extension = _normalize_unicode(name).rpartition(".")
     return f"{stem}{dot}{extension.lower()}" if dot else extension
 
 
-def _composed(name: str) -> str:
+def _normalize_unicode(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-def _parts(name: str, *, keep_up: bool = False) -> list[str]:
+def _split_path(name: str, *, keep_up: bool = False) -> list[str]:
     """The components of a path, however it is written.
 
-    >>> _parts(r"C:\\data\\.\\a.jpg"), _parts("../images/a.jpg"), _parts("x/../images/a.jpg")
+    >>> _split_path(r"C:\\data\\.\\a.jpg"), _split_path("../images/a.jpg"), _split_path("x/../images/a.jpg")
     (['C:', 'data', 'a.jpg'], ['images', 'a.jpg'], ['images', 'a.jpg'])
     """
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import in_class_order, number_of, some_of
+from halofeed.prep.annotations.class_names import class_number, in_class_order, shorten_list
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 
@@ -110,7 +110,7 @@ class LabelMap:
         """The id of a class name; AnnotationsError names an unknown one."""
         if name not in self.ids:
             raise AnnotationsError(
-                f"label {name!r} is not in {self.where}; known: {some_of(self.names.values())}; add it there, "
+                f"label {name!r} is not in {self.where}; known: {shorten_list(self.names.values())}; add it there, "
                 "or correct the annotation"
             )
         return self.ids[name]
@@ -216,8 +216,8 @@ class LabelMap:
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
-            cure = f"--map-classes {others[0]}=background leaves it out"
-            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {cure}")
+            fix = f"--map-classes {others[0]}=background leaves it out"
+            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {fix}")
         return {value: ids.get(value, 0) for value in present}
 
     def id_of_value(self, value: int) -> int | None:
@@ -284,17 +284,17 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
         if name in used or first_id == 0 or name.lower() not in _BACKGROUND
     ]
     names += in_class_order(used.difference(names))
-    _refuse_one_number_twice(names)
+    _check_number_spellings(names)
     return LabelMap(
         entries=tuple(enumerate(names, start=first_id)), first_id=first_id, where="the labels of the data"
     )
 
 
-def _refuse_one_number_twice(names: Iterable[str]) -> None:
+def _check_number_spellings(names: Iterable[str]) -> None:
     """Refuse "1" beside "1.0" or "01": one class, written in two ways, would become two."""
     first: dict[float, str] = {}
     for name in names:
-        if (value := number_of(name)) is not None and first.setdefault(value, name) != name:
+        if (value := class_number(name)) is not None and first.setdefault(value, name) != name:
             raise AnnotationsError(
                 f"classes {first[value]!r} and {name!r} are one number, written in two ways; write it in one way (a "
                 "CSV column with empty cells makes 1.0 of 1), or give both an id with --label-map"
@@ -409,13 +409,13 @@ def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
     >>> parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
     [{'id': '1', 'name': 'hat'}]
     """
-    tokens = _tokens(name, text)
+    tokens = _tokenize(name, text)
     items: list[dict[str, str]] = []
     position = 0
     while position < len(tokens):
         if tokens[position][1] == "item":
             position += 2 if tokens[position + 1 : position + 2] == [("mark", ":")] else 1
-            fields, position = _fields(name, tokens, position)
+            fields, position = _parse_fields(name, tokens, position)
             items.append(fields)
         elif tokens[position] in (("mark", ","), ("mark", ";")):
             position += 1
@@ -424,7 +424,7 @@ def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
     return items
 
 
-def _tokens(name: str, text: str) -> list[tuple[str, str]]:
+def _tokenize(name: str, text: str) -> list[tuple[str, str]]:
     tokens, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -439,7 +439,7 @@ def _tokens(name: str, text: str) -> list[tuple[str, str]]:
     return tokens
 
 
-def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
+def _parse_fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
     """The scalar fields of the message whose bracket opens at `position`, and where it has closed."""
     closing = {"{": "}", "<": ">"}.get(tokens[position][1] if position < len(tokens) else "")
     if closing is None:
@@ -457,7 +457,7 @@ def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[di
             raise AnnotationsError(f"{name}: expected the name of a field, got {written!r}")
         if tokens[position : position + 1] == [("mark", ":")]:
             position += 1
-        value, position = _value(name, tokens, position)
+        value, position = _parse_value(name, tokens, position)
         if value is not None and written in ("id", "name", "display_name"):
             if written in fields:
                 raise AnnotationsError(
@@ -467,7 +467,7 @@ def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[di
     raise AnnotationsError(f"{name}: the file ends inside a message; expected {closing!r}")
 
 
-def _value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
+def _parse_value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
     """The scalar at `position`, or None for a message or a list, and where it has ended."""
     kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
     if kind == "word":
@@ -475,22 +475,22 @@ def _value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str
     if kind == "string":
         text = b""
         while position < len(tokens) and tokens[position][0] == "string":
-            text += _ESCAPE.sub(_unescape, tokens[position][1][1:-1].encode())
+            text += _ESCAPE.sub(_decode_escape, tokens[position][1][1:-1].encode())
             position += 1
         return text.decode("utf-8", "replace"), position
     if written in ("{", "<"):
-        return None, _fields(name, tokens, position)[1]
+        return None, _parse_fields(name, tokens, position)[1]
     if written == "[":
         position += 1
         while position < len(tokens) and tokens[position][1] != "]":
-            position = position + 1 if tokens[position][1] == "," else _value(name, tokens, position)[1]
+            position = position + 1 if tokens[position][1] == "," else _parse_value(name, tokens, position)[1]
         if position < len(tokens):
             return None, position + 1
         written = "the end of the file"
     raise AnnotationsError(f"{name}: expected a value, got {written!r}")
 
 
-def _unescape(match: re.Match[bytes]) -> bytes:
+def _decode_escape(match: re.Match[bytes]) -> bytes:
     code = match.group(1)
     if code[:1] in b"01234567":
         return bytes([int(code, 8) & 255])

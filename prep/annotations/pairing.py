@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import in_order, is_split_name
+from halofeed.prep.annotations.contract import is_split_name, sort_examples
 from halofeed.prep.sources.reference import SourceExample
 
-LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
+CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 
 
 def join_channels(
@@ -20,7 +20,7 @@ def join_channels(
 
     Args:
         images: each file of an image: what it shares with its label, what its pattern's placeholders stand for, and its
-            reference.
+            example.
         order: the channels to take; (): all that there are, by name, which is noted.
         root: of the source, for messages.
 
@@ -28,9 +28,9 @@ def join_channels(
         AnnotationsError: a channel of the order is nowhere.
     """
     cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
-    for key, values, reference in images:
+    for key, values, example in images:
         case = tuple(value for name, value in sorted(values.items()) if name != "channel")
-        cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, reference))
+        cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
     present = sorted({name for channels in cases.values() for name in channels})
     if missing := [name for name in order if name not in present]:
         raise AnnotationsError(
@@ -42,16 +42,16 @@ def join_channels(
     for channels in cases.values():
         taken = [channels[name] for name in names if name in channels]
         left_out += [
-            replace(reference, problem=LEFT_OUT)
+            replace(example, problem=CHANNEL_LEFT_OUT)
             for name, found in channels.items()
             if name not in names
-            for _, reference in found
+            for _, example in found
         ]
         if taken:
             key, first = taken[0][0]
-            references = [found[0][1] for found in taken]
-            more = tuple(reference.source for reference in references[1:])
-            problem = _problem(channels, names, references)
+            examples = [found[0][1] for found in taken]
+            more = tuple(example.source for example in examples[1:])
+            problem = _problem(channels, names, examples)
             joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
     return joined, left_out
 
@@ -59,15 +59,15 @@ def join_channels(
 def _problem(
     channels: Mapping[str, Sequence[tuple[Key, SourceExample]]],
     names: Sequence[str],
-    references: Sequence[SourceExample],
+    examples: Sequence[SourceExample],
 ) -> Problem | None:
     if missing := [name for name in names if name not in channels]:
         listed = f"no {', '.join(missing)}; --channel-order takes fewer"
         return ("annotation", "channel is missing", listed)
     if twice := [name for name in names if len(channels[name]) > 1]:
-        paths = ", ".join(reference.source for _, reference in channels[twice[0]][:3])
+        paths = ", ".join(example.source for _, example in channels[twice[0]][:3])
         return ("annotation", "several files of one channel", paths)
-    return next((reference.problem for reference in references if reference.problem), None)
+    return next((example.problem for example in examples if example.problem), None)
 
 
 Key = tuple[str, ...]
@@ -86,7 +86,7 @@ class Label:
     problem: Problem | None = None
 
 
-def label_of(path: str, problem: Problem | None = None, name: str | None = None) -> Label:
+def single_file_label(path: str, problem: Problem | None = None, name: str | None = None) -> Label:
     """The label that is one file, of all classes or of the one that is named."""
     if name is not None:
         return Label(path=path, class_masks=((name, path),), problem=problem)
@@ -121,7 +121,7 @@ def pair_up(
     has_no_label: Callable[[Key], bool] = lambda key: False,
     several_masks: str | None = None,
 ) -> list[SourceExample]:
-    """One reference for each image, and for each label without one, in order of source.
+    """One example for each image, and for each label without one, in order of source.
 
     An image with two labels, two images with one label, and an image or a label left alone are problems.
 
@@ -138,15 +138,15 @@ def pair_up(
     images_by_key: dict[Key, list[SourceExample]] = defaultdict(list)
     for key, image in images:
         images_by_key[key].append(image)
-    references = []
+    examples = []
     for key, found in images_by_key.items():
         masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
         keep = missing_masks == "prediction" or has_no_label(key)
         together = _one_problem("several images for one label", [image.source for image in found])
         if several_masks != "merge":
-            cure = "" if several_masks is None else "; --several-masks merge takes them together"
+            fix = "" if several_masks is None else "; --several-masks merge takes them together"
             paths = [label.path for label in masks]
-            together = together or _one_problem("several labels for one image", paths, cure)
+            together = together or _one_problem("several labels for one image", paths, fix)
         together = together or next((one.problem for one in masks if one.problem is not None), None)
         if not masks and not keep:
             together = together or NO_LABEL
@@ -156,16 +156,16 @@ def pair_up(
             elif masks:
                 more = tuple(other.path for other in masks[1:])
                 image = replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
-            references.append(image)
+            examples.append(image)
     left = [label for others in labels_by_key.values() for label in others]
-    references += [
+    examples += [
         SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
     ]
-    return in_order(references)
+    return sort_examples(examples)
 
 
-def _one_problem(reason: str, paths: Sequence[str], cure: str = "") -> Problem | None:
-    return ("annotation", reason, ", ".join(sorted(paths)[:3]) + cure) if len(paths) > 1 else None
+def _one_problem(reason: str, paths: Sequence[str], fix: str = "") -> Problem | None:
+    return ("annotation", reason, ", ".join(sorted(paths)[:3]) + fix) if len(paths) > 1 else None
 
 
 def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 from halofeed.errors import UsageError
 from halofeed.prep.sources.file_names import files_of
 
-_MOST_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +62,18 @@ class Expression:
                 the message: it can hold a person's name.
         """
         try:
-            return self._compiled.search(text, timeout=_MOST_SECONDS)
+            return self._compiled.search(text, timeout=_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise UsageError(
                 f"{self.option} {self.text!r}: the search in a text of {len(text):,} characters took longer than "
-                f"{_MOST_SECONDS:g} s. Write the expression without a repetition inside a repetition"
+                f"{_TIMEOUT_SECONDS:g} s. Write the expression without a repetition inside a repetition"
             ) from error
 
 
 _PLACEHOLDERS = ("id", "split", "group", "class", "channel")
 _PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
 _EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
-_MOST_STEPS = 100_000
+_MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +83,20 @@ class _Token:
     Attributes:
         fixed: the text; empty for a star or a placeholder.
         name: the placeholder's name; empty for a star.
-        least: the fewest characters that it can be.
+        min_length: the fewest characters that it can be.
         within_folder: whether it ends at the next slash.
         ends_folder: whether it is empty or ends with a slash, as **/ does.
-        again: whether it repeats the value of an earlier placeholder.
+        is_repeat: whether it repeats the value of an earlier placeholder.
         repeated: the placeholders that are repeated behind it.
         following: the token behind it.
     """
 
     fixed: str = ""
     name: str = ""
-    least: int = 0
+    min_length: int = 0
     within_folder: bool = True
     ends_folder: bool = False
-    again: bool = False
+    is_repeat: bool = False
     repeated: tuple[str, ...] = ()
     following: _Token | None = None
 
@@ -121,17 +121,17 @@ class Pattern:
         """
         for file in dict.fromkeys([path, *files_of(path)]):
             if file.startswith(self.tokens[0].fixed) and file.endswith(self.tokens[-1].fixed):
-                values = _Search(file, self.text).match(self.tokens[0], 0, {})
+                values = _Matcher(file, self.text).match(self.tokens[0], 0, {})
                 if values is not None:
                     return values
         return None
 
 
-class _Search:
+class _Matcher:
     """One match of a path.
 
     `_failed` has the smallest start from which a token failed, per token, end of its reach and values that are needed
-    later. Its ends from there are not tried again from earlier starts. The value of a repeated placeholder depends on
+    later. Its ends from there are not tried is_repeat from earlier starts. The value of a repeated placeholder depends on
     its start, so each start has an entry.
     """
 
@@ -145,7 +145,7 @@ class _Search:
         path = self._path
         if token is None:
             return values if start == len(path) else None
-        fixed = values[token.name] if token.again else token.fixed
+        fixed = values[token.name] if token.is_repeat else token.fixed
         if fixed:
             found = path.startswith(fixed, start)
             return self.match(token.following, start + len(fixed), values) if found else None
@@ -158,22 +158,24 @@ class _Search:
             *map(values.get, token.repeated),
         )
         known = self._failed.get(key)
-        for end in self._ends(token, start, limit if known is None else min(limit, known + token.least - 1)):
+        for end in self._ends(
+            token, start, limit if known is None else min(limit, known + token.min_length - 1)
+        ):
             self._steps += 1
-            if self._steps > _MOST_STEPS:
+            if self._steps > _MAX_STEPS:
                 raise UsageError(
                     f"pattern {self._pattern!r}: too many ways to read {path!r}. Write each placeholder once and * in "
                     "its other places"
                 )
-            grown = {**values, token.name: path[start:end]} if token.name else values
-            if (result := self.match(token.following, end, grown)) is not None:
+            new_values = {**values, token.name: path[start:end]} if token.name else values
+            if (result := self.match(token.following, end, new_values)) is not None:
                 return result
         self._failed[key] = start
         return None
 
     def _ends(self, token: _Token, start: int, last: int) -> Iterator[int]:
         """Where a token that begins at start can end, the last one first."""
-        path, following, first = self._path, token.following, start + token.least
+        path, following, first = self._path, token.following, start + token.min_length
         if token.ends_folder:
             while (slash := path.rfind("/", start, last)) >= 0:
                 yield slash + 1
@@ -211,7 +213,9 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
         if star:
             tokens.append(_Token(within_folder=star == "*", ends_folder=star == "**/"))
         else:
-            tokens.append(_Token(name=name, least=1, within_folder=name != "id", again=name in names))
+            tokens.append(
+                _Token(name=name, min_length=1, within_folder=name != "id", is_repeat=name in names)
+            )
             names.add(name)
     if fixed := text[end:]:
         tokens.append(_Token(fixed=fixed))
@@ -219,7 +223,7 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
         raise UsageError(f"{option} {text!r}: {_EXAMPLE}")
     for number in reversed(range(len(tokens))):
         behind = tokens[number + 1 :]
-        repeated = tuple(dict.fromkeys(token.name for token in behind if token.again))
+        repeated = tuple(dict.fromkeys(token.name for token in behind if token.is_repeat))
         following = behind[0] if behind else None
         tokens[number] = replace(tokens[number], repeated=repeated, following=following)
     literal = sum(len(token.fixed) for token in tokens)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import alike_names, shown_apart
+from halofeed.prep.annotations.class_names import describe_differences, find_similar_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_mostly_bad
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, Keypoint, SourceExample
 
-_HEADS = (1 << 12, 1 << 16)
+_HEADER_BYTES = (1 << 12, 1 << 16)
 """Bytes that are read of a picture to find its orientation; in most files the first few hundred say it."""
 _THREADS = 16
 _PNG_HEAD = 24
@@ -25,7 +25,7 @@ Size = tuple[int, int]
 def resolve_grid(
     listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions
 ) -> list[SourceExample]:
-    """The references of one annotation file, each with the grid that the others prove for it.
+    """The examples of one annotation file, each with the grid that the others prove for it.
 
     A tool draws either on the stored pixels or on the upright picture, for all pictures alike. Where an EXIF
     orientation swaps the sides, the declared size of a picture (or the size of its label image) shows which. Those
@@ -34,19 +34,19 @@ def resolve_grid(
     """
     if options.annotation_grid != "auto":
         return list(listed)
-    sized = [reference for reference in listed if _can_prove(reference)]
+    sized = [example for example in listed if _may_prove_grid(example)]
     with ThreadPoolExecutor(_THREADS) as threads:
-        proofs = list(threads.map(lambda reference: _proof(reference, images), sized))
-    if len(sized) == sum(reference.problem is None for reference in listed):
-        _refuse_other_sizes(sized, proofs)
+        proofs = list(threads.map(lambda example: _proven_grid(example, images), sized))
+    if len(sized) == sum(example.problem is None for example in listed):
+        _check_declared_sizes(sized, proofs)
     proven = {proof for proof in proofs if proof not in (None, NEITHER)}
     if len(proven) != 1:
         return list(listed)
     (grid,) = proven
-    return [replace(reference, grid=grid) if reference.problem is None else reference for reference in listed]
+    return [replace(example, grid=grid) if example.problem is None else example for example in listed]
 
 
-def _refuse_other_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | None]) -> None:
+def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | None]) -> None:
     """Refuse annotations of which not one declared size is that of its picture: sides swapped, or other pictures."""
     if sized and all(proof == NEITHER for proof in proofs):
         height, width = sized[0].declared_size or (0, 0)
@@ -57,37 +57,37 @@ def _refuse_other_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | N
         )
 
 
-def _can_prove(reference: SourceExample) -> bool:
-    if reference.problem is not None or not is_image_name(reference.source):
+def _may_prove_grid(example: SourceExample) -> bool:
+    if example.problem is not None or not is_image_name(example.source):
         return False
-    if reference.mask is not None:
-        return reference.mask.lower().endswith(".png")
-    size = reference.declared_size
-    return reference.boxes is not None and size is not None and size[0] != size[1]
+    if example.mask is not None:
+        return example.mask.lower().endswith(".png")
+    size = example.declared_size
+    return example.boxes is not None and size is not None and size[0] != size[1]
 
 
-def _proof(reference: SourceExample, images: SourceFiles) -> str | None:
+def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
     """The grid that a picture's own declared size proves: "stored" or "displayed", or NEITHER; None: either of them."""
     try:
-        sizes, declared = _sizes(reference.source, images), reference.declared_size
-        if sizes and reference.mask is None and declared not in sizes:
+        sizes, declared = _possible_sizes(example.source, images), example.declared_size
+        if sizes and example.mask is None and declared not in sizes:
             return NEITHER
         if len(set(sizes)) < 2:
             return None
-        if reference.mask is not None:
-            header = images.head(reference.mask, _PNG_HEAD)
+        if example.mask is not None:
+            header = images.head(example.mask, _PNG_HEAD)
             declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
     except SourceError:
         return None
     return dict(zip(sizes, ("stored", "displayed"), strict=True)).get(declared or (0, 0))
 
 
-def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
+def possible_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
     """The sizes that annotations of each picture may speak of, () where the beginning of the file does not show it."""
 
     def sizes(path: str) -> tuple[Size, ...]:
         try:
-            return _sizes(path, images)
+            return _possible_sizes(path, images)
         except SourceError:
             return ()
 
@@ -95,12 +95,12 @@ def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, 
         return list(threads.map(sizes, paths))
 
 
-def _sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
+def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
     """The size of a picture as stored, and as displayed where that swaps the sides; () where it does not say one."""
     # The command line's help imports the layouts, and is not to wait for the decoders.
     from halofeed.prep.formats.picture import size_and_orientation
 
-    for size in _HEADS:  # as few bytes as show it
+    for size in _HEADER_BYTES:  # as few bytes as show it
         head = images.head(path, size)
         found = size_and_orientation(head)
         if found is not None or len(head) < size:
@@ -117,7 +117,7 @@ NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file
 FROM_ZERO = (
     "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
-SHARE_FROM_ZERO = 0.01
+_MAX_SHARE_BELOW_ONE = 0.01
 """Of boxes that begin below 1: fewer are slips under VOC's rule, more show that the numbers count from 0."""
 WITH_FRACTIONS = (
     "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
@@ -127,17 +127,17 @@ FEW_FRACTIONS = (
 )
 _SHARE_WITH_FRACTIONS = 0.1
 """Of boxes with fractions: more prove that a tool wrote places and no numbers of pixels."""
-_REACH = 1.5
+_MAX_FRACTION = 1.5
 """What no share passes, slips included, and no box in pixels stays within that anybody drew."""
 _IN_FIRST_PIXEL = (
     "box lies within the first pixel",
     "its file has boxes in pixels as well; --box-units says what all of them are",
 )
-_NO_SHARE = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
+_NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
 
 
 def resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
-    """The references of one annotation file, those with shares marked; a box that does not fit the others is faulty.
+    """The examples of one annotation file, those with shares marked; a box that does not fit the others is faulty.
 
     Raises:
         AnnotationsError: every box is of 0 and 1 alone, so that either can be meant.
@@ -145,72 +145,73 @@ def resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file:
     if options.box_units == "pixels":
         return list(listed)
     if options.box_units == "normalized":
-        return [_marked(one, options, "") for one in listed]
+        return [_mark_normalized(one, options, "") for one in listed]
     boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
     small = [box for box in boxes if _is_small(box)]
     if not small:
         return list(listed)
     if len(small) < len(boxes):
         return [
-            one if _is_tiny(one) else _without(one, options, _is_small, _IN_FIRST_PIXEL) for one in listed
+            one if _is_tiny(one) else _drop_faulty_boxes(one, options, _is_small, _IN_FIRST_PIXEL)
+            for one in listed
         ]
     if all(float(side).is_integer() for box in small for side in (box.ymin, box.xmin, box.ymax, box.xmax)):
         raise AnnotationsError(
             f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
             "--box-units normalized"
         )
-    return [_marked(one, options, NORMALIZED) for one in listed]
+    return [_mark_normalized(one, options, NORMALIZED) for one in listed]
 
 
-def _marked(reference: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
-    if not reference.boxes:
-        return reference
-    checked = _without(reference, options, lambda box: not _is_share(box), _NO_SHARE)
+def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
+    if not example.boxes:
+        return example
+    checked = _drop_faulty_boxes(example, options, lambda box: not _is_normalized(box), _NOT_NORMALIZED)
     if checked.problem is not None:
         return checked
     return replace(checked, normalized=True, notes=(*checked.notes, note) if note else checked.notes)
 
 
-def _without(
-    reference: SourceExample, options: LayoutOptions, is_faulty: Callable[[Box], bool], fault: tuple[str, str]
+def _drop_faulty_boxes(
+    example: SourceExample, options: LayoutOptions, is_faulty: Callable[[Box], bool], fault: tuple[str, str]
 ) -> SourceExample:
-    """The reference without its faulty boxes, which are listed; or its rejection, as the options say."""
-    faulty = [box for box in reference.boxes or () if is_faulty(box)]
+    """The example without its faulty boxes, which are listed; or its rejection, as the options say."""
+    faulty = [box for box in example.boxes or () if is_faulty(box)]
     if not faulty:
-        return reference
+        return example
     reason, why = fault
     bad = [
         (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
         for box in faulty
     ]
     if options.on_bad_object == "reject":
-        return replace(reference, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
-    kept = tuple(box for box in reference.boxes or () if not is_faulty(box))
-    return replace(reference, boxes=kept, bad_objects=(*reference.bad_objects, *bad))
+        return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
+    kept = tuple(box for box in example.boxes or () if not is_faulty(box))
+    return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
 
 
 def _has_area(box: Box) -> bool:
     return box.xmax > box.xmin and box.ymax > box.ymin
 
 
-def _is_share(box: Box) -> bool:
-    return min(box.xmin, box.ymin) >= -(_REACH - 1) and max(box.xmax, box.ymax) <= _REACH
+def _is_normalized(box: Box) -> bool:
+    return min(box.xmin, box.ymin) >= -(_MAX_FRACTION - 1) and max(box.xmax, box.ymax) <= _MAX_FRACTION
 
 
 def _is_small(box: Box) -> bool:
-    return _has_area(box) and _is_share(box)
+    return _has_area(box) and _is_normalized(box)
 
 
-def _is_tiny(reference: SourceExample) -> bool:
+def _is_tiny(example: SourceExample) -> bool:
     """Whether a picture is so small that its boxes may lie within the first pixel."""
-    size = reference.declared_size
-    return size is not None and min(size) < 2 * _REACH
+    size = example.declared_size
+    return size is not None and min(size) < 2 * _MAX_FRACTION
 
 
 def resolve_origin(
     listed: Sequence[SourceExample], options: LayoutOptions, default: int, file: str
 ) -> list[SourceExample]:
-    """The references with boxes in continuous pixels from 0.
+    """The examples with boxes in continuous pixels from 0.
 
     `options.box_origin` is what the user says: 0 takes the numbers as they stand, 1 is VOC's rule; None: not said.
 
@@ -232,21 +233,21 @@ def resolve_origin(
             replace(one, notes=(*one.notes, WITH_FRACTIONS)) if one.boxes and not one.normalized else one
             for one in listed
         ]
-    if origin is None and len(fractions) > SHARE_FROM_ZERO * boxes:
+    if origin is None and len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
             "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
             "--box-origin 1 to shift them all"
         )
     below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
-    if origin is None and len(below) > SHARE_FROM_ZERO * boxes:
+    if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
             "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
         )
     shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
     few = FEW_FRACTIONS if origin is None else ""
-    return [_shifted(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
+    return [_shift_example(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
 
 
 def _begins_below_one(box: Box) -> bool:
@@ -257,13 +258,13 @@ def _has_fractions(box: Box) -> bool:
     return not all(float(side).is_integer() for side in (box.ymin, box.xmin, box.ymax, box.xmax))
 
 
-def _shifted(reference: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
-    boxes, notes = reference.boxes or (), reference.notes
+def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
+    boxes, notes = example.boxes or (), example.notes
     if any(map(_begins_below_one, boxes)):
         notes = (*notes, FROM_ZERO)
     if few_fractions and any(map(_has_fractions, boxes)):
         notes = (*notes, few_fractions)
-    return replace(reference, boxes=tuple(map(shift, boxes)), notes=notes)
+    return replace(example, boxes=tuple(map(shift, boxes)), notes=notes)
 
 
 def _size_from_one(box: Box) -> Box:
@@ -301,21 +302,21 @@ def in_pixels(box: Box, size: tuple[int, int]) -> Box:
         xmin=box.xmin * width,
         ymax=box.ymax * height,
         xmax=box.xmax * width,
-        area=None if box.area is None else box.area * (height * width if box.area <= _REACH else 1),
+        area=None if box.area is None else box.area * (height * width if box.area <= _MAX_FRACTION else 1),
         mask=_polygons_in_pixels(box.mask, size),
         keypoints=_keypoints_in_pixels(box.keypoints, size),
     )
 
 
 def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
-    if any(max(point.y, point.x) > _REACH for point in points):
+    if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
         return points
     height, width = size
     return tuple(replace(point, y=point.y * height, x=point.x * width) for point in points)
 
 
 def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
-    if not isinstance(mask, list) or any(value > _REACH for polygon in mask for value in polygon):
+    if not isinstance(mask, list) or any(value > _MAX_FRACTION for polygon in mask for value in polygon):
         return mask
     height, width = size
     return [
@@ -326,14 +327,14 @@ def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
 TWICE = "an object stands there twice, with one class and one box; both are kept"
 _SAMPLE = 200
 """Pictures without a declared size that are opened, spread over the file."""
-_SLACK = 0.05
+_TOLERANCE = 0.05
 """Of a side: a box that leaves its picture by less was drawn over the border."""
 
 
 def resolve_boxes(
     listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str, origin: int = 0
 ) -> list[SourceExample]:
-    """The references of one annotation file with boxes in continuous pixels, or in shares where they are marked.
+    """The examples of one annotation file with boxes in continuous pixels, or in shares where they are marked.
 
     Args:
         file: the annotation file, or the folder of all, for messages.
@@ -343,12 +344,12 @@ def resolve_boxes(
         AnnotationsError: what the numbers mean has to be said.
     """
     known = resolve_units(listed, options, file)
-    settled = resolve_grid(resolve_origin(known, options, origin, file), images, options)
-    _refuse_other_pixels(settled, images, options, file)
-    return [replace(one, notes=(*one.notes, TWICE)) if _holds_one_twice(one) else one for one in settled]
+    resolved = resolve_grid(resolve_origin(known, options, origin, file), images, options)
+    _check_boxes_fit(resolved, images, options, file)
+    return [replace(one, notes=(*one.notes, TWICE)) if _has_duplicate(one) else one for one in resolved]
 
 
-def _refuse_other_pixels(
+def _check_boxes_fit(
     listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str
 ) -> None:
     """Refuse a file of which most boxes leave their pictures; where the user says what boxes count, that holds.
@@ -360,42 +361,42 @@ def _refuse_other_pixels(
         return
     boxes = leaving = fitting = 0
     first = ""
-    for reference, sizes in _sized(listed, images):
-        for box in reference.boxes or ():
+    for example, sizes in _with_possible_sizes(listed, images):
+        for box in example.boxes or ():
             boxes += 1
             if all(_leaves(box, size) for size in sizes):
                 leaving += 1
-                first = first or _said(reference, box, sizes[0])
+                first = first or _describe_box(example, box, sizes[0])
             fitting += any(_fits_exchanged(box, size) for size in sizes)
     if not is_mostly_bad(leaving, boxes):
         return
-    cure = (
+    fix = (
         "with x and y exchanged all fit: exchange those columns"
         if fitting == boxes
         else "correct the boxes, say with --box-form how they are written, or name with --images the pictures that "
         "were annotated, if these were scaled since"
     )
     raise AnnotationsError(
-        f"{file}: {leaving:,} of {boxes:,} boxes leave their pictures, the first in {first}; {cure}; "
+        f"{file}: {leaving:,} of {boxes:,} boxes leave their pictures, the first in {first}; {fix}; "
         "--box-units pixels takes them all the same"
     )
 
 
-def _sized(
+def _with_possible_sizes(
     listed: Sequence[SourceExample], images: SourceFiles
 ) -> list[tuple[SourceExample, tuple[Size, ...]]]:
-    """The references with boxes in pixels and what size their pictures may have: as declared, else as stored."""
+    """The examples with boxes in pixels and what size their pictures may have: as declared, else as stored."""
     boxed = [one for one in listed if one.boxes and not one.normalized and one.problem is None]
     declared = [(one, (one.declared_size,)) for one in boxed if one.declared_size is not None]
     others = [one for one in boxed if one.declared_size is None and is_image_name(one.source)]
     chosen = others[:: max(1, -(-len(others) // _SAMPLE))]
-    found = stored_sizes([one.source for one in chosen], images)
+    found = possible_sizes([one.source for one in chosen], images)
     return [*declared, *((one, sizes) for one, sizes in zip(chosen, found, strict=True) if sizes)]
 
 
 def _leaves(box: Box, size: Size) -> bool:
     height, width = size
-    across, down = 1 + _SLACK * width, 1 + _SLACK * height
+    across, down = 1 + _TOLERANCE * width, 1 + _TOLERANCE * height
     return box.xmin < -across or box.ymin < -down or box.xmax > width + across or box.ymax > height + down
 
 
@@ -404,46 +405,50 @@ def _fits_exchanged(box: Box, size: Size) -> bool:
     return min(box.xmin, box.ymin) >= -1 and box.ymax <= width + 1 and box.xmax <= height + 1
 
 
-def _said(reference: SourceExample, box: Box, size: Size) -> str:
+def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
     return (
-        f"{reference.source} ({box.label!r}: x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}, "
+        f"{example.source} ({box.label!r}: x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}, "
         f"picture {size[1]} wide and {size[0]} high)"
     )
 
 
-def note_alike_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """The references, noted where they have a class that looks like another: mostly a slip."""
-    return list(with_notes(listed, alike_classes(label for one in listed for label in labels_of(one))))
+def note_similar_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
+    """The examples, noted where they have a class that looks like another: mostly a slip."""
+    return list(
+        add_class_notes(listed, similar_class_notes(label for one in listed for label in classes_in(one)))
+    )
 
 
-def alike_classes(found: Iterable[str]) -> dict[str, str]:
+def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
     """Of classes those that look like another, with what is to be said of them."""
     said = {}
-    for labels in alike_names(found):
+    for labels in find_similar_names(found):
         plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
         differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
-        said.update(dict.fromkeys(labels, f"classes of their own that {differ}: {shown_apart(labels)}"))
+        said.update(
+            dict.fromkeys(labels, f"classes of their own that {differ}: {describe_differences(labels)}")
+        )
     return said
 
 
-def with_notes(references: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
-    """The references, those with classes of which something is to be said with that among their notes."""
-    for one in references:
-        said = dict.fromkeys(notes[label] for label in labels_of(one) if label in notes) if notes else {}
+def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
+    """The examples, those with classes of which something is to be said with that among their notes."""
+    for one in examples:
+        said = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
         yield replace(one, notes=(*one.notes, *said)) if said else one
 
 
-def labels_of(reference: SourceExample) -> list[str]:
-    """The classes that a reference without a problem has."""
-    if reference.problem is not None:
+def classes_in(example: SourceExample) -> list[str]:
+    """The classes that a example without a problem has."""
+    if example.problem is not None:
         return []
-    of_boxes = {box.label for box in reference.boxes or ()}
-    return sorted(of_boxes) if reference.boxes is not None else list(reference.classes)
+    of_boxes = {box.label for box in example.boxes or ()}
+    return sorted(of_boxes) if example.boxes is not None else list(example.classes)
 
 
-def _holds_one_twice(reference: SourceExample) -> bool:
-    boxes = reference.boxes or ()
-    if reference.problem is not None or len(boxes) < 2:
+def _has_duplicate(example: SourceExample) -> bool:
+    boxes = example.boxes or ()
+    if example.problem is not None or len(boxes) < 2:
         return False
     seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
     return len(seen) < len(boxes)

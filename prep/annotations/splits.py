@@ -18,17 +18,17 @@ from halofeed.system.spill import SpillList
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
 _NO_LIST = ("selection", "in no split list", "")
-_RANGE = 2**64
-_RANKED = 2**48
-_NOWHERE = 5 * _RANKED
-_SHOWN = 3
+_HASH_RANGE = 2**64
+_RANK_STEP = 2**48
+_NOT_FOUND = 5 * _RANK_STEP
+_MAX_SHOWN = 3
 _BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
 _NAMED_GROUP = re.compile(
     r"(?<![A-Za-z])(?P<word>sub|subj|subject|patient|pat|participant|person|case|donor|animal|mouse|specimen|slide"
     r"|video|clip|movie|sequence|seq|scene)(?P<sign>[-_ ]?)[0-9]+(?![0-9])",
     re.IGNORECASE,
 )
-_NO_GROUP_NAMES = (
+_MISSING_GROUP_WORDS = (
     "",
     "-",
     "?",
@@ -92,54 +92,52 @@ def compile_group_pattern(pattern: str) -> Expression:
     return compiled
 
 
-def assign_splits(references: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
-    """Each reference with its group and its split, in the order in which they came.
+def assign_splits(examples: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
+    """Each example with its group and its split, in the order in which they came.
 
     Raises:
         AnnotationsError: if a group lies in several splits, or an entry of a list means no image or several.
     """
     if options.group_pattern is not None:
-        references = with_groups(references, compile_group_pattern(options.group_pattern))
+        examples = add_pattern_groups(examples, compile_group_pattern(options.group_pattern))
     elif options.shares:
-        references = with_known_groups(references)
+        examples = add_known_groups(examples)
     if options.shares:
-        yield from split_by_hash(references, options.shares, options.seed)
+        yield from split_by_hash(examples, options.shares, options.seed)
         return
     if options.lists:
-        references = split_by_lists(references, options.lists)
+        examples = split_by_lists(examples, options.lists)
     elif options.cases:
-        references = split_by_cases(references, options.cases)
-    yield from undivided(references)
+        examples = split_by_cases(examples, options.cases)
+    yield from check_undivided_groups(examples)
 
 
-def with_groups(references: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
-    """Each reference with the group that the pattern finds in its source; where it finds none, a problem."""
-    for reference in references:
-        match = pattern.search(reference.source)
+def add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
+    """Each example with the group that the pattern finds in its source; where it finds none, a problem."""
+    for example in examples:
+        match = pattern.search(example.source)
         if match is not None and match[1] is not None:
-            yield replace(reference, group=match[1])
+            yield replace(example, group=match[1])
         else:
-            yield replace(reference, problem=reference.problem or _NO_GROUP)
+            yield replace(example, problem=example.problem or _NO_GROUP)
 
 
-def with_known_groups(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """Each reference with its group: none where that is a word for none, and the subject of BIDS where it has none.
+def add_known_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """Each example with its group: none where that is a word for none, and the subject of BIDS where it has none.
 
     BIDS calls the files of a subject sub-01_...
     """
-    for reference in references:
-        if reference.group is not None and reference.group.strip().lower() in _NO_GROUP_NAMES:
-            reference = replace(reference, group=None)
-        subject = (
-            _BIDS_SUBJECT.match(reference.source.rpartition("/")[2]) if reference.group is None else None
-        )
-        yield reference if subject is None else replace(reference, group=subject[1])
+    for example in examples:
+        if example.group is not None and example.group.strip().lower() in _MISSING_GROUP_WORDS:
+            example = replace(example, group=None)
+        subject = _BIDS_SUBJECT.match(example.source.rpartition("/")[2]) if example.group is None else None
+        yield example if subject is None else replace(example, group=subject[1])
 
 
 def check_groups(
-    references: Iterable[SourceExample], options: SplitOptions, *, are_patients: bool = False
+    examples: Iterable[SourceExample], options: SplitOptions, *, are_patients: bool = False
 ) -> Iterator[SourceExample]:
-    """The same references, if nothing speaks against dividing them by shares.
+    """The same examples, if nothing speaks against dividing them by shares.
 
     Args:
         are_patients: the format has a place for the patient's id, so that a scan without a group lacks it.
@@ -149,19 +147,19 @@ def check_groups(
             of several without a group name one patient, case, video or the like.
     """
     if not options.shares:
-        yield from references
+        yield from examples
         return
     evidence = _GroupEvidence()
-    for reference in references:
-        if reference.problem is None:
-            evidence.add(reference)
-        yield reference
+    for example in examples:
+        if example.problem is None:
+            evidence.add(example)
+        yield example
     if len(options.shares) > 1 and (fault := evidence.fault(options, are_patients)):
         raise AnnotationsError(f"--split-shares: {fault}")
 
 
 class _GroupEvidence:
-    """What the references of a source say together of their groups."""
+    """What the examples of a source say together of their groups."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -171,18 +169,18 @@ class _GroupEvidence:
         self.named: dict[str, str] = {}
         self.shared: tuple[re.Match[str], str, str] | None = None
 
-    def add(self, reference: SourceExample) -> None:
+    def add(self, example: SourceExample) -> None:
         """Take one into account."""
         self.count += 1
-        if reference.group is not None:
-            self.has_several |= self.grouped is not None and self.grouped.group != reference.group
-            self.grouped = self.grouped or reference
+        if example.group is not None:
+            self.has_several |= self.grouped is not None and self.grouped.group != example.group
+            self.grouped = self.grouped or example
             return
-        self.ungrouped = self.ungrouped or reference
-        if self.shared is None and (match := _NAMED_GROUP.search(reference.source)):
-            other = self.named.setdefault(match[0].lower(), reference.source)
-            if other != reference.source:
-                self.shared, self.named = (match, other, reference.source), {}
+        self.ungrouped = self.ungrouped or example
+        if self.shared is None and (match := _NAMED_GROUP.search(example.source)):
+            other = self.named.setdefault(match[0].lower(), example.source)
+            if other != example.source:
+                self.shared, self.named = (match, other, example.source), {}
 
     def fault(self, options: SplitOptions, are_patients: bool) -> str:
         """What speaks against dividing them, and what to say; "" where nothing does."""
@@ -214,18 +212,18 @@ class _GroupEvidence:
         return ""
 
 
-def undivided(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """The same references; AnnotationsError as soon as a group comes with a second split."""
+def check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """The same examples; AnnotationsError as soon as a group comes with a second split."""
     first: dict[str, SourceExample] = {}
-    for reference in references:
-        if reference.group is not None and reference.problem is None:
-            other = first.setdefault(reference.group, reference)
-            if other.split != reference.split:
+    for example in examples:
+        if example.group is not None and example.problem is None:
+            other = first.setdefault(example.group, example)
+            if other.split != example.split:
                 raise AnnotationsError(
                     f"a group is divided, such as a patient's: {other.source} is in {other.split}, "
-                    f"{reference.source} in {reference.split}; correct the splits, or assign them by shares"
+                    f"{example.source} in {example.split}; correct the splits, or assign them by shares"
                 )
-        yield reference
+        yield example
 
 
 def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
@@ -241,56 +239,58 @@ def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
     end = 0.0
     for name, share in shares.items():
         end += share
-        if point < round(end * _RANGE):
+        if point < round(end * _HASH_RANGE):
             return name
     return name
 
 
 def split_by_hash(
-    references: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
+    examples: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
 ) -> Iterator[SourceExample]:
-    """Each reference with the split of its group; an image without a group is its own, by its key."""
-    for reference in references:
-        group = str(reference.key) if reference.group is None else reference.group
-        yield replace(reference, split=split_of(group, shares, seed))
+    """Each example with the split of its group; an image without a group is its own, by its key."""
+    for example in examples:
+        group = str(example.key) if example.group is None else example.group
+        yield replace(example, split=split_of(group, shares, seed))
 
 
-def split_by_lists(references: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
-    """Each reference with the split of the list that names it; one in no list gets a problem.
+def split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
+    """Each example with the split of the list that names it; one in no list gets a problem.
 
     An entry is compared with the images' paths first, then with paths without extension, ids, file names and
     stems; the first of these that any image has decides.
     """
-    wanted: dict[str, int] = {_name_of(entry): _NOWHERE for _, _, entry in _entries(lists)}
+    best_ranks: dict[str, int] = {_name_of(entry): _NOT_FOUND for _, _, entry in _entries(lists)}
     several: dict[str, list[int]] = {}
-    aside: SpillList[SourceExample] = SpillList()
+    spilled: SpillList[SourceExample] = SpillList()
     count = 0
-    for count, reference in enumerate(references, start=1):
-        _note_names(count - 1, reference, wanted, several)
-        aside.add(reference)
+    for count, example in enumerate(examples, start=1):
+        _record_names(count - 1, example, best_ranks, several)
+        spilled.add(example)
     names = list(lists)
     chosen = array("h", [-1]) * count
     for split, line, entry in _entries(lists):
-        place, position = f"{split} list, line {line}", wanted[_name_of(entry)] % _RANKED
-        if wanted[_name_of(entry)] == _NOWHERE:
+        place, position = f"{split} list, line {line}", best_ranks[_name_of(entry)] % _RANK_STEP
+        if best_ranks[_name_of(entry)] == _NOT_FOUND:
             raise AnnotationsError(
                 f"{place}: {entry!r} means no image; expected a path, file name, stem or id"
             )
         if among := several.get(_name_of(entry)):
-            named = " and ".join(_sources(aside, among))
+            named = " and ".join(_sources(spilled, among))
             raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")
         if chosen[position] >= 0:
-            other = next(one for _, _, one in _entries(lists) if wanted[_name_of(one)] % _RANKED == position)
+            other = next(
+                one for _, _, one in _entries(lists) if best_ranks[_name_of(one)] % _RANK_STEP == position
+            )
             raise AnnotationsError(
-                f"{place}: {_sources(aside, [position])[0]} is already in the {names[chosen[position]]} list "
+                f"{place}: {_sources(spilled, [position])[0]} is already in the {names[chosen[position]]} list "
                 f"({other!r}); list each image once"
             )
         chosen[position] = names.index(split)
-    for number, reference in zip(chosen, aside, strict=True):
+    for number, example in zip(chosen, spilled, strict=True):
         if number >= 0:
-            yield replace(reference, split=names[number])
+            yield replace(example, split=names[number])
         else:
-            yield replace(reference, problem=reference.problem or _NO_LIST)
+            yield replace(example, problem=example.problem or _NO_LIST)
 
 
 def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
@@ -313,29 +313,29 @@ def _name_of(entry: str) -> str:
     return first.rstrip() if is_numbered else name
 
 
-def _note_names(
-    position: int, reference: SourceExample, wanted: dict[str, int], several: dict[str, list[int]]
+def _record_names(
+    position: int, example: SourceExample, best_ranks: dict[str, int], several: dict[str, list[int]]
 ) -> None:
-    """Note of each wanted name that a reference has where it is, if none has it of a better rank.
+    """Note of each best_ranks name that a example has where it is, if none has it of a better rank.
 
     Args:
-        wanted: the rank of the best so far, times `_RANKED`, plus its position.
+        best_ranks: the rank of the best so far, times `_RANK_STEP`, plus its position.
         several: the first positions, where several have it of that rank.
     """
-    path = PurePosixPath(reference.source)
-    names = (reference.source, str(path.with_suffix("")), str(reference.key), path.name, path.stem)
+    path = PurePosixPath(example.source)
+    names = (example.source, str(path.with_suffix("")), str(example.key), path.name, path.stem)
     for rank, name in enumerate(names):
-        if (best := wanted.get(name)) is None:
+        if (best := best_ranks.get(name)) is None:
             continue
-        if rank < best // _RANKED:
-            wanted[name] = rank * _RANKED + position
+        if rank < best // _RANK_STEP:
+            best_ranks[name] = rank * _RANK_STEP + position
             several.pop(name, None)
-        elif rank == best // _RANKED and len(several.get(name, ())) < _SHOWN:
-            several.setdefault(name, [best % _RANKED]).append(position)
+        elif rank == best // _RANK_STEP and len(several.get(name, ())) < _MAX_SHOWN:
+            several.setdefault(name, [best % _RANK_STEP]).append(position)
 
 
-def _sources(references: Iterable[SourceExample], positions: Sequence[int]) -> list[str]:
-    return [one.source for number, one in enumerate(references) if number in positions]
+def _sources(examples: Iterable[SourceExample], positions: Sequence[int]) -> list[str]:
+    return [one.source for number, one in enumerate(examples) if number in positions]
 
 
 def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
@@ -361,9 +361,9 @@ def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ..
 
 
 def split_by_cases(
-    references: Iterable[SourceExample], cases: Mapping[str, Sequence[str]]
+    examples: Iterable[SourceExample], cases: Mapping[str, Sequence[str]]
 ) -> Iterator[SourceExample]:
-    """Each reference of split `train` with the split that names its case; one that none names gets a problem.
+    """Each example of split `train` with the split that names its case; one that none names gets a problem.
 
     A case is the id of an image, or its file's name without extension and without the number of its channel (_0000).
 
@@ -377,24 +377,24 @@ def split_by_cases(
                 raise AnnotationsError(
                     f"--nnunet-splits: case {name!r} is in {chosen[name]} and in {split}; list it once"
                 )
-    listed, used = list(references), set()
-    for reference in listed:
-        used |= _case_names(reference) if reference.split == "train" else set()
+    listed, used = list(examples), set()
+    for example in listed:
+        used |= _case_names(example) if example.split == "train" else set()
     if unknown := [name for name in chosen if name not in used]:
         raise AnnotationsError(
             f"--nnunet-splits: {', '.join(unknown[:5])}: no such case among the training images; "
             "name the file of this data set"
         )
-    for reference in listed:
-        found = [chosen[name] for name in _case_names(reference) if name in chosen]
-        if reference.split != "train":
-            yield reference
+    for example in listed:
+        found = [chosen[name] for name in _case_names(example) if name in chosen]
+        if example.split != "train":
+            yield example
         elif found:
-            yield replace(reference, split=found[0])
+            yield replace(example, split=found[0])
         else:
-            yield replace(reference, problem=reference.problem or _NO_LIST)
+            yield replace(example, problem=example.problem or _NO_LIST)
 
 
-def _case_names(reference: SourceExample) -> set[str]:
-    stem = stem_of(reference.source)
-    return {str(reference.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}
+def _case_names(example: SourceExample) -> set[str]:
+    stem = stem_of(example.source)
+    return {str(example.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}

@@ -16,19 +16,19 @@ from itertools import islice
 from typing import Any
 
 from halofeed.errors import AnnotationsError, UsageError
-from halofeed.prep.annotations.class_names import number_of
-from halofeed.prep.annotations.columns import CORNERS, Reading, can_hold, squash
-from halofeed.prep.annotations.contract import is_split_name, telling_unread
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.class_names import class_number
+from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
+from halofeed.prep.annotations.contract import is_split_name, report_unreadable
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import ByteStream, SourceFiles
 
-HELD_BYTES = 4 << 20
+MAX_CACHED_BYTES = 4 << 20
 """Of a table that is held, and its rows too; those of a larger one take a hundred times its bytes."""
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
-class TableBytes:
+class TableText:
     """The text of one table, gone through as often as one likes.
 
     Raises:
@@ -37,9 +37,9 @@ class TableBytes:
 
     def __init__(self, files: SourceFiles, name: str) -> None:
         self._files, self._name = files, name
-        with telling_unread(files, name):
-            head = files.head(name, HELD_BYTES + 1)
-        self._held = head if len(head) <= HELD_BYTES else None
+        with report_unreadable(files, name):
+            head = files.head(name, MAX_CACHED_BYTES + 1)
+        self._cached = head if len(head) <= MAX_CACHED_BYTES else None
         self._digest = self._check_text()
 
     @property
@@ -48,42 +48,42 @@ class TableBytes:
         return f"{self._files.root}/{self._name}"
 
     @property
-    def is_held(self) -> bool:
+    def is_cached(self) -> bool:
         """Whether the table is a small one."""
-        return self._held is not None
+        return self._cached is not None
 
     def lines(self, newline: str) -> io.TextIOWrapper:
         """The text line by line, without a byte order mark; `newline` is that of `open`."""
         # What is no UTF-8 now was changed, as the end will tell.
-        stream = io.BufferedReader(_Pass(self._open(), self._check_same))
+        stream = io.BufferedReader(_CheckedStream(self._open(), self._check_unchanged))
         return io.TextIOWrapper(stream, "utf-8-sig", "replace", newline)
 
     def _open(self) -> ByteStream:
-        if self._held is not None:
-            return io.BytesIO(self._held)
-        with telling_unread(self._files, self._name):
+        if self._cached is not None:
+            return io.BytesIO(self._cached)
+        with report_unreadable(self._files, self._name):
             return self._files.open(self._name)
 
     def _check_text(self) -> str:
         digest, start = hashlib.sha256(), 0
         decoder = codecs.getincrementaldecoder("utf-8")()
-        with telling_unread(self._files, self._name), closing(self._open()) as stream:
+        with report_unreadable(self._files, self._name), closing(self._open()) as stream:
             try:
-                while piece := stream.read(_PIECE_BYTES):
-                    digest.update(piece)
-                    decoder.decode(piece)
-                    start += len(piece)
-                piece = b""
-                decoder.decode(piece, final=True)
+                while chunk := stream.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    decoder.decode(chunk)
+                    start += len(chunk)
+                chunk = b""
+                decoder.decode(chunk, final=True)
             except UnicodeDecodeError as error:
-                # What it was given begins with what was left of the piece before.
-                at, wrong = start + len(piece) - len(error.object) + error.start, error.object[error.start]
+                # What it was given begins with what was left of the chunk before.
+                at, wrong = start + len(chunk) - len(error.object) + error.start, error.object[error.start]
                 raise AnnotationsError(
                     f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; save it as UTF-8"
                 ) from error
         return digest.hexdigest()
 
-    def _check_same(self, digest: str) -> None:
+    def _check_unchanged(self, digest: str) -> None:
         if digest != self._digest:
             raise AnnotationsError(
                 f"{self._name} in {self._files.root}: it was changed while it was read; run the same command again "
@@ -91,24 +91,24 @@ class TableBytes:
             )
 
 
-class _Pass(io.RawIOBase):
+class _CheckedStream(io.RawIOBase):
     """One pass over a stream, at whose end `check` is told the digest of all that was read."""
 
     def __init__(self, stream: ByteStream, check: Callable[[str], None]) -> None:
         self._stream, self._check = stream, check
-        self._piece, self._digest = memoryview(b""), hashlib.sha256()
+        self._chunk, self._digest = memoryview(b""), hashlib.sha256()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if not self._piece:
-            self._piece = memoryview(self._stream.read(_PIECE_BYTES))
-            self._digest.update(self._piece)
-            if not self._piece:
+        if not self._chunk:
+            self._chunk = memoryview(self._stream.read(_CHUNK_BYTES))
+            self._digest.update(self._chunk)
+            if not self._chunk:
                 self._check(self._digest.hexdigest())
-        size = min(len(buffer), len(self._piece))
-        buffer[:size], self._piece = self._piece[:size], self._piece[size:]
+        size = min(len(buffer), len(self._chunk))
+        buffer[:size], self._chunk = self._chunk[:size], self._chunk[size:]
         return size
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class _Pass(io.RawIOBase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class ColumnRules:
     """Which columns a table must have.
 
     Args:
@@ -136,7 +136,7 @@ class Columns:
     lists: tuple[str, ...] = ()
     expected: str
     spellings: Mapping[str, Sequence[Sequence[str]]]
-    read: Callable[[str, Sequence[str]], Reading]
+    read: Callable[[str, Sequence[str]], ColumnMapping]
 
 
 @dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
@@ -174,7 +174,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _RowsAnew:
+class _LazyRows:
     """Rows that are nowhere held."""
 
     read: Callable[[], Iterator[Row]]
@@ -183,14 +183,14 @@ class _RowsAnew:
         return self.read()
 
 
-_GROUPS = tuple(
+_GROUP_COLUMNS = tuple(
     f"{name}{end}"
     for name in ("patient", "subject", "participant", "person", "case", "donor")
     for end in ("", "id")
 )
 
 
-def unread_note(table: Table) -> tuple[str, ...]:
+def unread_column_notes(table: Table) -> tuple[str, ...]:
     """What the images of a table are counted under where it has columns that nothing is made of."""
     unread = [column for column in table.unread if column]
     said = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
@@ -200,7 +200,7 @@ def unread_note(table: Table) -> tuple[str, ...]:
 def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
     """Refuse a column that names patients or the like and is not read, where splits are to be made by groups."""
     for table in tables if needed and not any("group" in table.columns for table in tables) else ():
-        if found := [column for column in table.unread if squash(column) in _GROUPS]:
+        if found := [column for column in table.unread if normalize_name(column) in _GROUP_COLUMNS]:
             raise AnnotationsError(
                 f"{table.file}: column {found[0]!r} is not read, and --split-shares would divide what it holds "
                 "together; call it group, or say --group-pattern '(.+)' to take each image for a group of its own"
@@ -210,19 +210,19 @@ def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
 def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
     """Refuse a column to ignore that no table has: it would be misspelled."""
     header = dict.fromkeys(column for table in tables for column in table.header)
-    there = set(map(squash, header))
-    if missing := [column for column in ignored if squash(column) not in there]:
+    there = set(map(normalize_name, header))
+    if missing := [column for column in ignored if normalize_name(column) not in there]:
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
 def read_tables(
-    form: str, annotations: SourceFiles, annotation_file: str | None, rule: Columns
+    form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules
 ) -> list[Table]:
     """The table that was named, or all of its form, "csv" or "jsonl", straight in the folder."""
     extensions, read = _FORMS[form]
     names = _table_files(annotations, annotation_file, extensions)
     try:
-        return [read(name, TableBytes(annotations, name), rule) for name in names]
+        return [read(name, TableText(annotations, name), rule) for name in names]
     except AnnotationsError as error:
         if len(names) == 1:
             raise
@@ -245,7 +245,7 @@ def _table_files(
     there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
     raise AnnotationsError(
         f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{there}; name the table itself"
-        + ("" if below else hint(annotations, extensions[0][1:]))
+        + ("" if below else layout_hint(annotations, extensions[0][1:]))
     )
 
 
@@ -259,7 +259,7 @@ def split_folder(table: str) -> str | None:
     return folder if name and "/" not in name and is_split_name(folder) else None
 
 
-def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
+def read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
     with text.lines("") as lines:
         delimiter, skipped = _delimiter(lines, rule)
@@ -286,7 +286,7 @@ def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
         reading = _check_columns(name, header, rule, text)
     else:
         note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(class_columns)}"
-    base_cells = _cells_of(name, reading, rule)
+    base_cells = _cell_reader(name, reading, rule)
 
     def cells_of(line: int, written: Mapping[str, object]) -> dict[str, str]:
         found = base_cells(line, written)
@@ -310,7 +310,7 @@ def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
     return replace(_table(name, header, reading, rows, text), note=note)
 
 
-def _header_of(name: str, cells: Sequence[str], rule: Columns, text: TableBytes) -> list[str]:
+def _header_of(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
     """The columns of a table without a header line, where a file name and a class are all that it has.
 
     Raises:
@@ -327,7 +327,7 @@ def _header_of(name: str, cells: Sequence[str], rule: Columns, text: TableBytes)
         kinds: tuple[str, ...] = ("split",) if is_split_name(cell) else ("class",)
         if is_image_name(cell):
             kinds = ("image", "label", "filename")
-        elif number_of(cell) is not None:
+        elif class_number(cell) is not None:
             kinds = CORNERS
         known = next((kind for kind in kinds if cell and left.pop(kind, 0)), f"unused{place}")
         guessed.append(known)
@@ -339,8 +339,8 @@ def _header_of(name: str, cells: Sequence[str], rule: Columns, text: TableBytes)
 
 
 def _read_one_hot(
-    name: str, header: Sequence[str], rule: Columns, rows: Callable[[], Iterator[tuple[int, list[str]]]]
-) -> Reading | None:
+    name: str, header: Sequence[str], rule: ColumnRules, rows: Callable[[], Iterator[tuple[int, list[str]]]]
+) -> ColumnMapping | None:
     """How a table is read that has a column of 0 and 1 for each class; None where it has not."""
     if "class" not in rule.required or any(header.count(column) > 1 for column in header):
         return None
@@ -350,7 +350,7 @@ def _read_one_hot(
         return None
     if {"class", "xmin"} & set(reading.known) or "filename" not in reading.known or len(reading.unread) < 2:
         return None
-    if any(is_split_name(squash(column).removeprefix("is")) for column in reading.unread):
+    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in reading.unread):
         return None
     places = [header.index(column) for column in reading.unread if column]
     found = False
@@ -368,31 +368,35 @@ _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 
 
 def _table(
-    name: str, header: Sequence[str], reading: Reading, rows: Callable[[], Iterator[Row]], text: TableBytes
+    name: str,
+    header: Sequence[str],
+    reading: ColumnMapping,
+    rows: Callable[[], Iterator[Row]],
+    text: TableText,
 ) -> Table:
-    found = tuple(rows()) if text.is_held else _RowsAnew(rows)
+    found = tuple(rows()) if text.is_cached else _LazyRows(rows)
     return Table(file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=found)
 
 
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
 
-def _delimiter(lines: Iterable[str], rule: Columns) -> tuple[str, int]:
+def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
     """What separates cells, and how many lines stand before the header: `sep=;` of spreadsheets."""
     found = next(filter(None, map(_FIRST_LINE.search, lines)), None)
     header = found[0] if found else ""
     if declared := _SEPARATOR.fullmatch(header):
         return declared[1], 1
     for delimiter in (",", ";", "\t"):
-        if can_hold(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
+        if has_columns(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
             return delimiter, 0
     counts = {delimiter: header.count(delimiter) for delimiter in (",", ";", "\t")}
     return max(counts, key=lambda delimiter: counts[delimiter]), 0
 
 
 def _check_columns(
-    name: str, header: Sequence[str], rule: Columns, text: TableBytes | None = None
-) -> Reading:
+    name: str, header: Sequence[str], rule: ColumnRules, text: TableText | None = None
+) -> ColumnMapping:
     """What the columns mean; AnnotationsError where one is missing, there twice, or open to two readings."""
     found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
     folded = [column.lower() for column in header if column]
@@ -403,15 +407,15 @@ def _check_columns(
     if any(column in reading.known for column in rule.together):
         missing += [column for column in rule.together if column not in reading.known]
     if missing:
-        cure = ""
+        fix = ""
         if missing == ["class"] and "xmin" in reading.known and text is not None:
             command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", text.path]
-            cure = f"; where all objects are of one class, add it with {shlex.join(command)}"
-        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{cure}")
+            fix = f"; where all objects are of one class, add it with {shlex.join(command)}"
+        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{fix}")
     return reading
 
 
-def read_jsonl(name: str, text: TableBytes, rule: Columns) -> Table:
+def read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     """The rows of a JSONL file; absent keys and null are empty cells."""
 
     def entries() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -434,7 +438,7 @@ def read_jsonl(name: str, text: TableBytes, rule: Columns) -> Table:
         if not entry.keys() <= header.keys():
             header.update(dict.fromkeys(entry))
     reading = _check_columns(name, list(header), rule)
-    cells_of = _cells_of(name, reading, rule)
+    cells_of = _cell_reader(name, reading, rule)
 
     def rows() -> Iterator[Row]:
         for line, entry in entries():
@@ -443,8 +447,8 @@ def read_jsonl(name: str, text: TableBytes, rule: Columns) -> Table:
     return _table(name, list(header), reading, rows, text)
 
 
-def _cells_of(
-    name: str, reading: Reading, rule: Columns
+def _cell_reader(
+    name: str, reading: ColumnMapping, rule: ColumnRules
 ) -> Callable[[int, Mapping[str, object]], dict[str, str]]:
     """From the line of a row and what is written there to its cells by the columns that are known."""
     names = {column: known for known, column in reading.columns.items()}

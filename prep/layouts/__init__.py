@@ -8,7 +8,7 @@ from functools import partial
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
-from halofeed.prep.annotations.suggest_layout import with_hint
+from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, SourceExample
@@ -19,7 +19,7 @@ _SEGMENTATION = ("segmentation",)
 _ALL = ("classification", "detection", "segmentation")
 
 
-def _naming_others(layout: Layout) -> Layout:
+def _with_layout_hints(layout: Layout) -> Layout:
     """The layout, whose errors name a format that no layout reads where the files have one."""
 
     def list_references(
@@ -28,13 +28,13 @@ def _naming_others(layout: Layout) -> Layout:
         try:
             yield from layout.list_references(annotations, images, annotation_file, options)
         except AnnotationsError as error:
-            raise with_hint(error, annotations, layout.name, annotation_file) from error
+            raise add_hint(error, annotations, layout.name, annotation_file) from error
 
     return replace(layout, list_references=list_references)
 
 
 LAYOUTS: dict[str, Layout] = {
-    layout.name: _naming_others(layout)
+    layout.name: _with_layout_hints(layout)
     for layout in (
         Layout(
             name="folders",
@@ -42,7 +42,7 @@ LAYOUTS: dict[str, Layout] = {
             summary="split/class/image or class/image",
             list_references=folders.list_references,
             takes_clips=True,
-            in_parts=InParts(look=folders.look, settle=folders.settle, references_of=folders.references_of),
+            in_parts=InParts(look=folders.look, settle=folders.resolve_rules, references_of=folders.references_of),
         ),
         Layout(
             name="csv",

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import in_class_order
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, label_of, pair_up
+from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, pair_up, single_file_label
 from halofeed.prep.annotations.patterns import compile_pair
-from halofeed.prep.annotations.suggest_layout import hint
-from halofeed.prep.layouts.pairs import by_pattern, image_reference, split_by_folder, untaken
+from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.layouts.pairs import by_pattern, image_example, other_scans, split_by_folder
 from halofeed.prep.sources.file_names import missing_part, stem_of, whole_scans
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
@@ -31,15 +31,15 @@ def list_references(
         AnnotationsError: if no scan or no mask is found, or a class of the options has no mask at all.
     """
     found = _find(images, annotation_file, options)
-    classes = _chosen(found, images.root, options)
+    classes = _target_classes(found, images.root, options)
     masks: dict[Key, dict[str, list[Label]]] = {}
     for key, label in found.labels:
         for name, _ in label.class_masks:
             masks.setdefault(key, {}).setdefault(name, []).append(label)
-    labels = [(key, _joined(of_scan, classes, options)) for key, of_scan in masks.items()]
+    labels = [(key, _join_masks(of_scan, classes, options)) for key, of_scan in masks.items()]
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
-    for path in [*found.neither, *untaken(images, options)]:
+    for path in [*found.neither, *other_scans(images, options)]:
         yield SourceExample(source=path, key=path, problem=NEITHER)
 
 
@@ -47,12 +47,12 @@ def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
     """Value 1 and up for the classes of the options in their order, or for all classes in order of their names."""
-    chosen = _chosen(_find(images, annotation_file, options), images.root, options)
+    chosen = _target_classes(_find(images, annotation_file, options), images.root, options)
     classes = options.classes or in_class_order(chosen.values())
     return {0: "background", **dict(enumerate(classes, start=1))}
 
 
-def _chosen(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
+def _target_classes(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
     """The class of the data set that each class of the masks becomes, in the order of its values."""
     choice, names = options.choice, in_class_order(label.class_masks[0][0] for _, label in found.labels)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
@@ -72,7 +72,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class masks need no annotation file; name the folder")
     if options.image_pattern is None and options.label_pattern is None:
-        found = _by_custom(images, options.takes_scan)
+        found = _pair_by_convention(images, options.takes_scan)
         expected = f"one volume beside a folder {MASK_FOLDERS[0]}"
         splits_named = False
     else:
@@ -92,14 +92,14 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
         raise AnnotationsError(
             f"{images.root}: no {what} is found by the rule: {expected}; say it with --image-pattern and "
             "--label-pattern, such as 'images/{id}.nii.gz' and '{class}/{id}.nii.gz'"
-            f"{hint(images, 'class-masks')}"
+            f"{layout_hint(images, 'class-masks')}"
         )
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)
     return found
 
 
-def _by_custom(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
+def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
     result = SortedFiles()
     paths = images.sizes()
     beside: dict[str, list[str]] = {}
@@ -107,20 +107,20 @@ def _by_custom(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
         if last.lower() in MASK_FOLDERS:
-            result.labels.append(((scan,), label_of(path, missing_part(path, paths), stem_of(path))))
+            result.labels.append(((scan,), single_file_label(path, missing_part(path, paths), stem_of(path))))
         else:
             beside.setdefault(folder, []).append(path)
     scans = {scan for (scan,), _ in result.labels}
     above = {scan.rpartition("/")[0] for scan in scans}
     for folder, found in beside.items():
         if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
-            result.images += [((folder,), image_reference(path, paths, {})) for path in found]
+            result.images += [((folder,), image_example(path, paths, {})) for path in found]
         else:
             result.neither += found
     return result
 
 
-def _joined(
+def _join_masks(
     masks: Mapping[str, Sequence[Label]], classes: Mapping[str, str], options: LayoutOptions
 ) -> Label:
     """The label of a scan: its mask of each class that is taken."""

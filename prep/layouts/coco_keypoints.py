@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import number
+from halofeed.prep.annotations.contract import parse_number
 from halofeed.prep.sources.reference import Keypoint
 
 WITH_FRACTIONS = (
@@ -92,10 +92,10 @@ def skeletons_of(
     return Skeletons(names=tuple(each), by_category=by_category)
 
 
-def count_pixels(annotations: Sequence[Mapping[str, Any]]) -> bool:
+def are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the keypoints of a file are whole numbers throughout, which count pixels as COCO's own do.
 
-    >>> count_pixels([{"keypoints": [3, 4.0, 2]}]), count_pixels([{"keypoints": [3, 4.5, 2]}])
+    >>> are_pixel_numbers_in([{"keypoints": [3, 4.0, 2]}]), are_pixel_numbers_in([{"keypoints": [3, 4.5, 2]}])
     (True, False)
     """
     return all(
@@ -108,7 +108,7 @@ def count_pixels(annotations: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def keypoints_of(
-    annotation: Mapping[str, Any], skeletons: Skeletons, counts_pixels: bool, what: str
+    annotation: Mapping[str, Any], skeletons: Skeletons, are_pixel_numbers: bool, what: str
 ) -> tuple[Keypoint, ...]:
     """A point for each of `skeletons.names`; those that the object does not have are not labeled, at 0, 0.
 
@@ -122,12 +122,12 @@ def keypoints_of(
         detail = f"{what}: {got} for {len(own)} names"
         raise SourceError("annotation", "keypoints are not three numbers for each name", detail)
     points = {}
-    shift = _MIDDLE if counts_pixels else 0.0
+    shift = _MIDDLE if are_pixel_numbers else 0.0
     for name, (x, y, visibility) in zip(own, _triples(written), strict=False):
         if visibility not in (0, 1, 2):
             detail = f"{what} {name}: {visibility!r}"
             raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
-        x, y = number(x, f"{what} {name}"), number(y, f"{what} {name}")
+        x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
         if visibility or x or y:
             points[name] = Keypoint(name=name, y=y + shift, x=x + shift, visibility=int(visibility))
     return tuple(points.get(name, Keypoint(name=name)) for name in skeletons.names)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halofeed.errors import AnnotationsError, Problem, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, in_order
+from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     NO_IMAGE,
     Key,
     Label,
     find_split_folder,
-    label_of,
     pair_up,
+    single_file_label,
     split_at,
 )
 from halofeed.prep.annotations.patterns import compile_pattern
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 
 _DAMAGED = ("read", "damaged file among the slices")
-_DAMAGED_CURE = "copy it again, or take it out of the folder"
+_DAMAGED_FIX = "copy it again, or take it out of the folder"
 _SEVERAL = ("annotation", "label fits several series")
-_SEVERAL_CURE = "choose one by --series-description, or name both in a table (--layout csv)"
+_SEVERAL_FIX = "choose one by --series-description, or name both in a table (--layout csv)"
 _NOT_IN_FOLDER = "no series lies in its folder; --label-pattern says which it belongs to"
 _NOT_BELOW = "the series that it was drawn on is not below the folder"
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
-_CURES: Mapping[str, str] = {
+_FIXES: Mapping[str, str] = {
     "secondary capture": "--secondary-captures take takes such images where they are slices",
     "survey by its description": "--series-description takes a series by its description",
     "mosaic": "Siemens' many slices in one image: make NIfTI of them with dcm2niix, then --layout pairs",
@@ -76,7 +76,7 @@ class FoundSeries:
     damaged: str | None
 
     @property
-    def reference(self) -> SourceExample:
+    def example(self) -> SourceExample:
         """To its image alone, of split "train"."""
         return SourceExample(
             source=self.source,
@@ -139,27 +139,28 @@ def list_references(
         )
     listing = series_below(images, (), options)["."]
     scans = list(whole_scans(listing.named))
-    found, apart = _found(images, listing, options), listing.apart
+    found, apart = _find_series(images, listing, options), listing.apart
     if not found:
-        raise AnnotationsError(_nothing_found(images.root, apart, scans))
+        raise AnnotationsError(_no_series_message(images.root, apart, scans))
     taken = [series for series in found if not series.is_left_out] or found
     place = find_split_folder([series.folders for series in taken], options.split_folders, images.root)
     listed = [
-        ((series.source,), replace(series.reference, split=split_at(series.folders, place)))
-        for series in found
+        ((series.source,), replace(series.example, split=split_at(series.folders, place))) for series in found
     ]
     masks = [path for path in scans if is_volume_name(path)]
     labels = [
-        (_series_of(one, taken) or _series_of(one, found), label_of(one.path)) for one in apart if one.is_mask
+        (_referenced_series(one, taken) or _referenced_series(one, found), single_file_label(one.path))
+        for one in apart
+        if one.is_mask
     ]
     labels += _nifti_labels(masks, listing.named, taken, options)
-    labels += [([], label_of(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
+    labels += [([], single_file_label(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
     expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
     pairs = pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks)
     pictures = [path for path in scans if not is_volume_name(path)]
     neither = [SourceExample(source=path, key=path, problem=NEITHER) for path in pictures]
-    yield from in_order([*pairs, *unfit, *_others(apart, found), *neither])
+    yield from sort_examples([*pairs, *unfit, *_other_files(apart, found), *neither])
 
 
 def series_below(
@@ -183,13 +184,13 @@ def find_series(
         SourceError: there is none, there are several, or a file beside it is damaged.
     """
     listing = listings[source if source in listings else source.rpartition("#")[0]]
-    found = _found(images, listing, options)
+    found = _find_series(images, listing, options)
     if source not in listings:
         chosen = [series for series in found if series.source == source]
     else:
         chosen = [series for series in found if not series.is_left_out] or found
     if not chosen:
-        there = [series.source for series in found[:8]] or _counted(one.kind for one in listing.apart)
+        there = [series.source for series in found[:8]] or _count_kinds(one.kind for one in listing.apart)
         detail = f"{source}: found {', '.join(there) or 'no file'}"
         raise SourceError("annotation", "folder holds no such DICOM series", detail)
     left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
@@ -200,10 +201,10 @@ def find_series(
         raise SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
     if chosen[0].problem is not None:
         raise SourceError(*chosen[0].problem)
-    return chosen[0].reference
+    return chosen[0].example
 
 
-def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) -> list[FoundSeries]:
+def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) -> list[FoundSeries]:
     from halofeed.prep.formats.dicom.grouping import too_few_slices
 
     policy = options.series
@@ -222,10 +223,10 @@ def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) 
     small = Counter(scan.folder for scan in listing.series if scan.places < policy.min_slices)
     found = []
     for scan, beside in zip(listing.series, beside_all, strict=True):
-        problem = _not_chosen(scan, policy) or scan.problem
+        problem = _selection_problem(scan, policy) or scan.problem
         problem = problem or too_few_slices(scan.places, policy, small[scan.folder])
         if beside is not None:
-            problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_CURE}")
+            problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_FIX}")
         source = scan.folder if counts[scan.folder] == 1 else f"{scan.folder}#{scan.key}"
         found.append(FoundSeries(source=source, scan=scan, problem=problem, damaged=beside))
     found = _largest_of_studies(found) if policy.series == "largest" else found
@@ -269,8 +270,8 @@ def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
             problem = ("selection", "series is not the largest of its study", detail)
         elif problem is None and len({other.scan.series for other in best}) > 1:
             listed = ", ".join(other.source for other in best[:8])
-            cure = "choose by --series-modality or --series-description"
-            problem = ("selection", "several series of a study are the largest", f"{listed}; {cure}")
+            fix = "choose by --series-modality or --series-description"
+            problem = ("selection", "several series of a study are the largest", f"{listed}; {fix}")
         result.append(replace(one, problem=problem))
     return result
 
@@ -282,7 +283,7 @@ def _is_unread_volume(one: Apart) -> bool:
     return one.kind == "not DICOM" and one.path.lower().endswith(tuple(RECOGNIZED))
 
 
-def _not_chosen(stack: Series, policy: SeriesPolicy) -> Problem | None:
+def _selection_problem(stack: Series, policy: SeriesPolicy) -> Problem | None:
     if stack.chosen:
         return None
     asked = [f"--series-modality {','.join(policy.modalities)}"] if policy.modalities else []
@@ -290,7 +291,7 @@ def _not_chosen(stack: Series, policy: SeriesPolicy) -> Problem | None:
     return "selection", "series is not chosen", f"{stack.modality or 'no modality'}; {' and '.join(asked)}"
 
 
-def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
+def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
     """The series that a SEG or RTSTRUCT was drawn on."""
     if one.refers_to:
         fits = [series for series in found if series.scan.series in one.refers_to]
@@ -330,7 +331,7 @@ def _nifti_labels(
     for path in masks:
         problem = missing_part(path, paths)
         if pattern is None:
-            labels.append((_by_place(path, found), label_of(path, problem)))
+            labels.append((_by_place(path, found), single_file_label(path, problem)))
             continue
         values = pattern.match(path)
         wanted = None if values is None else values.get("id", ".")
@@ -339,7 +340,7 @@ def _nifti_labels(
             known = ", ".join(repr(identity) for identity in list(identities.values())[:3])
             detail = f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/**' says which part"
             problem = problem or (*NO_IMAGE[:2], f"{detail} of a series' folder it is")
-        labels.append((fits, label_of(path, problem)))
+        labels.append((fits, single_file_label(path, problem)))
     return labels
 
 
@@ -387,7 +388,7 @@ def _sort_labels(
         if len(sources) == 1:
             fitting.append(((sources[0],), label))
         else:
-            problem = (*_SEVERAL, f"{', '.join(sources[:3])}; {_SEVERAL_CURE}")
+            problem = (*_SEVERAL, f"{', '.join(sources[:3])}; {_SEVERAL_FIX}")
             if not sources:
                 detail = _NOT_IN_FOLDER if is_scan_name(label.path) else _NOT_BELOW
                 problem = (*NO_IMAGE[:2], detail)
@@ -395,44 +396,44 @@ def _sort_labels(
     return fitting, unfit
 
 
-def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
+def _other_files(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
     """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
     folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
     for one in apart:
         accounted = one.is_mask or _is_unread_volume(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
-        problem: Problem = ("selection", "file is no slice of a volume", kind_and_cure(one.kind))
+        problem: Problem = ("selection", "file is no slice of a volume", describe_kind(one.kind))
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield SourceExample(source=one.path, key=one.path, problem=problem)
 
 
-def kind_and_cure(kind: str) -> str:
+def describe_kind(kind: str) -> str:
     """A kind of file, with what helps where something does.
 
-    >>> kind_and_cure("report"), kind_and_cure("survey by its description")
+    >>> describe_kind("report"), describe_kind("survey by its description")
     ('report', 'survey by its description; --series-description takes a series by its description')
     """
-    return f"{kind}; {_CURES[kind]}" if kind in _CURES else kind
+    return f"{kind}; {_FIXES[kind]}" if kind in _FIXES else kind
 
 
-def _counted(kinds: Iterable[str]) -> list[str]:
+def _count_kinds(kinds: Iterable[str]) -> list[str]:
     """Each kind once, with how many there are."""
     return [f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items())]
 
 
-def _nothing_found(root: str, apart: Sequence[Apart], named: Sequence[str]) -> str:
+def _no_series_message(root: str, apart: Sequence[Apart], named: Sequence[str]) -> str:
     """Why there is no series below a folder, and what helps; `named` are the volumes and pictures by their names."""
     kinds = [one.kind for one in apart]
-    found = [*_counted(kinds), *_counted(extension_of(path).lower() for path in named)]
-    cures = [f"{kind}: {_CURES[kind]}" for kind in sorted(set(kinds)) if kind in _CURES]
+    found = [*_count_kinds(kinds), *_count_kinds(extension_of(path).lower() for path in named)]
+    fixes = [f"{kind}: {_FIXES[kind]}" for kind in sorted(set(kinds)) if kind in _FIXES]
     damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
-    cures += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
+    fixes += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
     if any(map(is_volume_name, named)):
-        cures.append("NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet or class-masks")
+        fixes.append("NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet or class-masks")
     elif named:
-        cures.append("pictures: take --layout folders, coco, voc or csv, without --depth")
-    if not cures:
-        cures.append("name with --source the folder that holds the series' files")
-    return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(cures)}"
+        fixes.append("pictures: take --layout folders, coco, voc or csv, without --depth")
+    if not fixes:
+        fixes.append("name with --source the folder that holds the series' files")
+    return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(fixes)}"

@@ -14,8 +14,8 @@ from posixpath import basename, splitext
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
-from halofeed.prep.annotations.resolve_boxes import alike_classes, with_notes
-from halofeed.prep.annotations.suggest_layout import may_be_other_layout, other_layout
+from halofeed.prep.annotations.resolve_boxes import add_class_notes, similar_class_notes
+from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import SourceExample
@@ -31,14 +31,14 @@ _MASK_FOLDER = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+(?!.*\d)")
-_MOST_FOLDERS = 20
+_MAX_FOLDERS = 20
 """Folders that are compared: sets of images and masks have a few, and of more any two may share names by chance."""
 _SAMPLE = 4
-_TELLING = 6
+_MIN_DISTINCTIVE_CHARACTERS = 6
 """Characters of a name: two files do not share a longer one by chance, unless files are counted."""
 _PNG_HEAD = 26
-_CURE = "say --folders-are-classes if each folder is a class"
-_BESIDE = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
+_FIX = "say --folders-are-classes if each folder is a class"
+_ANNOTATION_EXTENSIONS = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
 
 
 def is_image_folder(name: str) -> bool:
@@ -50,16 +50,16 @@ def is_image_folder(name: str) -> bool:
     return _IMAGE_FOLDER.fullmatch(name) is not None
 
 
-def may_be_no_classes(
+def may_not_be_classes(
     files: SourceFiles, firsts: Iterable[str], first_is_split: bool, classes: Collection[str]
 ) -> bool:
     """Whether `check_class_folders` may find something, by one image of each folder; rather once too often."""
     if len(classes) == 1:
         return True
-    if len(classes) > _MOST_FOLDERS:
+    if len(classes) > _MAX_FOLDERS:
         return False
     firsts = list(firsts)
-    stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _TELLING)
+    stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
     named = any(map(_MASK_FOLDER.fullmatch, classes))
     return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
@@ -77,7 +77,7 @@ def check_class_folders(
         AnnotationsError: the names of folders and files, or the files' colors, show that one folder holds what belongs
             to the images of another.
     """
-    if len(classes) > _MOST_FOLDERS:
+    if len(classes) > _MAX_FOLDERS:
         return {}
     if len(classes) == 1:
         (only,) = classes
@@ -98,9 +98,11 @@ def check_class_folders(
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
         _refuse_masks(files, one, other, pairs, smaller)
-        is_telling = len(pairs) >= _SAMPLE and all(len(_stem(path)) >= _TELLING for path, _ in pairs)
+        are_distinctive = len(pairs) >= _SAMPLE and all(
+            len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
+        )
         are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
-        if 10 * len(pairs) >= 9 * smaller and is_telling and not are_counters:
+        if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
             said = (
                 f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {len(pairs)} files of their classes: they may "
                 "show one thing"
@@ -121,13 +123,18 @@ def join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str,
 def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: str) -> None:
     stems = {_stem(path): path for path in paths}
     beside = next(
-        (path for path in files.sizes() if path.lower().endswith(_BESIDE) and _stem(path) in stems), None
+        (
+            path
+            for path in files.sizes()
+            if path.lower().endswith(_ANNOTATION_EXTENSIONS) and _stem(path) in stems
+        ),
+        None,
     )
     if beside is not None:
         raise AnnotationsError(
             f"{files.root}: {only} would be the only class, and {beside} is by its name the annotation of "
             f"{stems[_stem(beside)]}; take the layout of the annotations, or export them as COCO or Pascal VOC and "
-            f"take --layout coco or voc; or {_CURE}"
+            f"take --layout coco or voc; or {_FIX}"
         )
 
 
@@ -148,7 +155,7 @@ def _refuse_masks(
     raise AnnotationsError(
         f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of {smaller} files, so that one is the "
         f"mask or annotation of the other; for label images take --layout pairs --image-pattern '{patterns[0]}' "
-        f"--label-pattern '{patterns[1]}'; or {_CURE}"
+        f"--label-pattern '{patterns[1]}'; or {_FIX}"
     )
 
 
@@ -176,7 +183,7 @@ def _is_gray(files: SourceFiles, path: str) -> bool:
     return head.startswith(b"\x89PNG") and head[25:26] in (b"\0", b"\3")
 
 
-_SPLIT_CURE = "say with --split-folders yes or no whether the first folder is a split"
+_SPLIT_FIX = "say with --split-folders yes or no whether the first folder is a split"
 _VIDEO = "a video; --frames takes clips"
 
 
@@ -199,8 +206,8 @@ def list_references(
     paths = images.sizes()
     seen = look(paths, options)
     if not options.folders_are_classes:
-        _refuse_other_layout(annotations, images)
-    rules = _settle(seen, (path for path in paths if not options.takes(path)), images.root, options)
+        _check_no_other_layout(annotations, images)
+    rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
     if not options.folders_are_classes:
         taken = list(filter(options.takes, paths))
         notes = check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
@@ -254,7 +261,9 @@ def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
     return seen
 
 
-def settle(seen: Seen, others: Iterable[str], files: SourceFiles, options: LayoutOptions) -> Rules | None:
+def resolve_rules(
+    seen: Seen, others: Iterable[str], files: SourceFiles, options: LayoutOptions
+) -> Rules | None:
     """The rules by what was seen of all parts; None where all paths are needed to say that these are class folders.
 
     Args:
@@ -265,10 +274,10 @@ def settle(seen: Seen, others: Iterable[str], files: SourceFiles, options: Layou
         AnnotationsError: as `list_references`.
     """
     others = list(others)
-    if not options.folders_are_classes and may_be_other_layout(files, others, seen.firsts.values()):
+    if not options.folders_are_classes and may_suggest_layout(files, others, seen.firsts.values()):
         return None
-    rules = _settle(seen, others, files.root, options)
-    if not options.folders_are_classes and may_be_no_classes(
+    rules = _resolve_rules(seen, others, files.root, options)
+    if not options.folders_are_classes and may_not_be_classes(
         files, seen.firsts.values(), rules.first_is_split, _classes_of(seen, rules)
     ):
         return None
@@ -280,10 +289,10 @@ def _classes_of(seen: Seen, rules: Rules) -> set[str]:
     return {path[0] for path in parts if len(path) > 1}
 
 
-def _settle(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions) -> Rules:
+def _resolve_rules(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions) -> Rules:
     firsts = sorted(seen.firsts.values())
     if not options.folders_are_classes:
-        _refuse_folders_of_images(seen.firsts, root)
+        _check_not_image_folder(seen.firsts, root)
     if not firsts:
         video = next(filter(is_video_name, others), None)
         more = "" if video is None else f"; {video} is {_VIDEO}"
@@ -298,8 +307,8 @@ def _settle(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions
         first_is_split = decide_split_folders([path.split("/") for path in firsts], root)
         if not options.folders_are_classes:
             _refuse_folders_above_classes(firsts, first_is_split, root)
-    labels = (_reference(path, first_is_split, options).label for path in seen.classes.values())
-    notes = alike_classes(label for label in labels if label is not None)
+    labels = (_example(path, first_is_split, options).label for path in seen.classes.values())
+    notes = similar_class_notes(label for label in labels if label is not None)
     notes = join_notes(notes, _deep_notes(firsts, first_is_split))
     markers = _first_files_without_images(firsts, others, first_is_split)
     return Rules(first_is_split=first_is_split, notes=notes, markers=frozenset(markers))
@@ -339,20 +348,22 @@ def _first_files_without_images(
 
 
 def references_of(paths: Iterable[str], rules: Rules, options: LayoutOptions) -> Iterator[SourceExample]:
-    """The references of these paths, in their order."""
+    """The examples of these paths, in their order."""
     taken = (
         path for path in paths if options.takes(path) or not is_document_name(path) or path in rules.markers
     )
-    return with_notes(
+    return add_class_notes(
         (
-            _marker(path, rules) if path in rules.markers else _reference(path, rules.first_is_split, options)
+            _empty_class_folder(path, rules)
+            if path in rules.markers
+            else _example(path, rules.first_is_split, options)
             for path in taken
         ),
         rules.notes,
     )
 
 
-def _marker(path: str, rules: Rules) -> SourceExample:
+def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
     """A problem for a class folder without image, under its first file."""
     folder = "/".join(path.split("/")[: 1 + rules.first_is_split])
     split = path.split("/")[0] if rules.first_is_split else "train"
@@ -368,20 +379,20 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
     _refuse_one_level_too_deep(inside, root)
     if not inside or len(deep) < len(inside):
         return
-    cure = (
+    fix = (
         "name the folder that holds the class folders or the splits, or say --folders-are-classes to take "
         f"{deep[0][0]} for a class"
     )
     if all(is_split_name(path[1]) for path in deep):
         raise AnnotationsError(
             f"{root}: {'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {deep[0][0]}; expected "
-            f"split/class/image or class/image: {cure}"
+            f"split/class/image or class/image: {fix}"
         )
     shown = sorted({path[1] for path in deep})
     if len({path[0] for path in deep}) == 1 and len(shown) > 1:
         raise AnnotationsError(
             f"{root}: {deep[0][0]} would be the only class, and all its images lie in folders of their own "
-            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {cure}"
+            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {fix}"
         )
 
 
@@ -401,16 +412,16 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
         )
 
 
-def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
+def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
     for files in (annotations,) if annotations is images else (annotations, images):
-        if (found := other_layout(files)) is not None:
+        if (found := suggest_layout(files)) is not None:
             raise AnnotationsError(
                 f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
                 "class and pass over such files"
             )
 
 
-def _refuse_folders_of_images(folders: Iterable[str], root: str) -> None:
+def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
     names = {folder.rpartition("/")[2] for folder in folders}
     if names and all(map(is_image_folder, names)):
         shown = min(folders)
@@ -421,14 +432,14 @@ def _refuse_folders_of_images(folders: Iterable[str], root: str) -> None:
         )
 
 
-def _reference(path: str, first_is_split: bool, options: LayoutOptions) -> SourceExample:
+def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceExample:
     *folders, _ = path.split("/")
     split = folders.pop(0) if first_is_split and folders else "train"
     is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
     problem = None
     if not is_unread and not options.takes(path):
-        hint = _VIDEO if is_video_name(path) else ""
-        problem = ("selection", "not an image file name", hint)
+        layout_hint = _VIDEO if is_video_name(path) else ""
+        problem = ("selection", "not an image file name", layout_hint)
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
     elif is_unread:
@@ -461,7 +472,7 @@ def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
     if deep_splits:
         raise AnnotationsError(
             f"{root}: split and class folders stand side by side: {'/'.join(deep_splits[0])} and "
-            f"{'/'.join(others[0])}; expected split/class/image or class/image throughout, or {_SPLIT_CURE}"
+            f"{'/'.join(others[0])}; expected split/class/image or class/image throughout, or {_SPLIT_FIX}"
         )
     _refuse_unknown_splits(inside, root)
     return False
@@ -478,5 +489,5 @@ def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
         first, last = min(second), max(second)
         shared = min(second[first])
         raise AnnotationsError(
-            f"{root}: {first}/{shared} and {last}/{shared} may be split/class or class/folder; {_SPLIT_CURE}"
+            f"{root}: {first}/{shared} and {last}/{shared} may be split/class or class/folder; {_SPLIT_FIX}"
         )

@@ -12,11 +12,11 @@ from halofeed.prep.annotations.pairing import (
     Key,
     Label,
     find_split_folder,
-    label_of,
     pair_up,
+    single_file_label,
     split_at,
 )
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import is_volume_name, missing_part, stem_of, whole_scans
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
@@ -44,7 +44,7 @@ def list_references(
     scans = [path for path, match in named.items() if match["image"]]
     if not scans:
         raise AnnotationsError(
-            f"{images.root}: no volume-N.nii.gz, .nii, .nrrd or .mha lies below it{hint(images, 'lits')}"
+            f"{images.root}: no volume-N.nii.gz, .nii, .nrrd or .mha lies below it{layout_hint(images, 'lits')}"
         )
     trained = [path.split("/")[:-1] for path in scans if not named[path]["test"]]
     place = find_split_folder(trained, options.split_folders, images.root)
@@ -57,7 +57,7 @@ def list_references(
         if match["image"]:
             found.append((key, SourceExample(source=path, key=path, split=split, problem=problem)))
         else:
-            labels.append((key, label_of(path, problem)))
+            labels.append((key, single_file_label(path, problem)))
     may_have_test_labels = any(key[2] for key, _ in labels) or bool(unlisted_folders(images))
     yield from pair_up(
         found, labels, options.missing_masks, lambda key: bool(key[2]) and not may_have_test_labels

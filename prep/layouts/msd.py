@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, in_order, read_whole
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import extension_of, locate, relative_path, whole_scans
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import SourceExample
@@ -42,7 +42,7 @@ def read_dataset_json(annotations: SourceFiles, annotation_file: str | None) -> 
     """The file that was named, the one in the folder, or the only one in a folder straight below."""
     path = annotation_file or _find(annotations)
     try:
-        content = json.loads(read_whole(annotations, path).decode("utf-8-sig"))
+        content = json.loads(read_required(annotations, path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise AnnotationsError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(content, dict):
@@ -58,7 +58,9 @@ def _find(annotations: SourceFiles) -> str:
     if len(below) == 1:
         return below[0]
     found = f"found {', '.join(below[:5])}; name one of their folders" if below else "found none"
-    raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}{hint(annotations, '')}")
+    raise AnnotationsError(
+        f"{annotations.root}: expected {NAME} in it; {found}{layout_hint(annotations, '')}"
+    )
 
 
 def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
@@ -155,14 +157,14 @@ def list_references(
         for number, entry in enumerate(entries):
             if not _is_left_behind(entry):
                 place = f"{document.path}#{part}[{number}]"
-                listed.append(_reference(entry, place, split, document, images, options))
+                listed.append(_example(entry, place, split, document, images, options))
     listed = refuse_repeated(listed)
-    used = {path for reference in listed for path in reference.paths} | _named(document, images)
+    used = {path for example in listed for path in example.paths} | _named_paths(document, images)
     for path in whole_scans(images.sizes()):
         if path not in used:
             problem = ("selection", "file is not in dataset.json", "")
             listed.append(SourceExample(source=path, key=path, problem=problem))
-    yield from in_order(listed)
+    yield from sort_examples(listed)
 
 
 def label_values(
@@ -193,7 +195,7 @@ def _is_left_behind(entry: Any) -> bool:
     return isinstance(path, str) and is_left_behind(path)
 
 
-def _reference(
+def _example(
     entry: Any, place: str, split: str, document: DatasetJson, images: SourceFiles, options: LayoutOptions
 ) -> SourceExample:
     image, label = (entry.get("image"), entry.get("label")) if isinstance(entry, dict) else (entry, None)
@@ -216,8 +218,8 @@ def _reference(
 
 def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     """One problem for each image that is listed several times, even in two splits, in place of its entries."""
-    counts = Counter(reference.source for reference in listed)
-    first = {reference.source: reference for reference in reversed(listed)}
+    counts = Counter(example.source for example in listed)
+    first = {example.source: example for example in reversed(listed)}
     fault = ("annotation", "image is listed several times")
     return [
         one if counts[source] == 1 else replace(one, mask=None, problem=(*fault, f"{counts[source]} times"))
@@ -225,7 +227,7 @@ def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     ]
 
 
-def _named(document: DatasetJson, images: SourceFiles) -> set[str]:
+def _named_paths(document: DatasetJson, images: SourceFiles) -> set[str]:
     """The files that any entry names, also one with a problem: they are accounted for."""
     found = set()
     for part in SPLITS:

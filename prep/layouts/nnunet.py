@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import LayoutOptions, in_order
-from halofeed.prep.annotations.pairing import Key, Label, label_of, pair_up
+from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
+from halofeed.prep.annotations.pairing import Key, Label, pair_up, single_file_label
 from halofeed.prep.layouts.msd import (
     DatasetJson,
     check_channel_names,
@@ -51,7 +51,7 @@ def list_references(
             an option that says what becomes of them, or counts other training cases than there are.
     """
     dataset = _read(annotations, annotation_file)
-    _refuse_decathlon(dataset.document, images)
+    _check_not_decathlon(dataset.document, images)
     label_values(annotations, images, annotation_file, options)
     below = f"{dataset.document.folder}/" if dataset.document.folder else ""
     found: list[tuple[Key, SourceExample]] = []
@@ -76,7 +76,7 @@ def list_references(
         for path in _files(images, f"{below}labels{suffix}/"):
             if path.endswith(dataset.file_ending):
                 case = path.rpartition("/")[2].removesuffix(dataset.file_ending)
-                labels.append(((suffix, case), label_of(path)))
+                labels.append(((suffix, case), single_file_label(path)))
             else:
                 expected = f"expected CASE{dataset.file_ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
@@ -95,7 +95,7 @@ def list_references(
     paired = pair_up(
         found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not may_have_test_labels
     )
-    yield from in_order([*paired, *strays])
+    yield from sort_examples([*paired, *strays])
 
 
 def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:
@@ -131,7 +131,7 @@ def label_values(
             "has one class a voxel; --regions combine keeps the values, each with the names of all regions that hold "
             "it, and --class-overlap channels (volumes) makes each region a channel"
         )
-    return check_values(document.path, _combined(labels))
+    return check_values(document.path, _combine_regions(labels))
 
 
 def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[str, tuple[int, ...]]:
@@ -159,7 +159,7 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
     return found
 
 
-def _combined(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
+def _combine_regions(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
     """Each value with the names of the regions that hold it: [1, 2] "tumor" and [2] "core" give 2 "tumor+core"."""
     held: dict[Any, list[str]] = {}
     for name, written in labels.items():
@@ -200,7 +200,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
 
 def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
     """A document of version 1, whose words are those of the Decathlon, in the words of version 2."""
-    _refuse_decathlon(document, files)
+    _check_not_decathlon(document, files)
     values = check_values(document.path, document.part("labels", dict, '{"0": "background", ...}').items())
     changed = {
         "channel_names": document.content["modality"],
@@ -210,7 +210,7 @@ def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
     return replace(document, content={**document.content, **changed})
 
 
-def _refuse_decathlon(document: DatasetJson, files: SourceFiles) -> None:
+def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError
-from halofeed.prep.annotations.contract import LayoutOptions, read_whole
+from halofeed.prep.annotations.contract import LayoutOptions, read_required
 from halofeed.prep.annotations.labels import from_file
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -16,13 +16,13 @@ from halofeed.prep.annotations.pairing import (
     SortedFiles,
     find_split_folder,
     join_channels,
-    label_of,
     pair_up,
+    single_file_label,
     split_at,
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import (
     DICOM_EXTENSIONS,
     extension_of,
@@ -84,12 +84,12 @@ def list_references(
             example = f"; there is {there[0]}" if there else ""
             raise AnnotationsError(
                 f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
-                f"{example}{hint(images, 'pairs')}"
+                f"{example}{layout_hint(images, 'pairs')}"
             )
         if "split" not in pair.image.names:
             found.images = split_by_folder(found.images, images.root, options.split_folders)
     else:
-        found = _by_custom(images, options)
+        found = _pair_by_convention(images, options)
     may_be_labelled = any(key and key[0] == "ts" for key, _ in found.labels) or bool(unlisted_folders(images))
     pairs = pair_up(
         found.images,
@@ -99,7 +99,7 @@ def list_references(
         options.several_masks,
     )
     yield from resolve_grid(pairs, images, options)
-    for path in [*found.neither, *untaken(images, options)]:
+    for path in [*found.neither, *other_scans(images, options)]:
         yield SourceExample(source=path, key=path, problem=NEITHER)
 
 
@@ -114,7 +114,7 @@ def label_values(
     found: dict[str, dict[int, str]] = {}
     for path in annotations.sizes():
         if path.rpartition("/")[2] == CLASSES_FILE:
-            found[path] = from_file(path, read_whole(annotations, path), 0).names
+            found[path] = from_file(path, read_required(annotations, path), 0).names
     first = next(iter(found), "")
     if different := next((path for path in found if found[path] != found[first]), None):
         raise AnnotationsError(
@@ -123,7 +123,7 @@ def label_values(
     return {value: name for value, name in found.get(first, {}).items() if value}
 
 
-def untaken(images: SourceFiles, options: LayoutOptions) -> list[str]:
+def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:
     """The volumes and pictures that are no images of the kind that is asked for, nor labels of it."""
     return [path for path in whole_scans(images.sizes()) if not options.takes_scan(path)]
 
@@ -141,19 +141,19 @@ def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -
         is_image, values = understood
         key = tuple(values[name] for name in pair.shared)
         if not is_image:
-            label = label_of(path, missing_part(path, paths), values.get("class"))
+            label = single_file_label(path, missing_part(path, paths), values.get("class"))
             result.labels.append((key, label))
         elif "channel" in values:
-            channels.append((key, values, image_reference(path, paths, values)))
+            channels.append((key, values, image_example(path, paths, values)))
         else:
-            result.images.append((key, image_reference(path, paths, values)))
+            result.images.append((key, image_example(path, paths, values)))
     joined, result.left_out = join_channels(channels, options.channel_order, images.root)
     result.images += joined
     return result
 
 
-def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> SourceExample:
-    """The reference of an image with the split and the group that a pattern found in its path."""
+def image_example(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> SourceExample:
+    """The example of an image with the split and the group that a pattern found in its path."""
     return SourceExample(
         source=path,
         key=path,
@@ -167,15 +167,15 @@ def split_by_folder(
     images: list[tuple[Key, SourceExample]], root: str, chosen: bool | None
 ) -> list[tuple[Key, SourceExample]]:
     """The images, each with the split that a folder of its path names."""
-    folders = [reference.source.split("/")[:-1] for _, reference in images]
+    folders = [example.source.split("/")[:-1] for _, example in images]
     place = find_split_folder(folders, chosen, root)
     return [
-        (key, replace(reference, split=split_at(path, place)))
-        for (key, reference), path in zip(images, folders, strict=True)
+        (key, replace(example, split=split_at(path, place)))
+        for (key, example), path in zip(images, folders, strict=True)
     ]
 
 
-def _by_custom(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
+def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
     paths = images.sizes()
     scans = list(whole_scans(paths, options.takes_scan))
     for sort in (
@@ -190,13 +190,15 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
             split = split_by_folder(unnamed, images.root, options.split_folders)
             found.images = [entry for entry in found.images if entry[0][0]] + split
             return found
-    cure = (
+    fix = (
         "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else "
         "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
     )
     dicom = next((path for path in paths if extension_of(path).lower() in DICOM_EXTENSIONS), None)
-    cure = f"{cure}{hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
-    raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {cure}")
+    fix = (
+        f"{fix}{layout_hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
+    )
+    raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {fix}")
 
 
 def _sort_by_folder(
@@ -215,9 +217,9 @@ def _sort_by_folder(
             key = (suffix, "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)]))
             if image:
                 values = {"split": SUFFIX_SPLITS[suffix]} if suffix else {}
-                result.images.append((key, image_reference(path, paths, values)))
+                result.images.append((key, image_example(path, paths, values)))
             else:
-                result.labels.append((key, label_of(path, missing_part(path, paths))))
+                result.labels.append((key, single_file_label(path, missing_part(path, paths))))
             break
         else:
             result.neither.append(path)
@@ -242,9 +244,11 @@ def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFil
         folder = path.rpartition("/")[0]
         label = _LABEL_STEM.fullmatch(stem_of(path))
         if label:
-            result.labels.append((("", f"{folder}/{label[1]}"), label_of(path, missing_part(path, paths))))
+            result.labels.append(
+                (("", f"{folder}/{label[1]}"), single_file_label(path, missing_part(path, paths)))
+            )
         else:
-            result.images.append((("", f"{folder}/{stem_of(path)}"), image_reference(path, paths, {})))
+            result.images.append((("", f"{folder}/{stem_of(path)}"), image_example(path, paths, {})))
     return result
 
 
@@ -257,7 +261,7 @@ def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles
         if not stem.startswith("sub-") or is_derived != bool(label):
             result.neither.append(path)
         elif label:
-            result.labels.append((("", label[1]), label_of(path, missing_part(path, paths))))
+            result.labels.append((("", label[1]), single_file_label(path, missing_part(path, paths))))
         else:
-            result.images.append((("", stem), image_reference(path, paths, {})))
+            result.images.append((("", stem), image_example(path, paths, {})))
     return result

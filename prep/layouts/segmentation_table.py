@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halofeed.errors import SourceError
-from halofeed.prep.annotations.columns import read_known
-from halofeed.prep.annotations.contract import LayoutOptions, in_order, split_in_file_name
+from halofeed.prep.annotations.columns import match_columns
+from halofeed.prep.annotations.contract import LayoutOptions, sort_examples, split_in_file_name
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.tables import (
-    Columns,
+    ColumnRules,
     Row,
     check_groups_are_read,
     check_ignored,
     read_tables,
-    unread_note,
+    unread_column_notes,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.file_names import (
@@ -52,7 +52,7 @@ def list_references(
 ) -> Iterator[SourceExample]:
     """Every row of the table, or of all tables of that form straight in the folder, and every scan that is in none.
 
-    Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
+    ColumnRules `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
     taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
     folder with several is written with the series' mark, as the layout `dicom` lists it); several files, or several
     such folders, with `;` between them, or a list in JSONL, are channels of one image. A label is a volume, a mask
@@ -63,12 +63,12 @@ def list_references(
     Raises:
         AnnotationsError: if columns are missing or the file is not a table.
     """
-    columns = Columns(
+    columns = ColumnRules(
         required=("image", "label"),
         text=("id", "label", "split", "group"),
         expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
         spellings=SPELLINGS,
-        read=lambda name, header: read_known(name, header, SPELLINGS, options.ignore_columns),
+        read=lambda name, header: match_columns(name, header, SPELLINGS, options.ignore_columns),
     )
     tables = read_tables(form, annotations, annotation_file, columns)
     check_ignored(tables, options.ignore_columns)
@@ -80,15 +80,13 @@ def list_references(
     series = series_below(images, tuple(folders), options) if folders else {}
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
-        notes = unread_note(table)
-        listed += [
-            (row, replace(_reference(row, split, index, options, series), notes=notes)) for row in rows
-        ]
-    references = resolve_grid(_refuse_repeated(listed), images, options)
-    used = {path for reference in references for path in reference.paths}
+        notes = unread_column_notes(table)
+        listed += [(row, replace(_example(row, split, index, options, series), notes=notes)) for row in rows]
+    examples = resolve_grid(_refuse_repeated(listed), images, options)
+    used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
-    named, one_file = _named(listed, images.root), annotation_file is not None
-    yield from in_order([*references, *_unlisted(used, named, images, one_file, options.takes_scan)])
+    named, one_file = _named_paths(listed, images.root), annotation_file is not None
+    yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
 
 
 def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
@@ -102,7 +100,7 @@ def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
             yield folder
 
 
-def _reference(
+def _example(
     row: Row, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
 ) -> SourceExample:
     written = split_cell(row.cell("image"))
@@ -166,7 +164,7 @@ def _with_image(
     options: LayoutOptions,
     listings: Mapping[str, SeriesListing],
 ) -> SourceExample:
-    """The reference with the files of its image."""
+    """The example with the files of its image."""
     images = index.files
     if len(written) > 1:
         found = [_series_at(path, index, options, listings) for path in written]
@@ -213,7 +211,7 @@ def _series_at(
 
 
 def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> SourceExample:
-    """The reference to DICOM series that are the channels of one image."""
+    """The example to DICOM series that are the channels of one image."""
     first, *others = series
     names = [one.source for one in series]
     if len(set(names)) < len(names):
@@ -257,20 +255,20 @@ def _label(written: str, index: FolderIndex) -> str:
 def _refuse_repeated(listed: Sequence[tuple[Row, SourceExample]]) -> list[SourceExample]:
     """One problem for each image in several rows, in place of them: which row is right, nobody knows."""
     by_source: dict[str, list[tuple[Row, SourceExample]]] = {}
-    for row, reference in listed:
-        by_source.setdefault(reference.source, []).append((row, reference))
+    for row, example in listed:
+        by_source.setdefault(example.source, []).append((row, example))
     result = []
     for same in by_source.values():
-        reference = same[0][1]
+        example = same[0][1]
         if len(same) > 1:
             places = ", ".join(row.place for row, _ in same[:3])
             problem = ("annotation", "image is in several rows", places)
-            reference = replace(reference, mask=None, more_masks=(), problem=problem)
-        result.append(reference)
+            example = replace(example, mask=None, more_masks=(), problem=problem)
+        result.append(example)
     return result
 
 
-def _named(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
+def _named_paths(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
     """Every path that any row names, also one with a problem: it is accounted for."""
     return {
         relative_path(path, root)
@@ -299,7 +297,7 @@ def _unlisted(
     others: Counter[str] = Counter()
     for path in paths:
         folder = path.rpartition("/")[0]
-        if path in used or path in named or not named.isdisjoint(_above(path)):
+        if path in used or path in named or not named.isdisjoint(_folders_above(path)):
             continue
         if path in whole and (not one_file or folder in folders):
             problem = ("selection", "file is in no row of the table", "")
@@ -312,10 +310,10 @@ def _unlisted(
             yield SourceExample(source=folder, key=folder, problem=problem)
 
 
-def _above(path: str) -> Iterator[str]:
+def _folders_above(path: str) -> Iterator[str]:
     """The folders in which a file lies.
 
-    >>> list(_above("a/b/c.nii"))
+    >>> list(_folders_above("a/b/c.nii"))
     ['a', 'a/b']
     """
     parts = path.split("/")[:-1]

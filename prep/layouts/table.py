@@ -21,29 +21,29 @@ from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
     declared_size,
-    in_order,
-    number,
-    order_of,
-    sound_boxes,
+    parse_number,
+    sort_examples,
+    sort_key,
     split_in_file_name,
+    usable_boxes,
 )
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery, Matching, Tally
+from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
 from halofeed.prep.annotations.resolve_boxes import (
-    alike_classes,
-    labels_of,
-    note_alike_classes,
+    add_class_notes,
+    classes_in,
+    note_similar_classes,
     resolve_boxes,
-    with_notes,
+    similar_class_notes,
 )
 from halofeed.prep.annotations.tables import (
-    Columns,
+    ColumnRules,
     Row,
     Table,
     check_groups_are_read,
     check_ignored,
     read_tables,
     split_folder,
-    unread_note,
+    unread_column_notes,
 )
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.file_names import is_image_name
@@ -54,7 +54,7 @@ from halofeed.system.spill import ExternalSort, Record
 
 _SEPARATORS = ("|", ";", ",")
 """Characters at which people write several classes into one cell."""
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def listed_classes(cell: str) -> tuple[str, ...] | None:
@@ -118,8 +118,8 @@ def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tupl
         raise SourceError("annotation", "row has no class", lacking.place)
     if len(places) > 1 and options.several_classes == "refuse":
         count = "two" if len(places) == 2 else f"{len(places)}"
-        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MOST_NAMED])
-        more = ", ..." if len(places) > _MOST_NAMED else ""
+        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
+        more = ", ..." if len(places) > _MAX_NAMED else ""
         raise AnnotationsError(
             f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
             "them all"
@@ -164,7 +164,7 @@ def list_references(
     """Every image of the table, or of all tables of that form, "csv" or "jsonl", straight in the folder.
 
     Where none lies there, those of the same name in folders of splits (`valid/_annotations.csv`), as Roboflow exports.
-    Columns: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
+    ColumnRules: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
     one box a row, in pixels from the corner of the image; a row without class and box is an image without
     objects. More columns for boxes: area, is_crowd, difficult, truncated, occluded. Other spellings of these are
     known, and other ways to write a box; see `columns`. Without a split column the file's
@@ -177,7 +177,7 @@ def list_references(
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
-    columns = Columns(
+    columns = ColumnRules(
         required=IMAGE_COLUMNS,
         together=CORNERS,
         text=(*IMAGE_COLUMNS, "split", "group", "id"),
@@ -217,27 +217,27 @@ def list_references(
     def images_of_rows() -> Iterator[_Image]:
         return (_image(source, some) for source, some in groupby(by_source, itemgetter(0)))
 
-    def references() -> Iterator[SourceExample]:
+    def examples() -> Iterator[SourceExample]:
         for image in images_of_rows():
-            found = [_reference(image, with_boxes, options)] if image.rows else []
-            lost = [_lost_reference(image.source, image.lost, image.error)] if image.error else []
-            yield from in_order([*found, *lost])
+            found = [_example(image, with_boxes, options)] if image.rows else []
+            lost = [_missing_image_example(image.source, image.lost, image.error)] if image.error else []
+            yield from sort_examples([*found, *lost])
 
     def splits() -> Iterator[tuple[str, str]]:
         found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
         return (next(some) for _, some in groupby(found, itemgetter(0)))
 
     others = []
-    if not index.are_named_once(named, beside_used=one_file):
-        others = in_order(list(index.without_annotation(splits, beside_used=one_file)))
+    if not index.all_images_are_named(named, beside_used=one_file):
+        others = sort_examples(list(index.without_annotation(splits, beside_used=one_file)))
     if with_boxes:
-        settled = _settled(images_of_rows(), images, options)
-        yield from in_order(note_alike_classes([*settled, *others]))
+        resolved = _resolve_tables(images_of_rows(), images, options)
+        yield from sort_examples(note_similar_classes([*resolved, *others]))
         return
-    alike = alike_classes(name for cell in classes for name in _classes(cell, options))
+    alike = similar_class_notes(name for cell in classes for name in _classes(cell, options))
     if alike:  # which holds those of rejected images as well
-        alike = alike_classes(label for one in references() for label in labels_of(one))
-    yield from with_notes(heapq.merge(references(), others, key=order_of), alike)
+        alike = similar_class_notes(label for one in examples() for label in classes_in(one))
+    yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), alike)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -276,30 +276,30 @@ _Name = tuple[str, str]
 
 def _by_source(
     tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
-) -> tuple[ExternalSort, dict[str, str], Tally]:
+) -> tuple[ExternalSort, dict[str, str], PathComparison]:
     """The rows of all tables by the image that each means, the first place of each class, and the images' tally.
 
     A row is (fault, file, line, cells, fault of its form, split, notes); that of an image that is not there stands
     under the name that it gives, and has that for its fault.
     """
     found, others = ExternalSort(), ExternalSort()
-    matching: Matching[_Name] = Matching(index)
+    matching: ImageMatcher[_Name] = ImageMatcher(index)
     classes: dict[str, str] = {}
-    tally, places = Tally(), count()
+    tally, places = PathComparison(), count()
     for table in tables:
         folder = split_folder(table.file) or ""
         table_split = folder or split_in_file_name(table.file) or "train"
-        notes = (*unread_note(table), *_left_note(table, options))
+        notes = (*unread_column_notes(table), *_left_note(table, options))
         for row in table.rows:
             if (written := row.cell("class")) not in classes:
                 classes[written] = row.place
             split, named = row.cell("split") or table_split, row.cell("filename")
-            wanted = _wanted(folder, named)
-            is_path = bool(named) and matching.is_path((folder, named), wanted)
+            query = _image_query(folder, named)
+            is_path = bool(named) and matching.is_path((folder, named), query)
             payload = (None, row.file, row.line, row.cells, row.fault, split, notes)
             if is_path:
-                tally.add(wanted.name, -1)
-                found.add((wanted.name, next(places), payload))
+                tally.add(query.name, -1)
+                found.add((query.name, next(places), payload))
             else:
                 others.add((named, next(places), payload))
     images = matching.others(lambda: (source for source, _, _ in found))
@@ -316,21 +316,23 @@ def _by_source(
     return found, classes, tally
 
 
-def _settled(listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions) -> list[SourceExample]:
-    """The references of images with boxes, what those count being decided for each table from all of its images."""
-    references: list[SourceExample] = []
+def _resolve_tables(
+    listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions
+) -> list[SourceExample]:
+    """The examples of images with boxes, what those count being decided for each table from all of its images."""
+    examples: list[SourceExample] = []
     found: list[tuple[int, str, SourceExample]] = []
     for image in listed:
         if image.rows:
-            found.append((image.number, image.rows[0][0].file, _reference(image, True, options)))
+            found.append((image.number, image.rows[0][0].file, _example(image, True, options)))
         if image.error:
-            references.append(_lost_reference(image.source, image.lost, image.error))
+            examples.append(_missing_image_example(image.source, image.lost, image.error))
     by_table: dict[str, list[SourceExample]] = {}
-    for _, file, reference in sorted(found, key=itemgetter(0)):
-        by_table.setdefault(file, []).append(reference)
+    for _, file, example in sorted(found, key=itemgetter(0)):
+        by_table.setdefault(file, []).append(example)
     for file, some in by_table.items():
-        references += resolve_boxes(some, images, options, file)
-    return references
+        examples += resolve_boxes(some, images, options, file)
+    return examples
 
 
 def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
@@ -340,7 +342,7 @@ def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
         return ()
 
 
-def _wanted(folder: str, name: str) -> ImageQuery:
+def _image_query(folder: str, name: str) -> ImageQuery:
     """Where the image of a row may lie; that of a table in the folder of a split lies there, and nowhere else."""
     inside = folder and not name.startswith((f"{folder}/", "/", "\\")) and ":" not in name
     full = posixpath.join(folder, name) if inside else name
@@ -353,7 +355,7 @@ def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
     return (f"columns of {table.file} that --keep would keep: {', '.join(left)}",) if left else ()
 
 
-def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> SourceExample:
+def _missing_image_example(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> SourceExample:
     """One problem for all rows of an image that is not there."""
     (row, split), more = rows[0], len(rows) - 1
     place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
@@ -363,11 +365,11 @@ def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceEr
     )
 
 
-def _has_boxes(tables: Sequence[Table], wanted: bool | None) -> bool:
+def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
     plain = [table for table in tables if "xmin" not in table.columns]
-    if wanted is False:
+    if are_required is False:
         return False
-    if plain and (wanted or len(plain) < len(tables)):
+    if plain and (are_required or len(plain) < len(tables)):
         raise AnnotationsError(
             f"{plain[0].file}: no columns {','.join(CORNERS)}; found {', '.join(plain[0].header)}; "
             "detection needs one box a row in every table"
@@ -386,7 +388,7 @@ def _agree(source: str, rows: Sequence[Row], column: str, values: Sequence[str])
     return values[0]
 
 
-def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceExample:
+def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceExample:
     source, rows, notes = image.source, [row for row, _ in image.rows], image.notes
     if faulty := next((row for row in rows if row.fault), None):
         fault = ("annotation", "row has the wrong number of cells", f"{faulty.place}: {faulty.fault}")
@@ -400,7 +402,7 @@ def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> Sourc
     }
     try:
         if with_boxes:
-            boxes, bad = sound_boxes(rows, _box, options)
+            boxes, bad = usable_boxes(rows, _box, options)
             return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":
@@ -430,9 +432,9 @@ def _box(row: Row) -> Box | None:
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
-    sides: dict[str, Any] = {side: number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
+    sides: dict[str, Any] = {side: parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
     flags: dict[str, Any] = {name: _flag(row, name) for name in _FLAG_COLUMNS}
-    area = number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
+    area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
     return check_box(Box(**sides, **flags, label=classes[0], area=area), row.place)
 
 

@@ -16,21 +16,21 @@ from typing import Any
 from xml.etree import ElementTree
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
-from halofeed.prep.annotations.columns import CORNERS, corners
+from halofeed.prep.annotations.columns import CORNERS, to_corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
     check_rotation,
     declared_size,
-    in_order,
     is_split_name,
-    number,
-    read_whole,
-    sound_boxes,
+    parse_number,
+    read_required,
+    sort_examples,
+    usable_boxes,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import Size, note_alike_classes, resolve_boxes, stored_sizes
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.resolve_boxes import Size, note_similar_classes, possible_sizes, resolve_boxes
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import common_folder, is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, SourceExample
@@ -45,7 +45,7 @@ WRITTEN = (
 )
 NO_SUCH_FILE = "<filename> names no file; the picture of the XML file's own name was taken"
 _OPEN = "<filename> and the XML file's name mean two images"
-_CURE = "--voc-images filename or --voc-images xml-name says which is meant"
+_FIX = "--voc-images filename or --voc-images xml-name says which is meant"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class _Conflict:
 
 def resolve_names(
     index: ImageIndex,
-    wanted: Mapping[str, ImageQuery],
+    queries: Mapping[str, ImageQuery],
     declared: Mapping[str, Size | None],
     images: SourceFiles,
     options: LayoutOptions,
@@ -72,19 +72,19 @@ def resolve_names(
     3. The other XML files whose two names differ have an image by one of these names alone, the same for all.
 
     Args:
-        wanted: of each XML file; `declared` are the sizes that they declare.
+        queries: of each XML file; `declared` are the sizes that they declare.
 
     Raises:
         AnnotationsError: nothing proves it for most XML files.
     """
-    found = index.match(wanted)
+    found = index.match(queries)
     conflicts: dict[str, _Conflict] = {}
     taken: set[str] = set()
     alone: set[str] = set()
     lost: dict[str, str] = {}  # whose <filename> is that of no image
     for path, answer in found.items():
-        differ = _differ(path, wanted[path].name)
-        beside = tuple(index.neighbors(wanted[path])) if differ else ()
+        differ = _names_differ(path, queries[path].name)
+        beside = tuple(index.neighbors(queries[path])) if differ else ()
         if isinstance(answer, SourceError):
             if len(beside) == 1 and answer.reason == "image file not found":
                 lost[path] = beside[0]
@@ -103,10 +103,10 @@ def resolve_names(
         return found
     chosen = dict.fromkeys(conflicts, options.voc_images)
     if options.voc_images == "auto":
-        chosen = _by_size(conflicts, declared, images)
+        chosen = _resolve_by_size(conflicts, declared, images)
         if len(proven := set(chosen.values())) == 1:
             chosen = dict.fromkeys(conflicts, proven.pop())
-        chosen = _by_others(conflicts, chosen, taken)
+        chosen = _resolve_by_other_files(conflicts, chosen, taken)
         if len(alone) == 1:
             chosen = dict.fromkeys(conflicts, *alone) | chosen
     left = [path for path in conflicts if path not in chosen]
@@ -114,9 +114,9 @@ def resolve_names(
         one = conflicts[left[0]]
         raise AnnotationsError(
             f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
-            f"in {len(left)} of {len(found)} XML files; {_CURE}"
+            f"in {len(left)} of {len(found)} XML files; {_FIX}"
         )
-    answers = {path: _answer(one, chosen.get(path), options) for path, one in conflicts.items()}
+    answers = {path: _conflict_result(one, chosen.get(path), options) for path, one in conflicts.items()}
     claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
     own = {
         path: ImageMatch(path=image, note=NO_SUCH_FILE)
@@ -126,10 +126,10 @@ def resolve_names(
     return found | answers | own
 
 
-def _differ(path: str, written: str) -> bool:
+def _names_differ(path: str, written: str) -> bool:
     """Whether a <filename> is no name of the XML file's image, whatever its extension.
 
-    >>> _differ("a/1.xml", "1.JPG"), _differ("a/1.jpg.xml", "1.jpg"), _differ("1.xml", "2.jpg"), _differ("1.xml", "")
+    >>> _names_differ("a/1.xml", "1.JPG"), _names_differ("a/1.jpg.xml", "1.jpg"), _names_differ("1.xml", "2.jpg"), _names_differ("1.xml", "")
     (False, False, True, False)
     """
     names = {_stem(PurePosixPath(path).stem), PurePosixPath(path).stem}
@@ -141,13 +141,13 @@ def _stem(name: str) -> str:
     return PurePosixPath(name).stem if is_image_name(name) else name
 
 
-def _by_size(
+def _resolve_by_size(
     conflicts: Mapping[str, _Conflict], declared: Mapping[str, Size | None], images: SourceFiles
 ) -> dict[str, str]:
     """What is meant where the declared size is that of one image alone."""
     asked = [path for path in conflicts if declared[path] is not None and len(conflicts[path].beside) == 1]
-    written = stored_sizes([conflicts[path].written.path for path in asked], images)
-    beside = stored_sizes([conflicts[path].beside[0] for path in asked], images)
+    written = possible_sizes([conflicts[path].written.path for path in asked], images)
+    beside = possible_sizes([conflicts[path].beside[0] for path in asked], images)
     return {
         path: "filename" if declared[path] in one else "xml-name"
         for path, one, other in zip(asked, written, beside, strict=True)
@@ -155,7 +155,9 @@ def _by_size(
     }
 
 
-def _by_others(conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]) -> dict[str, str]:
+def _resolve_by_other_files(
+    conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]
+) -> dict[str, str]:
     """What is meant where one of the images is that of another XML file; each answer can give further ones."""
     chosen = dict(chosen)
     taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
@@ -177,7 +179,7 @@ def _path(one: _Conflict, what: str) -> str:
     return one.written.path if what == "filename" else one.beside[0]
 
 
-def _answer(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
+def _conflict_result(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
     proven = options.voc_images == "auto"
     if what == "filename":
         return replace(one.written, note=WRITTEN if proven else one.written.note)
@@ -185,7 +187,7 @@ def _answer(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMa
         return ImageMatch(path=one.beside[0], note=XML_NAME if proven else "")
     if what == "xml-name":
         return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
-    return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_CURE}")
+    return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_FIX}")
 
 
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
@@ -220,42 +222,42 @@ def list_references(
         paths = [annotation_file]
     if not paths:
         raise AnnotationsError(
-            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
+            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{layout_hint(annotations, 'voc')}"
         )
     read = {path: _read(path, annotations, options) for path in paths}
-    problems = {reference.problem[1] for _, reference in read.values() if reference.problem is not None}
-    if problems == {NOT_VOC} and (other := hint(annotations, "voc", annotation_file)):
+    problems = {example.problem[1] for _, example in read.values() if example.problem is not None}
+    if problems == {NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
         raise AnnotationsError(
             f"{annotations.root}: none of its {len(paths)} .xml files is Pascal VOC's{other}"
         )
-    wanted = _wanted({path: name for path, (name, _) in read.items()})
-    sizes = {path: reference.declared_size for path, (_, reference) in read.items()}
-    found = resolve_names(index, wanted, sizes, images, options)
+    queries = _image_queries({path: name for path, (name, _) in read.items()})
+    sizes = {path: example.declared_size for path, (_, example) in read.items()}
+    found = resolve_names(index, queries, sizes, images, options)
     if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
-    listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
+    listed = [_with_image(example, found[path]) for path, (_, example) in read.items()]
     listed = _refuse_shared_images(listed, paths)
     listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
-    used = {reference.source: reference.split for reference in listed}
+    used = {example.source: example.split for example in listed}
     if annotation_file is None:
         listed += [
-            reference
-            for reference in index.without_annotation(used.items, beside_used=False)
-            if not set(reference.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
+            example
+            for example in index.without_annotation(used.items, beside_used=False)
+            if not set(example.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
         ]
-        paths += [reference.source for reference in listed[len(paths) :]]
+        paths += [example.source for example in listed[len(paths) :]]
         lists = read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
-    yield from in_order(note_alike_classes(listed))
+    yield from sort_examples(note_similar_classes(listed))
 
 
 NOT_VOC = "not a VOC annotation"
 
-MOST_XML_BYTES = 64 << 20
+_MAX_XML_BYTES = 64 << 20
 """Of the boxes of one picture: a hundred thousand take half of it."""
 
 
-class _NoDoctype(ElementTree.TreeBuilder):
+class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):
     """Builds no tree from a document with a DTD: VOC has none, and entities can expand without end."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
@@ -264,7 +266,7 @@ class _NoDoctype(ElementTree.TreeBuilder):
 
 def parse_xml(data: bytes) -> ElementTree.Element:
     """The <annotation> element of a VOC file; SourceError where there is none."""
-    parser = ElementTree.XMLParser(target=_NoDoctype())  # noqa: S314 - without a DTD there are no entities
+    parser = ElementTree.XMLParser(target=_DoctypeRefusingBuilder())  # noqa: S314 - without a DTD there are no entities
     try:
         parser.feed(data)
         root: ElementTree.Element = parser.close()
@@ -279,12 +281,12 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
     """The <filename> of an XML file, and what else it says, still under its own path."""
     name = ""
     try:
-        if (annotations.size(path) or 0) > MOST_XML_BYTES:
-            raise SourceError("annotation", "XML is too large", f"more than {MOST_XML_BYTES} bytes")
+        if (annotations.size(path) or 0) > _MAX_XML_BYTES:
+            raise SourceError("annotation", "XML is too large", f"more than {_MAX_XML_BYTES} bytes")
         root = parse_xml(annotations.read(path))
         name = _text(root, "filename")
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
-        boxes, bad = sound_boxes(
+        boxes, bad = usable_boxes(
             enumerate(root.findall("object"), start=1),
             lambda numbered: _box(numbered[1], f"object {numbered[0]}", options),
             options,
@@ -297,16 +299,16 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
     )
 
 
-def _with_image(reference: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
-    """The reference to the image that its XML file means."""
+def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
+    """The example to the image that its XML file means."""
     if isinstance(image, SourceError):
-        problem = reference.problem or image.at(reference.source).args
-        return replace(reference, boxes=None, declared_size=None, bad_objects=(), problem=problem)
+        problem = example.problem or image.at(example.source).args
+        return replace(example, boxes=None, declared_size=None, bad_objects=(), problem=problem)
     notes = (image.note,) if image.note else ()
-    return replace(reference, source=image.path, key=image.path, notes=notes)
+    return replace(example, source=image.path, key=image.path, notes=notes)
 
 
-def _wanted(names: Mapping[str, str]) -> dict[str, ImageQuery]:
+def _image_queries(names: Mapping[str, str]) -> dict[str, ImageQuery]:
     """Where the image of each XML file may lie; `names` are their <filename>s.
 
     Where the XML files lie in several folders, an image that is not beside its own must lie in a folder of
@@ -351,9 +353,9 @@ def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
             check_rotation(_text(attribute, "value"), what, options)
-    written = [number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+    written = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
     form = "corners" if options.box_form == "auto" else options.box_form
-    sides: dict[str, Any] = dict(zip(CORNERS, corners(written, form), strict=True))
+    sides: dict[str, Any] = dict(zip(CORNERS, to_corners(written, form), strict=True))
     flags: dict[str, Any] = {name: _flag(element, name, what) for name in _FLAGS}
     view = (_text(element, "pose") or None) if "view" in options.keep else None
     return check_box(Box(**sides, **flags, label=label, view=view), what)
@@ -368,13 +370,13 @@ def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
 
 def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
     """A problem for each of several XML files that name one image: which of them is right, nobody knows."""
-    counts = Counter(reference.source for reference in listed)
+    counts = Counter(example.source for example in listed)
     fault = ("annotation", "several annotation files name one image")
     return [
-        replace(reference, boxes=None, declared_size=None, problem=(*fault, path))
-        if counts[reference.source] > 1 and reference.problem is None
-        else reference
-        for reference, path in zip(listed, paths, strict=True)
+        replace(example, boxes=None, declared_size=None, problem=(*fault, path))
+        if counts[example.source] > 1 and example.problem is None
+        else example
+        for example, path in zip(listed, paths, strict=True)
     ]
 
 
@@ -401,7 +403,7 @@ def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[st
                 f"found {', '.join(sorted(files))}"
             )
         names = tuple(dict.fromkeys(chosen)) or choose_image_sets(files)
-        entries = {name: dict.fromkeys(_entries(read_whole(annotations, files[name]))) for name in names}
+        entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
         if options.source_splits:
             _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
         if names:
@@ -472,15 +474,15 @@ def _without_extension(name: str) -> str:
 def _split_by_lists(
     listed: Sequence[SourceExample], paths: Sequence[str], lists: Mapping[str, Mapping[str, str]]
 ) -> list[SourceExample]:
-    """Each reference with the split of its list; `paths` are what the lists' names are compared with."""
+    """Each example with the split of its list; `paths` are what the lists' names are compared with."""
     seen: dict[tuple[str, str], str] = {}
     result = []
-    for reference, path in zip(listed, paths, strict=True):
+    for example, path in zip(listed, paths, strict=True):
         under = [prefix for prefix in lists if path.startswith(f"{prefix}/" if prefix else "")]
         under = under or (list(lists) if len(lists) == 1 else [])
         prefix = max(under, key=len, default="")
         splits = lists[prefix] if under else {}
-        below = _below_first(path, prefix)
+        below = _path_below_first_folder(path, prefix)
         # An entry means this file by its path below the first folder, or by its name.
         name = next((name for name in (below, PurePosixPath(below).name) if name in splits), None)
         if name is not None:
@@ -491,12 +493,12 @@ def _split_by_lists(
                     + f": {name} means {other} and {path}; write the folder into the list, such as {below}, or let "
                     "--split-shares make the splits"
                 )
-            result.append(replace(reference, split=splits[name]))
-        elif reference.problem is None or reference.problem[0] == "selection":
+            result.append(replace(example, split=splits[name]))
+        elif example.problem is None or example.problem[0] == "selection":
             fault = ("selection", "in no ImageSets list", "")
-            result.append(replace(reference, boxes=None, declared_size=None, problem=fault))
+            result.append(replace(example, boxes=None, declared_size=None, problem=fault))
         else:
-            result.append(reference)
+            result.append(example)
     for prefix, splits in lists.items():
         for name, split in splits.items():
             if (prefix, name) not in seen:
@@ -506,7 +508,7 @@ def _split_by_lists(
     return result
 
 
-def _below_first(path: str, prefix: str) -> str:
+def _path_below_first_folder(path: str, prefix: str) -> str:
     """A path below Annotations/, JPEGImages/ or whatever the first folder is, without its extension."""
     start = f"{prefix}/" if prefix else ""
     inside = PurePosixPath(_without_extension(_without_extension(path.removeprefix(start))))
@@ -524,6 +526,6 @@ def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> 
     if not all(is_split_name(first) for first in xml_firsts):
         return list(listed)
     return [
-        replace(reference, split=first if is_split_name(first) else "train")
-        for reference, first in zip(listed, firsts, strict=True)
+        replace(example, split=first if is_split_name(first) else "train")
+        for example, first in zip(listed, firsts, strict=True)
     ]
