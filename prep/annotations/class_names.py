@@ -1,4 +1,4 @@
-"""Names of classes: their order, the choice among them, and names that look alike."""
+"""Class names: sort order, selection and renaming, and detection of names that look alike."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
 def visual_form(name: str) -> str:
-    """A name as it looks: names that a person may take for one have the same.
+    """Return a canonical form that is equal for names that look alike.
 
-    >>> visual_form("Red  hat") == visual_form("red_hat") == visual_form("red\\u00a0h\\u0430t") == visual_form("red\\u200b\\u2011hat")
+    >>> visual_form("Red  hat") == visual_form("red_hat") == visual_form("red\\u00a0h\\u0430t")
+    True
+    >>> visual_form("red_hat") == visual_form("red\\u200b\\u2011hat")
     True
     >>> visual_form("caf\\u00e9") == visual_form("cafe\\u0301") != visual_form("cafe")
     True
@@ -47,7 +49,7 @@ def _visible_form(character: str) -> str:
 
 
 def find_similar_names(names: Iterable[str]) -> list[list[str]]:
-    """The groups of two and more names that look alike, each in order."""
+    """Return the groups of two or more names that look alike, each group sorted."""
     alike: dict[str, list[str]] = {}
     for name in sorted(set(names)):
         alike.setdefault(visual_form(name), []).append(name)
@@ -55,7 +57,7 @@ def find_similar_names(names: Iterable[str]) -> list[list[str]]:
 
 
 def describe_differences(names: Iterable[str]) -> str:
-    """Names that look alike, each with those of its characters that ASCII lacks and not all of the names have.
+    """Return names that look alike as text, with the code points of the non-ASCII characters that differ.
 
     >>> describe_differences(["dog", "d\\u043eg"])
     "'dog', 'd\u043eg' (U+043E)"
@@ -73,7 +75,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 def in_class_order(names: Iterable[str]) -> list[str]:
-    """Each name once: those that are numbers first, by their value, then the others as text.
+    """Return the distinct names: numbers first, sorted by value, then other names as text.
 
     >>> in_class_order(["10", "2", "hat", "9", "coat", "2"])
     ['2', '9', '10', 'coat', 'hat']
@@ -87,13 +89,13 @@ def _order(name: str) -> tuple[bool, float, str]:
 
 
 def shorten_list(names: Iterable[str]) -> str:
-    """The first twenty names, for a message, and how many there are where these are not all."""
+    """Return the first twenty names as text for a message, with the total if there are more."""
     listed = list(names)
     return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
 
 
 def class_number(name: str) -> float | None:
-    """The number that a class name is, or None.
+    """Return the number that a class name consists of, or None.
 
     >>> class_number("10"), class_number("2.0"), class_number("hat 2")
     (10.0, 2.0, None)
@@ -106,12 +108,12 @@ BACKGROUND = "background"
 
 @dataclass(frozen=True, kw_only=True)
 class ClassChoice:
-    """What becomes of each class of the source.
+    """Selection and renaming of the source's classes.
 
     Args:
-        keep: the classes of the data set; (): all. Others are left out.
-        renamed: (class of the source by name or value, class of the data set); several may become one, and what becomes
-            "background" is left out.
+        keep: classes of the data set; () keeps all, otherwise all others are left out.
+        renamed: (class of the source by name or value, class of the data set). Several source classes may become one.
+            A class that becomes "background" is left out.
     """
 
     keep: tuple[str, ...] = ()
@@ -119,7 +121,7 @@ class ClassChoice:
 
     @classmethod
     def of(cls, classes: tuple[str, ...], map_classes: tuple[str, ...]) -> ClassChoice:
-        """That of --classes and --map-classes.
+        """Return the choice that --classes and --map-classes define.
 
         >>> ClassChoice.of((), ("kidney left=kidney", "500=background")).renamed
         (('kidney left', 'kidney'), ('500', 'background'))
@@ -131,7 +133,7 @@ class ClassChoice:
         return bool(self.keep or self.renamed)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it by itself."""
+        """Yield a message for each contradiction within the choice."""
         names = [name for name, _ in self.renamed]
         for name, target in self.renamed:
             if not name or not target:
@@ -150,7 +152,7 @@ class ClassChoice:
             yield f"--classes: {BACKGROUND} is always there, with id 0; leave it out"
 
     def target(self, name: str, value: int | None = None) -> str | None:
-        """The class of the data set that a class of the source becomes; None: it is left out.
+        """Return the data set class of a source class; None if the choice leaves it out.
 
         >>> choice = ClassChoice(keep=("kidney",), renamed=(("left", "kidney"), ("7", "kidney")))
         >>> [choice.target("left"), choice.target("right", 7), choice.target("liver")]
@@ -163,10 +165,11 @@ class ClassChoice:
         return found
 
     def takes(self, name: str) -> bool:
-        """Whether a named class of a label file is kept.
+        """Return whether the choice keeps a named class of a label file.
 
         Raises:
-            SourceError: it is left out, and differs from a class of the choice in capitals, spaces and the like alone.
+            SourceError: the class is left out, but differs from a chosen class only in spelling (case, spaces and
+                similar).
 
         >>> choice = ClassChoice(keep=("tumor",), renamed=(("left kidney", "tumor"), ("Tumor", "background")))
         >>> choice.takes("tumor"), choice.takes("Tumor"), choice.takes("liver")
@@ -187,14 +190,14 @@ class ClassChoice:
         return False
 
     def check_known(self, known: Iterable[str], where: str) -> None:
-        """Refuse names that are no class of the source, which would change nothing or leave all of it out.
+        """Raise AnnotationsError for names that are not classes of the source; they would have no effect.
 
         Args:
-            known: the names and values of the source's classes.
-            where: the source, for the message.
+            known: names and values of the source's classes.
+            where: description of the source, for the message.
 
         Raises:
-            AnnotationsError: names them, and the classes that there are.
+            AnnotationsError: lists the unknown names and the existing classes.
         """
         names = list(dict.fromkeys(known))
         found = f"no such class in {where}; found {shorten_list(names)}"
@@ -206,7 +209,7 @@ class ClassChoice:
 
 
 def plain_name(name: str) -> str:
-    """A name without what people write in several ways.
+    """Return a name without case, spaces and other differences in spelling.
 
     >>> plain_name("Left_Kidney") == plain_name("left kidney ")
     True

@@ -1,4 +1,4 @@
-"""Which column of a table means what: known spellings, how a box is written, and what is not read."""
+"""Mapping from table columns to their meaning: known spellings, forms of boxes, and unread columns."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ _GEOMETRY = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnMapping:
-    """How the columns of one table are read.
+    """Meaning of the columns of one table.
 
     Args:
-        columns: from a column that is known to the column of the table that holds it.
-        form: how `box` is written: "corners", "corner-size", "center-size"; "" where the to_corners have columns of their
-            own, or where there is no box.
-        box: the columns of x, y, w and h, or of the list that holds all four.
-        unread: columns that nothing is made of, as they are written.
-        one_hot: columns of which each is a class, with 1 for the pictures that have it.
+        columns: maps each known column to the column of the table that contains it.
+        form: form of `box`: "corners", "corner-size" or "center-size"; "" if the corners have their own columns or
+            there is no box.
+        box: columns of x, y, w and h, or the one column of a list with all four.
+        unread: columns without a known meaning, in their original spelling.
+        one_hot: columns that are classes, with 1 for the images that have the class.
     """
 
     columns: Mapping[str, str]
@@ -88,11 +88,11 @@ class ColumnMapping:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The columns that a row has after `cells`."""
+        """Return the names of the columns in the result of `cells`."""
         return (*self.columns, *CORNERS) if self.box else tuple(self.columns)
 
     def cells(self, written: Mapping[str, str]) -> dict[str, str]:
-        """The cells of a row by the columns that are known."""
+        """Return the cells of a row by known column."""
         known = {name: written[column] for name, column in self.columns.items() if column in written}
         if not self.box:
             return known
@@ -105,18 +105,18 @@ class ColumnMapping:
 def read_columns(
     name: str, header: Sequence[str], boxes: bool | None, form: str = "auto", ignored: Sequence[str] = ()
 ) -> ColumnMapping:
-    """What the columns of a table mean.
+    """Return the meaning of the columns of a table.
 
     Args:
-        name: the table, for messages.
-        header: its columns as they are written.
-        boxes: whether they are asked for; None: where there are any.
+        name: name of the table, for messages.
+        header: columns of the table in their original spelling.
+        boxes: whether the task needs boxes; None reads boxes if the table has any.
         form: one of FORMS.
-        ignored: columns that shall not be read.
+        ignored: columns to ignore.
 
     Raises:
-        AnnotationsError: two columns can be one, a box is written so that it can be read in two ways, or a column looks
-            like a box or an outline and would not be read.
+        AnnotationsError: two columns have the same meaning, the form of a box is ambiguous, or an unread column looks
+            like a box or an outline.
 
     >>> reading = read_columns("t.csv", ["File Name", "label", "x1", "y1", "x2", "y2", "color"], None)
     >>> reading.columns["filename"], reading.columns["xmax"], reading.form, reading.unread
@@ -151,7 +151,7 @@ def match_columns(
     spellings: Mapping[str, Sequence[Sequence[str]]],
     ignored: Sequence[str] = (),
 ) -> ColumnMapping:
-    """What the columns of a table mean by their spellings alone; see `read_columns`."""
+    """Return the meaning of the columns by their spellings only; see `read_columns`."""
     left = _remove_ignored(header, ignored)
     chosen = {known: _find_column(name, left, ranks, known) for known, ranks in spellings.items()}
     columns = {known: column for known, column in chosen.items() if column is not None}
@@ -167,14 +167,14 @@ def _remove_ignored(header: Sequence[str], ignored: Sequence[str]) -> list[str]:
 def has_columns(
     header: Sequence[str], required: Sequence[str], spellings: Mapping[str, Sequence[Sequence[str]]]
 ) -> bool:
-    """Whether all the required columns are there in some spelling."""
+    """Return whether a header contains all required columns in some spelling."""
     normalized = {normalize_name(column) for column in header}
     return all(any(normalized.intersection(rank) for rank in spellings[known]) for known in required)
 
 
 @lru_cache(maxsize=4096)
 def normalize_name(column: str) -> str:
-    """A column's name without what people spell differently: case, blanks, and signs.
+    """Return a column's name without case, spaces and punctuation.
 
     >>> normalize_name("Is_Crowd"), normalize_name("x-min")
     ('iscrowd', 'xmin')
@@ -183,7 +183,7 @@ def normalize_name(column: str) -> str:
 
 
 def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], known: str) -> str | None:
-    """The column of the table that is meant by the first rank of which there is one."""
+    """Return the column that matches the first rank with a match, or None."""
     for rank in ranks:
         found = [column for column in header if normalize_name(column) in rank]
         if len(found) > 1:
@@ -197,7 +197,7 @@ def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]
 
 
 def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[str, ...]]:
-    """How boxes are written and in which columns, where it is otherwise than by two corners."""
+    """Return the form and the columns of boxes that are not written as two corners."""
     if form == "auto" and has_columns(header, ("xmax",), SPELLINGS):
         return "", ()
     sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
@@ -228,7 +228,7 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
 
 
 def is_geometry(column: str) -> bool:
-    """Whether a column's name says that it holds a box, an outline, or a part of one.
+    """Return whether a column's name indicates a box, an outline, or a part of one.
 
     >>> is_geometry("bbox_x"), is_geometry("Points"), is_geometry("color")
     (True, True, False)
@@ -237,7 +237,7 @@ def is_geometry(column: str) -> bool:
 
 
 def _split_list(text: str) -> list[str]:
-    """The four numbers of a list as text; the whole text four times where it holds no four, to be refused.
+    """Return the four numbers of a list as text; repeat a text without four numbers, so that parsing fails later.
 
     >>> _split_list("[1, 2.5, 3, 4]"), _split_list("1 2 3 4"), _split_list("")
     (['1', '2.5', '3', '4'], ['1', '2', '3', '4'], ['', '', '', ''])
@@ -251,7 +251,7 @@ def _split_list(text: str) -> list[str]:
 
 
 def _corner_cells(values: Sequence[str], form: str) -> list[str]:
-    """The cells of the two corners; cells that are no numbers stay as they are, to be refused."""
+    """Return the cells of the two corners; keep cells that are not numbers, so that parsing fails later."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -262,10 +262,12 @@ def _corner_cells(values: Sequence[str], form: str) -> list[str]:
 
 
 def to_corners(numbers: Sequence[float], form: str) -> tuple[float, float, float, float]:
-    """xmin, ymin, xmax, ymax of a box whose four numbers are written in this form.
+    """Return (xmin, ymin, xmax, ymax) of a box with four numbers in the given form.
 
-    >>> to_corners((1, 2, 3, 5), "corners"), to_corners((1, 2, 2, 3), "corner-size"), to_corners((2, 3.5, 2, 3), "center-size")
-    ((1, 2, 3, 5), (1, 2, 3, 5), (1.0, 2.0, 3.0, 5.0))
+    >>> to_corners((1, 2, 3, 5), "corners"), to_corners((1, 2, 2, 3), "corner-size")
+    ((1, 2, 3, 5), (1, 2, 3, 5))
+    >>> to_corners((2, 3.5, 2, 3), "center-size")
+    (1.0, 2.0, 3.0, 5.0)
     """
     x, y, third, fourth = numbers
     if form == "corners":

@@ -1,4 +1,4 @@
-"""Which of the source files an annotation means."""
+"""Search for the image file that an annotation names."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from halofeed.system.atomic_files import text_of_name
 Key = TypeVar("Key", bound=Hashable)
 _ROOT_ONLY = (("",),)
 _PLAIN_PATH = re.compile(r"(?:[^/\\.:][^/\\:]*/)*[^/\\.:][^/\\:]*")
-"""What is a path from the root without more ado, as most names are."""
+"""Relative paths that need no normalization, as most names are."""
 ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
 
 
 @dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
 class ImageQuery:
-    """What one annotation says of its image's place.
+    """Location of an image according to one annotation.
 
     Args:
-        name: the path or file name as it is written; "" where none is.
-        places: folders below the root ("" is the root) from which `name` is a path, in the order of their rank;
-            in folders of one rank it may be only once.
-        beside: folders in which the last component alone is enough, such as that of the annotation itself.
-        stem: the path without extension of an image that is meant where `name` is none; of any image extension.
+        name: path or file name from the annotation; "" if it has none.
+        places: folders below the root ("" is the root) that `name` may be relative to, grouped by rank. Only one
+            folder of a rank may contain the file.
+        beside: folders in which the file name alone is sufficient, such as the folder of the annotation.
+        stem: path without extension of an image to use if `name` is not found, with any image extension.
     """
 
     name: str
@@ -54,7 +54,7 @@ class ImageQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageMatch:
-    """The file that an annotation means; `note` is what a person should know of how it was found."""
+    """File that an annotation names; `note` tells the user about an unusual match."""
 
     path: str
     note: str = ""
@@ -62,7 +62,11 @@ class ImageMatch:
 
 @dataclass(kw_only=True, slots=True)
 class _Candidate:
-    """A file that may be meant: how much of the name's end its path shares, and whether that is the whole name."""
+    """File that an annotation may name.
+
+    `shared` is the number of trailing path components that it shares with the name. `is_whole` tells whether the
+    complete name matches.
+    """
 
     path: str
     name: str
@@ -73,7 +77,7 @@ class _Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class _FileIndex:
-    """The files below the root by their names, and the folders that hold images."""
+    """Files below the root by name and by stem, and the folders that contain images."""
 
     by_name: Mapping[str, list[str]]
     by_stem: Mapping[str, list[str]]
@@ -81,13 +85,19 @@ class _FileIndex:
 
 
 class ImageIndex:
-    """The files below the images' folder, found by the names that annotations give them.
+    """Index of the files below the images' folder, searched by the names in annotations.
 
-    A name that is a path from the root, or from a folder where the layout puts images, is that file, and nothing
-    is listed for it. Any other is looked up by its end: first a file whose whole path ends in the whole name
-    (`a.jpg` may be `a.JPG`), then the one file that shares the most trailing folders. The latter is a guess, and
-    holds only where nothing speaks against it: no other annotation names that file, none names its folder, and
-    the folder that the name gives does not exist. It is counted by `Found.note`.
+    A name that is a path from the root, or from a folder of the layout, is that file; this needs no listing. Other
+    names are matched from their end. A file whose full path ends with the full name comes first (`a.jpg` may be
+    `a.JPG`). The next choice is the one file that shares the most trailing folders.
+
+    The latter is a guess. It is rejected if another annotation names that file, if another annotation names its
+    folder, or if the folder in the name exists. `ImageMatch.note` reports accepted guesses.
+
+    Args:
+        images: files to search.
+        annotations_root: folder of the annotations, which paths in them may be relative to.
+        takes: returns whether a path is an image.
     """
 
     def __init__(
@@ -96,28 +106,23 @@ class ImageIndex:
         annotations_root: str = "",
         takes: Callable[[str], bool] = is_image_name,
     ) -> None:
-        """Args:
-        images: the files.
-        annotations_root: the folder of the annotations, from which their paths may start as well.
-        takes: whether a path is that of an image.
-        """
         self._takes = takes
         self.root = images.root
         self._files = images
         self._annotations_root = annotations_root
         local = "://" not in images.root
         self._folded: dict[str, dict[str, list[str]]] = {}
-        # The folder's own names, so that a link to it changes nothing.
-        self._above = _split_path(text_of_name(os.path.realpath(images.root)) if local else images.root)
+        # The real path, so that a symbolic link to the folder has no effect.
+        self._root_parts = _split_path(text_of_name(os.path.realpath(images.root)) if local else images.root)
 
     @property
     def paths(self) -> AbstractSet[str]:
-        """Every file below the root."""
+        """Return the paths of all files below the root."""
         return self._files.sizes().keys()
 
     @property
     def _file_index(self) -> _FileIndex:
-        """The files of all folders, for a name that is no path; SourceError where they are never listed."""
+        """Return the index of all folders; raise SourceError if the source does not allow listing."""
         try:
             return self._built_file_index
         except UsageError as error:
@@ -137,17 +142,17 @@ class ImageIndex:
         return _FileIndex(by_name=by_name, by_stem=by_stem, folders=folders)
 
     def relative(self, name: str) -> str:
-        """A name as annotations write it, without the images' folder where it begins with that."""
+        """Return a name from an annotation without the images' folder, if it begins with that."""
         return path_below(self.root, name) or name
 
     def match(self, queries: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
-        """The file that each annotation means, or why there is none; all at once, as one can speak against another."""
+        """Return the file for each query, or the error; together, since one query can contradict another."""
         matching: ImageMatcher[Key] = ImageMatcher(self)
         paths = {key: ImageMatch(path=one.name) for key, one in queries.items() if matching.is_path(key, one)}
         return {**paths, **matching.others(lambda: (found.path for found in paths.values()))}
 
     def candidate(self, query: ImageQuery) -> _Candidate:
-        """The file that may be meant by one annotation; SourceError where there is none."""
+        """Return the file that may match one query; raise SourceError if there is none."""
         name = query.name
         if query.places == _ROOT_ONLY and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
             above = name.count("/")
@@ -177,7 +182,7 @@ class ImageIndex:
         return self._find_by_stem(query, error)
 
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
-        """The error, and the image of that name but another extension, if there is one: what was converted since."""
+        """Return the error, extended by an image with the same name and another extension (probably a converted file)."""
         others = self._file_index.by_stem.get(_normalize_unicode(splitext(parts[-1])[0]), [])
         if not others or "; " in error.detail or error.reason == "file name is ambiguous":
             return error
@@ -188,7 +193,7 @@ class ImageIndex:
         )
 
     def _find_by_path(self, query: ImageQuery, parts: list[str]) -> str | None:
-        """The file of which the name is a path, from the root or a place of the layout, or that lies beside."""
+        """Return the file at the path `name`, from the root or a folder of the layout, or the file in a `beside` folder."""
         name = query.name
         below = path_below(self.root, name)
         if below is not None:
@@ -230,7 +235,7 @@ class ImageIndex:
         return None
 
     def _check_listable(self, paths: Iterable[str]) -> None:
-        """SourceError for the first of these paths at which there may be a file for all that is known."""
+        """Raise SourceError for the first path whose existence is unknown because of a read error."""
         for path in paths:
             if refusal := self._files.refusal(path):
                 raise SourceError("read", UNREAD, f"{path}: {refusal}")
@@ -239,7 +244,7 @@ class ImageIndex:
         return self._files.size(path) is not None
 
     def at(self, folder: str, name: str) -> str | None:
-        """The file `name` in exactly this folder ("" is the root), or None; `a.jpg` may be `a.JPG`."""
+        """Return the path of the file `name` in exactly this folder ("" is the root), or None; `a.jpg` may be `a.JPG`."""
         path = f"{folder}/{name}" if folder else name
         if self._is_file(path):
             return path
@@ -265,7 +270,7 @@ class ImageIndex:
             raise SourceError("annotation", "image file not found", detail) from None
 
     def _find_by_suffix(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
-        """The one file that shares most of the end of a name; SourceError where none or several do."""
+        """Return the file that shares most of the end of a name; raise SourceError if there is none or several."""
         ranked = {path: self._rank(parts, path.split("/")) for path in paths}
         best = max(ranked.values(), default=(0, False))
         if best[0] == 0:
@@ -289,15 +294,15 @@ class ImageIndex:
         return (shared, parts[-1] == path[-1])
 
     def _shared(self, parts: list[str], path: list[str]) -> int:
-        """How many of the last components a name and the whole path of a file share, the file name counted anyway."""
-        whole = [*self._above, *path]
+        """Return the number of trailing components (at least 1) that a name and a file's full path share."""
+        whole = [*self._root_parts, *path]
         shared = 1
         while shared < min(len(parts), len(whole)) and parts[-1 - shared] == whole[-1 - shared]:
             shared += 1
         return shared
 
     def neighbors(self, query: ImageQuery) -> list[str]:
-        """The images called as the annotation itself, in the first of the folders beside it that holds any."""
+        """Return the images with the name of the annotation, from the first `beside` folder that contains any."""
         name = _split_path(query.stem)[-1]
         paths = self._file_index.by_stem.get(_normalize_unicode(name), [])
         paths = paths or self._file_index.by_name.get(_fold_extension(name), [])
@@ -305,7 +310,7 @@ class ImageIndex:
         return next(filter(None, found), [])
 
     def check_any_image(self, what: str) -> None:
-        """Refuse a folder without any image file: the annotations' images must lie elsewhere."""
+        """Raise AnnotationsError if the folder contains no image file, so the images must be elsewhere."""
         if not any(self._takes(path) for path in self.paths):
             raise AnnotationsError(
                 f"{what}: no image file lies below {self.root} "
@@ -313,15 +318,16 @@ class ImageIndex:
             )
 
     def _images_in(self, folders: Iterable[str] | None) -> Iterator[str]:
-        """The image files straight in these folders; below the root where they are None."""
+        """Yield the image files directly in these folders, or all below the root if `folders` is None."""
         inside = (path for folder in sorted(folders or ()) for path in self._files.files_in(folder))
         return filter(self._takes, self.paths if folders is None else inside)
 
     def all_images_are_named(self, tally: PathComparison, *, beside_used: bool) -> bool:
-        """Whether annotations name each image file exactly once; else `without_annotation` tells which they do not.
+        """Return whether annotations name each image file exactly once; otherwise `without_annotation` finds the others.
 
         Args:
-            tally: has each name that they give as one of its second list, and is used up.
+            tally: comparison that contains each named file with sign -1; this call modifies it.
+            beside_used: compare only the folders of named files.
         """
         for path in self._images_in(list(tally.folders) if beside_used else None):
             tally.add(path, 1)
@@ -330,13 +336,14 @@ class ImageIndex:
     def without_annotation(
         self, list_used: Callable[[], Iterable[tuple[str, str]]], *, beside_used: bool
     ) -> Iterator[SourceExample]:
-        """A problem for each image file that no annotation names.
+        """Yield an example with a problem for each image file that no annotation names.
+
+        Its split is that of the other images in its folder, or of all images; "train" if these have several splits.
 
         Args:
-            list_used: gives each file that annotations name once, with its split, the same each time. A file that none
-                names has that of the others in its folder, or of all; "train" where these have several.
-            beside_used: only those in folders that hold a used file, for when one of several annotation files
-                was read; no other folder is listed.
+            list_used: returns (path, split) of each file that annotations name, once each; repeatable.
+            beside_used: use only folders that contain a named file and list no others. This applies if the user named
+                one of several annotation files.
         """
         by_folder: dict[str, set[str]] = {}
         tally = PathComparison()
@@ -358,7 +365,7 @@ class ImageIndex:
 
 
 class ImageMatcher(Generic[Key]):
-    """Of names in any order those that are the path of their file, told at once, and the others, judged at the end."""
+    """Matcher for a stream of names: it confirms full paths at once and resolves all other names at the end."""
 
     def __init__(self, index: ImageIndex) -> None:
         self._index = index
@@ -367,7 +374,7 @@ class ImageMatcher(Generic[Key]):
         self._last: Key | None = None
 
     def is_path(self, key: Key, query: ImageQuery) -> bool:
-        """Whether a name is the path of its file; equal ones may come again, under the same key."""
+        """Return whether the query's name is the path of its file. Repeated queries must use the same key."""
         if key == self._last or key in self._other_files:
             return key == self._last
         try:
@@ -385,10 +392,10 @@ class ImageMatcher(Generic[Key]):
         return False
 
     def others(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
-        """The file that each of the other names means, or why there is none.
+        """Return the file of each remaining query, or the error.
 
         Args:
-            list_paths: gives the names that are the path of their file, as often as one likes.
+            list_paths: returns the names that are paths of their files; repeatable.
         """
         # By which names each file is meant, and whether by its whole name.
         claims: dict[str, dict[str, bool]] = {}
@@ -405,7 +412,7 @@ class ImageMatcher(Generic[Key]):
         }
 
     def _judge(self, candidate: _Candidate, names: Mapping[str, bool]) -> ImageMatch | SourceError:
-        """The file of a candidate that nothing speaks against."""
+        """Return the file of a candidate unless another annotation contradicts it."""
         if candidate.is_whole:
             return ImageMatch(path=candidate.path)
         others = sorted(name for name, is_whole in names.items() if is_whole or name != candidate.name)
@@ -419,29 +426,29 @@ class ImageMatcher(Generic[Key]):
 
 
 class PathComparison:
-    """Whether two lists of paths are of the same ones: told for each folder by their number and the sum of hashes."""
+    """Comparison of two lists of paths per folder, by the count and the sum of hashes."""
 
     def __init__(self) -> None:
         self._left: dict[str, list[int]] = {}
 
     def add(self, path: str, sign: int) -> None:
-        """Take a path of the one list (1) or the other (-1)."""
+        """Add a path of the first list (sign 1) or of the second list (sign -1)."""
         left = self._left.setdefault(path.rpartition("/")[0], [0, 0])
         left[0] += sign
         left[1] += sign * hash(path)
 
     @property
     def folders(self) -> AbstractSet[str]:
-        """Of all paths so far."""
+        """Return the folders of all paths so far."""
         return self._left.keys()
 
     def different_folders(self) -> set[str]:
-        """The folders whose paths are not the same in both lists."""
+        """Return the folders whose paths differ between the two lists."""
         return {folder for folder, left in self._left.items() if left != [0, 0]}
 
 
 def _fold_extension(name: str) -> str:
-    """A name as names are compared: its extension in small letters, its accents composed, which macOS takes apart."""
+    """Return a name for comparisons: with a lowercase extension and composed accents (macOS decomposes them)."""
     stem, dot, extension = _normalize_unicode(name).rpartition(".")
     return f"{stem}{dot}{extension.lower()}" if dot else extension
 
@@ -451,7 +458,7 @@ def _normalize_unicode(name: str) -> str:
 
 
 def _split_path(name: str, *, keep_up: bool = False) -> list[str]:
-    """The components of a path, however it is written.
+    """Return the components of a path in any notation.
 
     >>> _split_path(r"C:\\data\\.\\a.jpg"), _split_path("../images/a.jpg"), _split_path("x/../images/a.jpg")
     (['C:', 'data', 'a.jpg'], ['images', 'a.jpg'], ['images', 'a.jpg'])

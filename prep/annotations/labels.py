@@ -1,4 +1,4 @@
-"""Which number each class name has: a label map from the data or from a file."""
+"""Label maps, which assign an id to each class name: from the data or from a file."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMap:
-    """The class names by id.
+    """Class names by id.
 
     Args:
         entries: (id, name) in ascending order of id; gaps are allowed.
-        first_id: the least id allowed: 0 for classification; 1 for detection, where 0 is the background.
-        aliases: (other name, id): a .pbtxt's display names, under which labels are also found.
-        where: the file, or what else the map was made from; for messages only.
-        is_open: segmentation where nothing names the classes: every value is one, and its own name.
-        values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
-            of several classes (a region's) comes with each of their ids, where records hold sets of classes.
-        drops_others: segmentation: values that are not among `values` are left out, too.
-        ignore: segmentation: (value of a label image, value in records) of what is no class; None: there is none.
-        by_names: segmentation: label files that name their values are read by these names.
+        first_id: smallest allowed id: 0 for classification; 1 for detection, where 0 is the background.
+        aliases: (other name, id), the display names of a .pbtxt file.
+        where: file or other origin of the map, for messages only.
+        is_open: segmentation without class names: every value is a class and its own name.
+        values: segmentation: (value of a label image, id), with id 0 for values that are left out; None if values are
+            ids. If records hold sets of classes, a value of several classes (regions) has one pair per id.
+        drops_others: segmentation: whether to leave out values that are not in `values`.
+        ignore: segmentation: (value of a label image, value in records) of pixels without a class; None if there are
+            none.
+        by_names: segmentation: whether to read label files with named values by these names.
     """
 
     entries: tuple[tuple[int, str], ...]
@@ -98,16 +99,16 @@ class LabelMap:
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """The names by id, in ascending order of id."""
+        """Return the names by id, in ascending order of id."""
         return dict(self.entries)
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """The ids by name, aliases included."""
+        """Return the ids by name, including aliases."""
         return {**dict(self.aliases), **{name: identity for identity, name in self.entries}}
 
     def id_of(self, name: str) -> int:
-        """The id of a class name; AnnotationsError names an unknown one."""
+        """Return the id of a class name; raise AnnotationsError for an unknown name."""
         if name not in self.ids:
             raise AnnotationsError(
                 f"label {name!r} is not in {self.where}; known: {shorten_list(self.names.values())}; add it there, "
@@ -117,16 +118,16 @@ class LabelMap:
 
     @property
     def dtype(self) -> str:
-        """The type that holds every class index of segmentation."""
+        """Return the smallest dtype that holds every class index of segmentation."""
         return "uint8" if max(*self.names, self.stored_ignore or 0) <= 255 else "uint16"
 
     @property
     def stored_ignore(self) -> int | None:
-        """The value in records of what is no class, and to be ignored; None where there is none."""
+        """Return the value in records of pixels to ignore; None if there are none."""
         return None if self.ignore is None else self.ignore[1]
 
     def ignoring(self, value: int) -> LabelMap:
-        """The map with a value of label images that is no class. In records it is itself, unless a class is that.
+        """Return the map with a value of label images to ignore. Records store the same value, unless it is a class id.
 
         >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
         >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
@@ -147,19 +148,19 @@ class LabelMap:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The ids of the classes in the order of their bits, where records hold sets of classes."""
+        """Return the class ids in the order of their bits in sets of classes."""
         return channel_ids(self.names)
 
     def stored_dtype(self, *, sets: bool) -> str:
-        """The type of a record's label: of class indices, or of sets of classes."""
+        """Return the dtype of a record's label: class indices, or sets of classes."""
         return set_dtype(len(self.channels)) if sets else self.dtype
 
     def set_of(self, identity: int) -> int:
-        """The set that holds one class; the empty one of the background."""
+        """Return the set that contains one class, as a bit mask; the background is the empty set."""
         return 1 << self.channels.index(identity) if identity else 0
 
     def sets_of_values(self, values: Iterable[int]) -> dict[int, int]:
-        """As `ids_of_values`, the set of each value's classes.
+        """Return the set of classes of each value, see `ids_of_values`.
 
         >>> regions = LabelMap(
         ...     entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=((1, 1), (2, 1), (2, 2))
@@ -174,10 +175,10 @@ class LabelMap:
         return sets
 
     def check_values(self, values: Iterable[int]) -> None:
-        """Refuse values of a label image or volume that are no class; 0, the background, always is one.
+        """Raise SourceError for values of a label image or volume that are not classes; 0 is always the background.
 
         Raises:
-            SourceError: names them, and the classes.
+            SourceError: lists the unknown values and the classes.
         """
         present = [int(value) for value in values if value]
         if self.is_open:
@@ -193,10 +194,10 @@ class LabelMap:
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
 
     def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
-        """The id of each value of a label image or volume, 0 for those that were left out by choice.
+        """Return the id of each value of a label image or volume; 0 for values that the user left out.
 
         Raises:
-            SourceError: some are no class; names them, and the classes.
+            SourceError: some values are not classes; lists them and the classes.
 
         >>> classes = LabelMap(entries=((0, "background"), (1, "kidney")), first_id=0, values=((300, 1), (7, 0)))
         >>> classes.ids_of_values([0, 7, 300])
@@ -221,13 +222,13 @@ class LabelMap:
         return {value: ids.get(value, 0) for value in present}
 
     def id_of_value(self, value: int) -> int | None:
-        """The id of a value of a label file; None where it is no class, or nothing says which."""
+        """Return the id of a value of a label file; None if it is not a class or its class is unknown."""
         if self.values is not None:
             return dict(self.values).get(value)
         return value if value in self.names else None
 
     def to_json(self) -> dict[str, Any]:
-        """The map as a JSON object: first_id, names by decimal id, and aliases where there are any."""
+        """Return the map as a JSON object: first_id, names by decimal id, and optional entries."""
         document: dict[str, Any] = {
             "first_id": self.first_id,
             "names": {str(identity): name for identity, name in self.entries},
@@ -250,7 +251,7 @@ class LabelMap:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
-        """The map that `to_json` wrote."""
+        """Return the map from the result of `to_json`."""
         return cls(
             entries=tuple((int(identity), str(name)) for identity, name in document["names"].items()),
             first_id=int(document["first_id"]),
@@ -270,9 +271,9 @@ class LabelMap:
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
-    """Consecutive ids from `first_id` for the labels in the layout's own `order`, else numbers by value, then texts.
+    """Return a map with consecutive ids from `first_id`, in the layout's `order`, otherwise sorted by `in_class_order`.
 
-    A background that the order names and no object has is no class of detection.
+    If the order contains a background that no object has, the map omits it in detection.
 
     >>> from_data(["hat", "coat", "hat"], 0).names
     {0: 'coat', 1: 'hat'}
@@ -291,7 +292,7 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
 
 
 def _check_number_spellings(names: Iterable[str]) -> None:
-    """Refuse "1" beside "1.0" or "01": one class, written in two ways, would become two."""
+    """Raise AnnotationsError for "1" together with "1.0" or "01": two spellings of one class would become two classes."""
     first: dict[float, str] = {}
     for name in names:
         if (value := class_number(name)) is not None and first.setdefault(value, name) != name:
@@ -302,12 +303,11 @@ def _check_number_spellings(names: Iterable[str]) -> None:
 
 
 def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
-    """The label map of a .txt, .json, .pbtxt or .csv file.
+    """Return the label map of a .txt, .json, .pbtxt or .csv file in UTF-8.
 
-    .txt: one name a line, the first has `first_id`. .json: a list likewise, {name: id}, {id: name}, or what
-    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and
-    a name in each row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class). UTF-8; a byte order mark
-    is passed over.
+    .txt: one name per line; the first has `first_id`. .json: a list of names, {name: id}, {id: name}, or the result
+    of `LabelMap.to_json`. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and a name in each
+    row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class).
 
     >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
     {1: 'hat', 2: 'coat'}
@@ -402,9 +402,9 @@ _FORMATS = {".csv": _from_csv, ".txt": _from_txt, ".json": _from_json, ".pbtxt":
 
 
 def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
-    """The scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
+    """Return the scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
 
-    Other fields, nested ones too (keypoints, ancestor_ids), are read over.
+    The parser skips other fields, including nested ones (keypoints, ancestor_ids).
 
     >>> parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
     [{'id': '1', 'name': 'hat'}]
@@ -440,7 +440,7 @@ def _tokenize(name: str, text: str) -> list[tuple[str, str]]:
 
 
 def _parse_fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
-    """The scalar fields of the message whose bracket opens at `position`, and where it has closed."""
+    """Return the scalar fields of the message that opens at `position`, and the position after it."""
     closing = {"{": "}", "<": ">"}.get(tokens[position][1] if position < len(tokens) else "")
     if closing is None:
         raise AnnotationsError(f"{name}: expected {{ after the name of a message")
@@ -468,7 +468,7 @@ def _parse_fields(name: str, tokens: list[tuple[str, str]], position: int) -> tu
 
 
 def _parse_value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
-    """The scalar at `position`, or None for a message or a list, and where it has ended."""
+    """Return the scalar at `position` (None for a message or a list), and the position after it."""
     kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
     if kind == "word":
         return written, position + 1

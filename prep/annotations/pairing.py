@@ -1,4 +1,4 @@
-"""Pairs of images and labels, and images of several channel files."""
+"""Pairing of images with labels, and joining of the channel files of an image."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-orde
 def join_channels(
     images: Iterable[tuple[Key, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
 ) -> tuple[list[tuple[Key, SourceExample]], list[SourceExample]]:
-    """Each image once, with all its channels, and the files of channels that the order leaves out.
+    """Return each image with all its channels, and the channel files that `order` leaves out.
 
     Args:
-        images: each file of an image: what it shares with its label, what its pattern's placeholders stand for, and its
-            example.
-        order: the channels to take; (): all that there are, by name, which is noted.
-        root: of the source, for messages.
+        images: (pairing key, values of the pattern's placeholders, example) for each file of an image.
+        order: channels to take; () takes all, sorted by name, and adds a note.
+        root: root of the source, for messages.
 
     Raises:
-        AnnotationsError: a channel of the order is nowhere.
+        AnnotationsError: no image has a channel of the order.
     """
     cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
     for key, values, example in images:
@@ -78,7 +77,7 @@ NEITHER: Problem = ("selection", "file is neither image nor label by its name", 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """The label of one example: its files as a Reference has them, or what is wrong with it."""
+    """Label of one example: its files in the form of `SourceExample`, or its problem."""
 
     path: str
     mask: str | None = None
@@ -87,7 +86,7 @@ class Label:
 
 
 def single_file_label(path: str, problem: Problem | None = None, name: str | None = None) -> Label:
-    """The label that is one file, of all classes or of the one that is named."""
+    """Return a label of one file, for all classes or for the class `name`."""
     if name is not None:
         return Label(path=path, class_masks=((name, path),), problem=problem)
     return Label(path=path, mask=path, problem=problem)
@@ -95,13 +94,13 @@ def single_file_label(path: str, problem: Problem | None = None, name: str | Non
 
 @dataclass(kw_only=True)
 class SortedFiles:
-    """The files of a folder, sorted into images and labels.
+    """Files of a folder, sorted into images and labels.
 
     Args:
-        images: each with what it shares with its label; channels in files of their own are joined.
-        labels: likewise.
-        neither: files that are no image and no label.
-        left_out: channels that were not taken.
+        images: (pairing key, example) of each image; its channel files are already joined.
+        labels: (pairing key, label) of each label.
+        neither: paths of files that are neither image nor label.
+        left_out: examples of channels that were not taken.
     """
 
     images: list[tuple[Key, SourceExample]] = field(default_factory=list)
@@ -110,7 +109,7 @@ class SortedFiles:
     left_out: list[SourceExample] = field(default_factory=list)
 
     def has_pair(self) -> bool:
-        """Whether any image has a label."""
+        """Return whether any image has a label."""
         return not {key for key, _ in self.images}.isdisjoint(key for key, _ in self.labels)
 
 
@@ -121,16 +120,17 @@ def pair_up(
     has_no_label: Callable[[Key], bool] = lambda key: False,
     several_masks: str | None = None,
 ) -> list[SourceExample]:
-    """One example for each image, and for each label without one, in order of source.
+    """Return one example for each image, and one for each label without an image, sorted by source.
 
-    An image with two labels, two images with one label, and an image or a label left alone are problems.
+    An image with several labels, several images with one label, and a missing partner are problems.
 
     Args:
-        images: each with what it shares with its label.
-        labels: likewise.
+        images: (pairing key, example) of each image.
+        labels: (pairing key, label) of each label.
         missing_masks: "refuse" or "prediction", see `LayoutOptions`.
-        has_no_label: whether the layout itself says that images of this key have no labels.
-        several_masks: what becomes of several labels of one image, see `LayoutOptions`; None: the layout allows none.
+        has_no_label: returns whether the layout defines that images with this key have no labels.
+        several_masks: handling of several labels of one image, see `LayoutOptions`; None if the layout never allows
+            them.
     """
     labels_by_key: dict[Key, list[Label]] = defaultdict(list)
     for key, label in labels:
@@ -169,13 +169,17 @@ def _one_problem(reason: str, paths: Sequence[str], fix: str = "") -> Problem | 
 
 
 def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root: str) -> int | None:
-    """Which folder of the images' paths names the split, counted from 0; None where none does.
+    """Return the depth of the folder that names the split, counted from 0; None if there is none.
 
-    It is the first place at which any image has a folder called like a split; then all must have one there.
+    It is the first depth at which any image has a folder with a split name. All images must have one there.
 
     Args:
-        paths: the folders of each image, outermost first.
-        chosen: --split-folders: True is the first folder, False is none, None is found out by the names.
+        paths: folders of each image, outermost first.
+        chosen: --split-folders: True for the first folder, False for none, None to decide by the names.
+        root: root of the source, for messages.
+
+    Raises:
+        AnnotationsError: only some of the images have a split folder at that depth.
 
     >>> find_split_folder([["train", "images"], ["val", "images"]], None, "scans")
     0
@@ -199,5 +203,5 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
 
 
 def split_at(folders: Sequence[str], place: int | None) -> str:
-    """The split of an image with these folders; "train" where none names it."""
+    """Return the split of an image with these folders; "train" if no folder names it."""
     return folders[place] if place is not None and len(folders) > place else "train"

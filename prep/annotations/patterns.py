@@ -1,4 +1,4 @@
-"""Patterns of users: file names with fields such as `images/{id}.nii.gz`, and regular expressions with a time limit."""
+"""Patterns from options: file names with placeholders, `images/{id}.nii.gz`, and regular expressions with a time limit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Expression:
-    """A regular expression of an option, in the syntax of Python's `re`.
+    """Regular expression from an option, in the syntax of Python's `re`.
 
     Args:
-        option: the option's name for messages, such as --group-pattern.
+        option: name of the option for messages, such as --group-pattern.
         text: the expression.
-        ignore_case: whether upper and lower case are equal.
+        ignore_case: whether matching ignores case.
 
     Raises:
-        UsageError: if the text is not a regular expression.
+        UsageError: the text is not a regular expression.
 
     >>> Expression(option="--group-pattern", text="p([0-9]+)").search("scans/p12.nii")[1]
     '12'
@@ -55,11 +55,11 @@ class Expression:
         return int(self._compiled.groups)
 
     def search(self, text: str) -> Any:
-        """The first match in a text, or None.
+        """Return the first match in a text, or None.
 
         Raises:
-            UsageError: if the search takes longer than 10 s, as that of (a+)+b in a long text does. The text is not in
-                the message: it can hold a person's name.
+            UsageError: the search takes longer than 10 s, as (a+)+b does in a long text. The message omits the text,
+                which can contain a person's name.
         """
         try:
             return self._compiled.search(text, timeout=_TIMEOUT_SECONDS)
@@ -78,17 +78,17 @@ _MAX_STEPS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class _Token:
-    """A part of a pattern: fixed text, a star, or a placeholder.
+    """Part of a pattern: fixed text, a star, or a placeholder.
 
     Attributes:
-        fixed: the text; empty for a star or a placeholder.
-        name: the placeholder's name; empty for a star.
-        min_length: the fewest characters that it can be.
-        within_folder: whether it ends at the next slash.
-        ends_folder: whether it is empty or ends with a slash, as **/ does.
+        fixed: fixed text; empty for a star or a placeholder.
+        name: name of the placeholder; empty for a star.
+        min_length: minimum number of characters.
+        within_folder: whether the token cannot contain a slash.
+        ends_folder: whether the token is empty or ends with a slash, as **/ does.
         is_repeat: whether it repeats the value of an earlier placeholder.
-        repeated: the placeholders that are repeated behind it.
-        following: the token behind it.
+        repeated: placeholders that later tokens repeat.
+        following: next token.
     """
 
     fixed: str = ""
@@ -103,7 +103,7 @@ class _Token:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A pattern ready for use; `literal` is the number of characters that it fixes."""
+    """Compiled pattern; `literal` is the number of its fixed characters."""
 
     text: str
     tokens: tuple[_Token, ...]
@@ -111,13 +111,13 @@ class Pattern:
     literal: int
 
     def match(self, path: str) -> dict[str, str] | None:
-        """What the placeholders stand for in a path, or None; a .hdr/.img pair matches by either name.
+        """Return the values of the placeholders in a path, or None; a .hdr/.img pair matches by either name.
 
-        Each star and placeholder is as long as the rest allows, the first one first. The time is linear in the
-        length of the path, unless the pattern repeats a placeholder.
+        Matching is greedy from left to right. Its time is linear in the length of the path, unless the pattern
+        repeats a placeholder.
 
         Raises:
-            UsageError: if a repeated placeholder takes more than 100,000 steps on this path.
+            UsageError: a repeated placeholder needs more than 100,000 steps on this path.
         """
         for file in dict.fromkeys([path, *files_of(path)]):
             if file.startswith(self.tokens[0].fixed) and file.endswith(self.tokens[-1].fixed):
@@ -128,11 +128,11 @@ class Pattern:
 
 
 class _Matcher:
-    """One match of a path.
+    """Backtracking matcher for one path, with a cache of failures.
 
-    `_failed` has the smallest start from which a token failed, per token, end of its reach and values that are needed
-    later. Its ends from there are not tried is_repeat from earlier starts. The value of a repeated placeholder depends on
-    its start, so each start has an entry.
+    `_failed` maps (token, limit, values needed later) to the smallest start at which the token failed. An earlier
+    start does not try the same ends again. A repeated placeholder's value depends on its start, so each start has its
+    own entry.
     """
 
     def __init__(self, path: str, pattern: str) -> None:
@@ -141,7 +141,7 @@ class _Matcher:
         self._steps = 0
 
     def match(self, token: _Token | None, start: int, values: dict[str, str]) -> dict[str, str] | None:
-        """The values with those of the token and of what follows it, which end where the path ends; else None."""
+        """Return the values, including those of the token and its successors up to the end of the path, or None."""
         path = self._path
         if token is None:
             return values if start == len(path) else None
@@ -174,7 +174,7 @@ class _Matcher:
         return None
 
     def _ends(self, token: _Token, start: int, last: int) -> Iterator[int]:
-        """Where a token that begins at start can end, the last one first."""
+        """Yield the possible ends of a token that begins at `start`, the last one first."""
         path, following, first = self._path, token.following, start + token.min_length
         if token.ends_folder:
             while (slash := path.rfind("/", start, last)) >= 0:
@@ -192,7 +192,7 @@ class _Matcher:
 
 
 def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern:
-    """The pattern of an option; UsageError where it is malformed.
+    """Return the compiled pattern of an option; raise UsageError if it is malformed.
 
     >>> compile_pattern("sub-{id}/{id}_ct.nii.gz", "image_pattern", ("id",)).match("sub-3/3_ct.nii.gz")
     {'id': '3'}
@@ -232,21 +232,20 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class PatternPair:
-    """The patterns of images and of labels, checked against each other."""
+    """Compatible patterns of images and labels."""
 
     image: Pattern
     label: Pattern
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The placeholders by which an image finds its label."""
+        """Return the placeholders that connect an image and its label."""
         return tuple(sorted(self.image.names & self.label.names))
 
     def classify(self, path: str) -> tuple[bool, dict[str, str]] | None:
-        """(whether a file is an image, what the placeholders stand for), or None where it is neither.
+        """Return (whether a file is an image, values of the placeholders), or None if it is neither image nor label.
 
-        A file that both patterns match belongs to the one that fixes more characters: `{id}_seg.nii.gz` rather
-        than `{id}.nii.gz`.
+        If both patterns match, the one with more fixed characters wins: `{id}_seg.nii.gz` over `{id}.nii.gz`.
         """
         image, label = self.image.match(path), self.label.match(path)
         if image is not None and (label is None or self.image.literal > self.label.literal):
@@ -255,7 +254,7 @@ class PatternPair:
 
 
 def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> PatternPair:
-    """The two patterns of the options; UsageError where one is missing or they do not go together."""
+    """Return the two compiled patterns; raise UsageError if one is missing or they are incompatible."""
     if image is None or label is None:
         missing = "--image-pattern" if image is None else "--label-pattern"
         raise UsageError(f"{missing}: --image-pattern and --label-pattern go together; give both")

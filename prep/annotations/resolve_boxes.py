@@ -1,4 +1,4 @@
-"""Units, origin and grid of the boxes of an annotation file, resolved from all of them together."""
+"""Resolution of the units, origin and grid of boxes from all boxes of an annotation file together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, Keypoint, SourceExample
 
 _HEADER_BYTES = (1 << 12, 1 << 16)
-"""Bytes that are read of a picture to find its orientation; in most files the first few hundred say it."""
+"""Bytes to read from an image to find its orientation; the first few hundred suffice for most files."""
 _THREADS = 16
 _PNG_HEAD = 24
 NEITHER = "neither"
@@ -25,12 +25,12 @@ Size = tuple[int, int]
 def resolve_grid(
     listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions
 ) -> list[SourceExample]:
-    """The examples of one annotation file, each with the grid that the others prove for it.
+    """Return the examples of one annotation file with the pixel grid that the declared sizes prove.
 
-    A tool draws either on the stored pixels or on the upright picture, for all pictures alike. Where an EXIF
-    orientation swaps the sides, the declared size of a picture (or the size of its label image) shows which. Those
-    of which both grids have one size, or no size is declared, follow the others of their file; where the others
-    do not agree, or there are none, the grid stays open: see `prep.picture`.
+    A tool draws either on the stored pixels or on the upright image, the same for all images. If an EXIF orientation
+    swaps the sides, the declared size (or the size of the label image) shows which. Images without such proof get the
+    grid of the other images in their file. If the proofs disagree or there are none, the grid stays open: see
+    `prep.picture`.
     """
     if options.annotation_grid != "auto":
         return list(listed)
@@ -47,7 +47,7 @@ def resolve_grid(
 
 
 def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | None]) -> None:
-    """Refuse annotations of which not one declared size is that of its picture: sides swapped, or other pictures."""
+    """Raise AnnotationsError if no declared size matches its image: sides are swapped, or the images are others."""
     if sized and all(proof == NEITHER for proof in proofs):
         height, width = sized[0].declared_size or (0, 0)
         raise AnnotationsError(
@@ -67,7 +67,7 @@ def _may_prove_grid(example: SourceExample) -> bool:
 
 
 def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
-    """The grid that a picture's own declared size proves: "stored" or "displayed", or NEITHER; None: either of them."""
+    """Return the grid that the declared size proves: "stored", "displayed" or NEITHER; None if both are possible."""
     try:
         sizes, declared = _possible_sizes(example.source, images), example.declared_size
         if sizes and example.mask is None and declared not in sizes:
@@ -83,7 +83,7 @@ def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
 
 
 def possible_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
-    """The sizes that annotations of each picture may speak of, () where the beginning of the file does not show it."""
+    """Return for each image the sizes that annotations may refer to; () if the file header does not contain one."""
 
     def sizes(path: str) -> tuple[Size, ...]:
         try:
@@ -96,7 +96,7 @@ def possible_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size
 
 
 def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
-    """The size of a picture as stored, and as displayed where that swaps the sides; () where it does not say one."""
+    """Return the stored size of an image, followed by the displayed size if EXIF swaps the sides; () if unknown."""
     # The command line's help imports the layouts, and is not to wait for the decoders.
     from halofeed.prep.formats.picture import size_and_orientation
 
@@ -118,7 +118,7 @@ FROM_ZERO = (
     "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _MAX_SHARE_BELOW_ONE = 0.01
-"""Of boxes that begin below 1: fewer are slips under VOC's rule, more show that the numbers count from 0."""
+"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0."""
 WITH_FRACTIONS = (
     "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
 )
@@ -126,9 +126,9 @@ FEW_FRACTIONS = (
     "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _SHARE_WITH_FRACTIONS = 0.1
-"""Of boxes with fractions: more prove that a tool wrote places and no numbers of pixels."""
+"""Share of boxes with fractions above which the numbers are positions and not pixel numbers."""
 _MAX_FRACTION = 1.5
-"""What no share passes, slips included, and no box in pixels stays within that anybody drew."""
+"""Limit for normalized coordinates, including slips. No file with boxes in pixels stays below it."""
 _IN_FIRST_PIXEL = (
     "box lies within the first pixel",
     "its file has boxes in pixels as well; --box-units says what all of them are",
@@ -137,10 +137,10 @@ _NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized exp
 
 
 def resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
-    """The examples of one annotation file, those with shares marked; a box that does not fit the others is faulty.
+    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty.
 
     Raises:
-        AnnotationsError: every box is of 0 and 1 alone, so that either can be meant.
+        AnnotationsError: all boxes consist of 0 and 1, so both units are possible.
     """
     if options.box_units == "pixels":
         return list(listed)
@@ -175,7 +175,7 @@ def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) 
 def _drop_faulty_boxes(
     example: SourceExample, options: LayoutOptions, is_faulty: Callable[[Box], bool], fault: tuple[str, str]
 ) -> SourceExample:
-    """The example without its faulty boxes, which are listed; or its rejection, as the options say."""
+    """Return the example without its faulty boxes, which it lists; or with a problem if `on_bad_object` is "reject"."""
     faulty = [box for box in example.boxes or () if is_faulty(box)]
     if not faulty:
         return example
@@ -203,7 +203,7 @@ def _is_small(box: Box) -> bool:
 
 
 def _is_tiny(example: SourceExample) -> bool:
-    """Whether a picture is so small that its boxes may lie within the first pixel."""
+    """Return whether an image is so small that its boxes may be within the first pixel."""
     size = example.declared_size
     return size is not None and min(size) < 2 * _MAX_FRACTION
 
@@ -211,16 +211,20 @@ def _is_tiny(example: SourceExample) -> bool:
 def resolve_origin(
     listed: Sequence[SourceExample], options: LayoutOptions, default: int, file: str
 ) -> list[SourceExample]:
-    """The examples with boxes in continuous pixels from 0.
+    """Return the examples with boxes in continuous pixels from 0.
 
-    `options.box_origin` is what the user says: 0 takes the numbers as they stand, 1 is VOC's rule; None: not said.
+    `options.box_origin` is the user's choice: 0 keeps the numbers, 1 is VOC's rule, None leaves the choice to the
+    data.
 
     Args:
-        default: what the layout says.
+        listed: examples of one annotation file.
+        options: options of the layout.
+        default: origin by the rule of the layout.
+        file: annotation file, for messages.
 
     Raises:
-        AnnotationsError: the user did not say it, and neither most boxes nor hardly any have fractions, or too many
-            begin below the first pixel for slips.
+        AnnotationsError: the user chose no origin and the share of boxes with fractions is inconclusive, or too many
+            boxes begin below the first pixel.
     """
     origin = options.box_origin
     if (default if origin is None else origin) == 0:
@@ -268,7 +272,7 @@ def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_frac
 
 
 def _size_from_one(box: Box) -> Box:
-    """A box that was written with its width and height: both ends move with its corner."""
+    """Return a box written with its width and height, shifted to origin 0: both ends move with its corner."""
     return replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
 
 
@@ -278,9 +282,9 @@ def _from_one(box: Box) -> Box:
 
 
 def continuous(first: float, last: float) -> tuple[float, float]:
-    """The extent in continuous pixels of one side of a box that is written as pixels counted from 1.
+    """Return the continuous extent of one side of a box that is written as pixel numbers from 1.
 
-    Pixels 3 to 5 run from 2.0 to 5.0. A side written without extent keeps none, and lies in the middle of its pixel.
+    Pixels 3 to 5 extend from 2.0 to 5.0. A side without extent keeps none and is at the center of its pixel.
 
     >>> continuous(3, 5), continuous(3, 3)
     ((2, 5), (2.5, 2.5))
@@ -289,7 +293,7 @@ def continuous(first: float, last: float) -> tuple[float, float]:
 
 
 def in_pixels(box: Box, size: tuple[int, int]) -> Box:
-    """A box of shares, its area, polygons and keypoints in pixels of a picture of this (height, width).
+    """Scale a normalized box with its area, polygons and keypoints to pixels of an image of size (height, width).
 
     >>> box = in_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))
     >>> (box.ymin, box.xmin, box.ymax, box.xmax, box.area)
@@ -326,22 +330,25 @@ def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
 
 TWICE = "an object stands there twice, with one class and one box; both are kept"
 _SAMPLE = 200
-"""Pictures without a declared size that are opened, spread over the file."""
+"""Number of images without a declared size to open, evenly spaced over the file."""
 _TOLERANCE = 0.05
-"""Of a side: a box that leaves its picture by less was drawn over the border."""
+"""Share of a side: a box that exceeds its image by less was drawn over the border."""
 
 
 def resolve_boxes(
     listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str, origin: int = 0
 ) -> list[SourceExample]:
-    """The examples of one annotation file with boxes in continuous pixels, or in shares where they are marked.
+    """Return the examples of one annotation file with boxes in continuous pixels, or marked as normalized.
 
     Args:
-        file: the annotation file, or the folder of all, for messages.
-        origin: the number of the first pixel by the layout's own rule.
+        listed: examples of the annotation file.
+        images: files of the images.
+        options: options of the layout.
+        file: annotation file, or the folder of all annotation files, for messages.
+        origin: number of the first pixel by the rule of the layout.
 
     Raises:
-        AnnotationsError: what the numbers mean has to be said.
+        AnnotationsError: the meaning of the numbers is ambiguous, so the user must choose an option.
     """
     known = resolve_units(listed, options, file)
     resolved = resolve_grid(resolve_origin(known, options, origin, file), images, options)
@@ -352,10 +359,9 @@ def resolve_boxes(
 def _check_boxes_fit(
     listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str
 ) -> None:
-    """Refuse a file of which most boxes leave their pictures; where the user says what boxes count, that holds.
+    """Raise AnnotationsError if most boxes exceed their images, unless the user chose the units.
 
-    Raises:
-        AnnotationsError: with the first such box, and whether all fit with x and y exchanged.
+    The message contains the first such box, and whether all boxes fit with x and y exchanged.
     """
     if options.box_units != "auto":
         return
@@ -385,7 +391,7 @@ def _check_boxes_fit(
 def _with_possible_sizes(
     listed: Sequence[SourceExample], images: SourceFiles
 ) -> list[tuple[SourceExample, tuple[Size, ...]]]:
-    """The examples with boxes in pixels and what size their pictures may have: as declared, else as stored."""
+    """Return the examples with boxes in pixels and the sizes of their images: declared, otherwise stored."""
     boxed = [one for one in listed if one.boxes and not one.normalized and one.problem is None]
     declared = [(one, (one.declared_size,)) for one in boxed if one.declared_size is not None]
     others = [one for one in boxed if one.declared_size is None and is_image_name(one.source)]
@@ -413,14 +419,14 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
 
 
 def note_similar_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """The examples, noted where they have a class that looks like another: mostly a slip."""
+    """Return the examples with a note on each class that looks like another, which is mostly a typing error."""
     return list(
         add_class_notes(listed, similar_class_notes(label for one in listed for label in classes_in(one)))
     )
 
 
 def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
-    """Of classes those that look like another, with what is to be said of them."""
+    """Return a note for each class that looks like another."""
     said = {}
     for labels in find_similar_names(found):
         plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
@@ -432,14 +438,14 @@ def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
 
 
 def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
-    """The examples, those with classes of which something is to be said with that among their notes."""
+    """Yield the examples with the notes of their classes."""
     for one in examples:
         said = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
         yield replace(one, notes=(*one.notes, *said)) if said else one
 
 
 def classes_in(example: SourceExample) -> list[str]:
-    """The classes that a example without a problem has."""
+    """Return the classes of an example; [] if it has a problem."""
     if example.problem is not None:
         return []
     of_boxes = {box.label for box in example.boxes or ()}

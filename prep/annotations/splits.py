@@ -1,4 +1,4 @@
-"""Which split each image belongs to: the source's, that of lists, or a stable hash of its group."""
+"""Assignment of images to splits: by the source, by lists, or by a stable hash of their group."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ _MISSING_GROUP_WORDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOptions:
-    """How splits are assigned: by `shares` or by `lists`, or as the source gives them.
+    """Options for assigning splits: by `shares`, by `lists` or `cases`, or as the source defines them.
 
     Args:
-        shares: the share of each split, in the order in which they are laid along the hash; they sum to 1.
-        lists: for each split the text of a list, one image a line: its path, file name, stem or id.
-        cases: for each split the names of its cases, as nnU-Net's splits_final.json has them; they divide the images of
-            split `train`, the others keep theirs.
-        seed: another number gives another assignment by shares.
-        group_pattern: a regular expression whose one group, searched in the source's path, is the group that
-            stays together; it takes the place of groups of the annotations.
+        shares: share of each split, in their order along the hash range; the sum is 1.
+        lists: text of the list of each split, with one image per line: its path, file name, stem or id.
+        cases: names of the cases of each split, as in nnU-Net's splits_final.json. They divide the images of split
+            `train`; other images keep their split.
+        seed: seed of the assignment by shares.
+        group_pattern: regular expression with one group, applied to the source's path. Its match is the group that
+            stays in one split, and replaces groups of the annotations.
 
     >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
     Traceback (most recent call last):
@@ -85,7 +85,7 @@ class SplitOptions:
 
 
 def compile_group_pattern(pattern: str) -> Expression:
-    """The pattern, which must be a regular expression with exactly one group."""
+    """Return the compiled pattern; raise UsageError if it is not a regular expression with exactly one group."""
     compiled = Expression(option="--group-pattern", text=pattern)
     if compiled.groups != 1:
         raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}")
@@ -93,10 +93,10 @@ def compile_group_pattern(pattern: str) -> Expression:
 
 
 def assign_splits(examples: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
-    """Each example with its group and its split, in the order in which they came.
+    """Yield each example with its group and its split, in the original order.
 
     Raises:
-        AnnotationsError: if a group lies in several splits, or an entry of a list means no image or several.
+        AnnotationsError: a group is in several splits, or a list entry matches no image or several.
     """
     if options.group_pattern is not None:
         examples = add_pattern_groups(examples, compile_group_pattern(options.group_pattern))
@@ -113,7 +113,7 @@ def assign_splits(examples: Iterable[SourceExample], options: SplitOptions) -> I
 
 
 def add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
-    """Each example with the group that the pattern finds in its source; where it finds none, a problem."""
+    """Yield each example with the group that the pattern finds in its source, or with a problem if it finds none."""
     for example in examples:
         match = pattern.search(example.source)
         if match is not None and match[1] is not None:
@@ -123,9 +123,9 @@ def add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -
 
 
 def add_known_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """Each example with its group: none where that is a word for none, and the subject of BIDS where it has none.
+    """Yield each example with its group: words such as "unknown" mean none, and BIDS file names contain the subject.
 
-    BIDS calls the files of a subject sub-01_...
+    BIDS names the files of a subject sub-01_...
     """
     for example in examples:
         if example.group is not None and example.group.strip().lower() in _MISSING_GROUP_WORDS:
@@ -137,14 +137,16 @@ def add_known_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExampl
 def check_groups(
     examples: Iterable[SourceExample], options: SplitOptions, *, are_patients: bool = False
 ) -> Iterator[SourceExample]:
-    """The same examples, if nothing speaks against dividing them by shares.
+    """Yield the same examples, and check afterwards that shares can divide them.
 
     Args:
-        are_patients: the format has a place for the patient's id, so that a scan without a group lacks it.
+        examples: examples of the source.
+        options: options for assigning splits.
+        are_patients: whether the format stores a patient id, so that a scan without a group lacks it.
 
     Raises:
-        AnnotationsError: after the last one: some have a group and others have none, all have the same, or the paths
-            of several without a group name one patient, case, video or the like.
+        AnnotationsError: after the last example: only some have a group, all have the same group, or the paths of
+            several without a group contain the same patient, case, video or similar.
     """
     if not options.shares:
         yield from examples
@@ -159,7 +161,7 @@ def check_groups(
 
 
 class _GroupEvidence:
-    """What the examples of a source say together of their groups."""
+    """Facts about groups, collected from all examples of a source."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -170,7 +172,7 @@ class _GroupEvidence:
         self.shared: tuple[re.Match[str], str, str] | None = None
 
     def add(self, example: SourceExample) -> None:
-        """Take one into account."""
+        """Collect the facts of one example."""
         self.count += 1
         if example.group is not None:
             self.has_several |= self.grouped is not None and self.grouped.group != example.group
@@ -183,7 +185,7 @@ class _GroupEvidence:
                 self.shared, self.named = (match, other, example.source), {}
 
     def fault(self, options: SplitOptions, are_patients: bool) -> str:
-        """What speaks against dividing them, and what to say; "" where nothing does."""
+        """Return the reason against dividing the examples, with a fix; "" if there is none."""
         has_pattern = options.group_pattern is not None
         each = "--group-pattern '(.+)' takes each for a group of its own"
         if self.grouped and self.ungrouped and not has_pattern:
@@ -213,7 +215,7 @@ class _GroupEvidence:
 
 
 def check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """The same examples; AnnotationsError as soon as a group comes with a second split."""
+    """Yield the same examples; raise AnnotationsError for the first group with a second split."""
     first: dict[str, SourceExample] = {}
     for example in examples:
         if example.group is not None and example.problem is None:
@@ -227,9 +229,9 @@ def check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[Source
 
 
 def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
-    """The split of a group: where its hash falls when the shares are laid end to end from 0 to 1.
+    """Return the split of a group: its hash selects a point on the shares, placed end to end from 0 to 1.
 
-    It depends on the group's name, the shares and the seed alone, so new images never move old ones.
+    The result depends only on the group's name, the shares and the seed, so new images never move old ones.
 
     >>> [split_of(f"patient {number}", {"train": 0.5, "test": 0.5}) for number in range(6)]
     ['train', 'test', 'train', 'test', 'train', 'train']
@@ -247,17 +249,17 @@ def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
 def split_by_hash(
     examples: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
 ) -> Iterator[SourceExample]:
-    """Each example with the split of its group; an image without a group is its own, by its key."""
+    """Yield each example with the split of its group; an image without a group uses its key."""
     for example in examples:
         group = str(example.key) if example.group is None else example.group
         yield replace(example, split=split_of(group, shares, seed))
 
 
 def split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
-    """Each example with the split of the list that names it; one in no list gets a problem.
+    """Yield each example with the split of the list that names it, or with a problem if no list does.
 
-    An entry is compared with the images' paths first, then with paths without extension, ids, file names and
-    stems; the first of these that any image has decides.
+    An entry is compared with the images' paths first, then with paths without extension, ids, file names and stems.
+    The first kind that matches any image decides.
     """
     best_ranks: dict[str, int] = {_name_of(entry): _NOT_FOUND for _, _, entry in _entries(lists)}
     several: dict[str, list[int]] = {}
@@ -294,7 +296,7 @@ def split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) 
 
 
 def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
-    """The split, line and text of every entry of all lists."""
+    """Yield (split, line number, text) of every entry of all lists."""
     for split, text in lists.items():
         for line, entry in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
             if entry.strip():
@@ -302,7 +304,7 @@ def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
 
 
 def _name_of(entry: str) -> str:
-    """The name in an entry; the number of a class may stand behind it, as in UCF101's lists.
+    """Return the name in an entry without a class number after it, as in UCF101's lists.
 
     >>> _name_of("./Archery/v_1.avi 3"), _name_of("scan 3")
     ('Archery/v_1.avi', 'scan 3')
@@ -316,11 +318,13 @@ def _name_of(entry: str) -> str:
 def _record_names(
     position: int, example: SourceExample, best_ranks: dict[str, int], several: dict[str, list[int]]
 ) -> None:
-    """Note of each best_ranks name that a example has where it is, if none has it of a better rank.
+    """Record the position of an example for each listed name that it matches, unless another has a better rank.
 
     Args:
-        best_ranks: the rank of the best so far, times `_RANK_STEP`, plus its position.
-        several: the first positions, where several have it of that rank.
+        position: position of the example.
+        example: example to record.
+        best_ranks: maps each listed name to the best rank times `_RANK_STEP` plus the position; modified.
+        several: maps a name to the first positions, if several examples have its best rank; modified.
     """
     path = PurePosixPath(example.source)
     names = (example.source, str(path.with_suffix("")), str(example.key), path.name, path.stem)
@@ -339,10 +343,10 @@ def _sources(examples: Iterable[SourceExample], positions: Sequence[int]) -> lis
 
 
 def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
-    """The cases of each split of one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
+    """Return the cases per split for one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
 
     Raises:
-        UsageError: it is none, or has no such fold.
+        UsageError: the document has another form, or no such fold.
     """
     expected = 'expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold'
     if not isinstance(document, list) or not document:
@@ -363,12 +367,12 @@ def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ..
 def split_by_cases(
     examples: Iterable[SourceExample], cases: Mapping[str, Sequence[str]]
 ) -> Iterator[SourceExample]:
-    """Each example of split `train` with the split that names its case; one that none names gets a problem.
+    """Yield the examples of split `train` with the split of their case; one without a case gets a problem.
 
-    A case is the id of an image, or its file's name without extension and without the number of its channel (_0000).
+    A case is an image's id, or its file name without extension and without the number of its channel (_0000).
 
     Raises:
-        AnnotationsError: a case is in two splits, or means no image.
+        AnnotationsError: a case is in two splits, or matches no image.
     """
     chosen: dict[str, str] = {}
     for split, names in cases.items():

@@ -1,4 +1,4 @@
-"""Which layout the files of a folder give away, for a message where another one was said."""
+"""Detection of the layout of a folder from its files, for hints in error messages."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from halofeed.prep.sources.files import SourceFiles
 
 _HEAD_BYTES = 1 << 16
 _MAX_OPENED = 8
-"""How many files of a kind are opened: reading them all would be the conversion itself."""
+"""Most files of each kind to open; reading all files would take as long as the conversion."""
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
     "a YOLO label": re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*"),
     "a KITTI label": re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*"),
     "a DOTA label": re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*"),
 }
-"""What each line of a text file beside an image looks like."""
+"""Form of each line in a text file that accompanies an image."""
 _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
@@ -61,12 +61,12 @@ class _Files(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Hint:
-    """What a file of a folder is, and how it is converted.
+    """Format of a file, and the way to convert it.
 
     Args:
-        what: the file, and what it is.
-        layouts: those that read it as it stands and do not need the layout_hint; none where no layout reads it.
-        fix: what to do, as one clause.
+        what: the file and its format.
+        layouts: layouts that read it and do not need the hint; () if no layout reads it.
+        fix: advice as one clause.
     """
 
     what: str
@@ -83,14 +83,14 @@ def _readable_hint(what: str, layout: str, more: str = "") -> Hint:
 
 
 def _box_table_hint(what: str) -> Hint:
-    """Boxes in a form that no layout reads: a table of boxes holds what all of these hold."""
+    """Return a hint for boxes in a format that no layout reads; a table of boxes can hold the same content."""
     return Hint(what=what, fix=_BOX_TABLE)
 
 
 def suggest_layout(files: _Files) -> Hint | None:
-    """What the files are, and the layout that fits; None where nothing gives it away.
+    """Return a hint with the layout that fits the files, or None if nothing indicates one.
 
-    Only names and the heads of a few files are looked at, so that it is a layout_hint and no proof of its absence.
+    The function reads only names and the beginnings of a few files, so None proves nothing.
     """
     return next(_find_hints(files), None)
 
@@ -103,12 +103,14 @@ def _find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
 
 
 def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterable[str]) -> bool:
-    """Whether another layout may be given away, where not all images are known; rather once too often.
+    """Return whether `suggest_layout` could find another layout, judged by one image per folder.
+
+    A True result may be a false alarm; a False result is certain.
 
     Args:
-        files: opens them.
-        others: the paths of all files but images.
-        images: one of each folder.
+        files: files of the source.
+        others: paths of all files except images.
+        images: path of one image per folder.
     """
     others, images = list(others), list(images)
     beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
@@ -120,7 +122,7 @@ def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterab
 
 
 class _FileSubset:
-    """Some of a folder's files."""
+    """View of some of a folder's files."""
 
     def __init__(self, files: _Files, paths: Iterable[str]) -> None:
         self.head = files.head
@@ -131,10 +133,12 @@ class _FileSubset:
 
 
 def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
-    """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known.
+    """Return text to add to a message that a folder contains nothing of the layout `own`; "" if nothing is known.
 
     Args:
-        named: the annotation file that was named, if one was: no other is looked at.
+        files: files of the source.
+        own: layout that the user chose.
+        named: annotation file that the user named, if any; no other file is examined.
     """
     found = list(_find_hints(files, named))
     if any(one.layouts == (own,) for one in found):
@@ -152,7 +156,7 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
 
 
 def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
-    """The error of a layout, and what the files are where no layout reads them."""
+    """Return the error of a layout, with the format of the files if no layout reads them."""
     found = list(_find_hints(files, named))
     if not found or found[0].layouts or found[0].what in str(error):
         return error
@@ -166,20 +170,20 @@ def _images(files: _Files) -> Iterator[str]:
 
 
 def _holds_several_classes(files: _Files) -> bool:
-    """Whether images lie in more than one folder, so that folders can be classes."""
+    """Return whether images are in more than one folder, so that folders can be classes."""
     folders = (path.rpartition("/")[0] for path in _images(files))
     first = next(folders, None)
     return any(folder != first for folder in folders)
 
 
 def _share_names(files: _Files) -> bool:
-    """Whether most names of images come in several folders, as of images and their masks or views."""
+    """Return whether most image names occur in several folders, as with masks or views."""
     stems = Counter(splitext(basename(path))[0] for path in _images(files))
     return 2 * sum(count > 1 for count in stems.values()) >= len(stems)
 
 
 def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
-    """The path and the first bytes, as text, of a few files with one of these extensions, the topmost first."""
+    """Yield (path, first bytes as text) of a few files with one of these extensions, the topmost first."""
     chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
     for path in islice(chosen, _MAX_OPENED):
         try:
@@ -225,7 +229,7 @@ def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """Text files with the stems of images, one box a line."""
+    """Detect text files with the stems of images and one box per line."""
     texts = {path: splitext(basename(path))[0] for path in paths if path.lower().endswith(".txt")}
     named = set(texts.values())
     stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
@@ -241,7 +245,7 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """A text of an image's path, a count, and as many boxes."""
+    """Detect text files with an image path, a count, and as many boxes."""
     for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
@@ -250,7 +254,7 @@ def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """Tables of boxes or classes that have no columns filename and class."""
+    """Detect tables of boxes or classes without the columns filename and class."""
     for path, text in _heads(files, paths, ".csv", ".jsonl"):
         lines = [line for line in text.splitlines() if line.strip()][:2]
         cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
@@ -309,7 +313,7 @@ def _lies_in(folders: re.Pattern[str], path: str) -> bool:
 
 
 def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """images/a.jpg with masks/a.png: a label image each."""
+    """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for path in _images(files):
         is_mask = _lies_in(_MASK_FOLDER, path)
@@ -361,10 +365,10 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
 
 
 def lists_of_splits(files: SourceFiles) -> dict[str, str]:
-    """Paths of the lists that divide the images among these files, by split; {} where there are none.
+    """Return the path of the list for each split, if lists divide the images of these files; otherwise {}.
 
-    Such as train.txt and val.txt of VOC's ImageSets/Segmentation. They are in one folder, each line names an image by
-    path or stem, and no image comes twice.
+    VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an
+    image by path or stem, and no image occurs twice.
     """
     by_folder: dict[str, dict[str, str]] = {}
     for path in files.sizes():

@@ -1,4 +1,4 @@
-"""Rows of CSV and JSONL files."""
+"""Reader of table rows from CSV and JSONL files, with checks of the columns."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import ByteStream, SourceFiles
 
 MAX_CACHED_BYTES = 4 << 20
-"""Of a table that is held, and its rows too; those of a larger one take a hundred times its bytes."""
+"""Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
 _CHUNK_BYTES = 1 << 20
 
 
 class TableText:
-    """The text of one table, gone through as often as one likes.
+    """Text of one table, which can be read several times.
 
     Raises:
-        AnnotationsError: it cannot be read, or is not UTF-8; at the end of each later pass, if it has changed.
+        AnnotationsError: the table is unreadable or is not UTF-8; or, at the end of a later pass, it has changed.
     """
 
     def __init__(self, files: SourceFiles, name: str) -> None:
@@ -44,16 +44,16 @@ class TableText:
 
     @property
     def path(self) -> str:
-        """Where the table lies, for a command."""
+        """Return the location of the table, for a command."""
         return f"{self._files.root}/{self._name}"
 
     @property
     def is_cached(self) -> bool:
-        """Whether the table is a small one."""
+        """Return whether the table is small enough to stay in memory."""
         return self._cached is not None
 
     def lines(self, newline: str) -> io.TextIOWrapper:
-        """The text line by line, without a byte order mark; `newline` is that of `open`."""
+        """Return a stream of text lines without a byte order mark; `newline` has the meaning it has for `open`."""
         # What is no UTF-8 now was changed, as the end will tell.
         stream = io.BufferedReader(_CheckedStream(self._open(), self._check_unchanged))
         return io.TextIOWrapper(stream, "utf-8-sig", "replace", newline)
@@ -92,7 +92,7 @@ class TableText:
 
 
 class _CheckedStream(io.RawIOBase):
-    """One pass over a stream, at whose end `check` is told the digest of all that was read."""
+    """Stream that calls `check` at its end with the digest of everything read."""
 
     def __init__(self, stream: ByteStream, check: Callable[[str], None]) -> None:
         self._stream, self._check = stream, check
@@ -118,16 +118,17 @@ class _CheckedStream(io.RawIOBase):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnRules:
-    """Which columns a table must have.
+    """Columns that a table needs.
 
     Args:
-        required: all of them must be there.
-        together: all of them, or none.
-        text: in these an object or a list makes the table useless; elsewhere it is a fault of its row.
-        lists: of those in which a list may stand all the same; it becomes the text of JSON.
-        expected: what the message says of them.
-        spellings: how each may be written, see `columns`.
-        read: from the name and the header of a table to what its columns mean.
+        required: columns that must exist.
+        together: columns that must either all exist or all be absent.
+        text: columns in which an object or a list makes the table invalid; in other columns it makes only the row
+            faulty.
+        lists: columns of `text` that may hold a list nevertheless; it becomes JSON text.
+        expected: description of the columns for messages.
+        spellings: accepted spellings of each column, see `columns`.
+        read: maps (table, header) to the meaning of the columns.
     """
 
     required: tuple[str, ...]
@@ -141,7 +142,7 @@ class ColumnRules:
 
 @dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
 class Row:
-    """One row of a table: where it stands, its cells by column, and what is wrong with its form."""
+    """Row of a table: its location, its cells by column, and the fault of its form."""
 
     file: str
     line: int
@@ -158,11 +159,15 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All rows of one file.
+    """Rows of one file.
 
-    `header` is what its first line, or any of its objects, names; `columns` are those of them that are known, by the
-    names under which `Row.cell` has them, and `unread` those that nothing is made of. The rows of a large file are read
-    again whenever they are gone through.
+    Args:
+        file: name of the file.
+        header: columns from the first line, or keys of any object.
+        columns: known columns, under the names that `Row.cell` accepts.
+        unread: columns without a known meaning.
+        rows: rows of the file. A large file is parsed again for each iteration.
+        note: note about the interpretation of the table.
     """
 
     file: str
@@ -175,7 +180,7 @@ class Table:
 
 @dataclass(frozen=True)
 class _LazyRows:
-    """Rows that are nowhere held."""
+    """Rows that are parsed again for each iteration."""
 
     read: Callable[[], Iterator[Row]]
 
@@ -191,14 +196,14 @@ _GROUP_COLUMNS = tuple(
 
 
 def unread_column_notes(table: Table) -> tuple[str, ...]:
-    """What the images of a table are counted under where it has columns that nothing is made of."""
+    """Return the notes of a table for its images, such as its unread columns."""
     unread = [column for column in table.unread if column]
     said = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
     return tuple(filter(None, (said, table.note)))
 
 
 def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
-    """Refuse a column that names patients or the like and is not read, where splits are to be made by groups."""
+    """Raise AnnotationsError if a column names patients or similar groups and is not read, but splits need groups."""
     for table in tables if needed and not any("group" in table.columns for table in tables) else ():
         if found := [column for column in table.unread if normalize_name(column) in _GROUP_COLUMNS]:
             raise AnnotationsError(
@@ -208,7 +213,7 @@ def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
 
 
 def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
-    """Refuse a column to ignore that no table has: it would be misspelled."""
+    """Raise UsageError if no table has a column to ignore, since its name is probably misspelled."""
     header = dict.fromkeys(column for table in tables for column in table.header)
     there = set(map(normalize_name, header))
     if missing := [column for column in ignored if normalize_name(column) not in there]:
@@ -218,7 +223,7 @@ def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
 def read_tables(
     form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules
 ) -> list[Table]:
-    """The table that was named, or all of its form, "csv" or "jsonl", straight in the folder."""
+    """Return the named table, or all tables of the form ("csv" or "jsonl") directly in the folder."""
     extensions, read = _FORMS[form]
     names = _table_files(annotations, annotation_file, extensions)
     try:
@@ -250,7 +255,7 @@ def _table_files(
 
 
 def split_folder(table: str) -> str | None:
-    """The split of which a table speaks that lies in its folder, as Roboflow exports them; None of any other.
+    """Return the split folder of a table that describes its own folder, as Roboflow exports them, or None.
 
     >>> split_folder("valid/_annotations.csv"), split_folder("tables/boxes.csv"), split_folder("boxes.csv")
     ('valid', None, None)
@@ -260,7 +265,7 @@ def split_folder(table: str) -> str | None:
 
 
 def read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
-    """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
+    """Return the table of a CSV file; a row with too few or too many cells has a fault."""
     with text.lines("") as lines:
         delimiter, skipped = _delimiter(lines, rule)
 
@@ -311,10 +316,10 @@ def read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
 
 
 def _header_of(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
-    """The columns of a table without a header line, where a file name and a class are all that it has.
+    """Return the columns of a table without a header line, if it has only a file name and a class.
 
     Raises:
-        AnnotationsError: with a header line that may be meant.
+        AnnotationsError: otherwise; the message suggests a header line.
     """
     is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
     if is_pair and rule.required == ("filename", "class"):
@@ -341,7 +346,7 @@ def _header_of(name: str, cells: Sequence[str], rule: ColumnRules, text: TableTe
 def _read_one_hot(
     name: str, header: Sequence[str], rule: ColumnRules, rows: Callable[[], Iterator[tuple[int, list[str]]]]
 ) -> ColumnMapping | None:
-    """How a table is read that has a column of 0 and 1 for each class; None where it has not."""
+    """Return the columns of a table with a column of 0 and 1 for each class; None for other tables."""
     if "class" not in rule.required or any(header.count(column) > 1 for column in header):
         return None
     try:
@@ -382,7 +387,7 @@ _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
 
 def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
-    """What separates cells, and how many lines stand before the header: `sep=;` of spreadsheets."""
+    """Return the delimiter of the cells and the number of lines before the header (spreadsheets write `sep=;`)."""
     found = next(filter(None, map(_FIRST_LINE.search, lines)), None)
     header = found[0] if found else ""
     if declared := _SEPARATOR.fullmatch(header):
@@ -397,7 +402,7 @@ def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
 def _check_columns(
     name: str, header: Sequence[str], rule: ColumnRules, text: TableText | None = None
 ) -> ColumnMapping:
-    """What the columns mean; AnnotationsError where one is missing, there twice, or open to two readings."""
+    """Return the meaning of the columns; raise AnnotationsError if one is missing, duplicated or ambiguous."""
     found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
     folded = [column.lower() for column in header if column]
     if twice := sorted({column for column in folded if folded.count(column) > 1}):
@@ -416,7 +421,7 @@ def _check_columns(
 
 
 def read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
-    """The rows of a JSONL file; absent keys and null are empty cells."""
+    """Return the table of a JSONL file; absent keys and null are empty cells."""
 
     def entries() -> Iterator[tuple[int, dict[str, Any]]]:
         with text.lines("\n") as lines:
@@ -450,7 +455,7 @@ def read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
 def _cell_reader(
     name: str, reading: ColumnMapping, rule: ColumnRules
 ) -> Callable[[int, Mapping[str, object]], dict[str, str]]:
-    """From the line of a row and what is written there to its cells by the columns that are known."""
+    """Return a function that maps (line number, written values) to cells by known column."""
     names = {column: known for known, column in reading.columns.items()}
     read = [
         (column, names.get(column, "") in rule.text, names.get(column, "") in rule.lists)
@@ -472,7 +477,7 @@ def _cell_reader(
 
 
 def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool) -> str:
-    """A value as text; AnnotationsError where it can be none."""
+    """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
@@ -485,4 +490,4 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
 
 
 _FORMS = {"csv": ((".csv", ".tsv"), read_csv), "jsonl": ((".jsonl", ".ndjson"), read_jsonl)}
-"""By the name of a form its files' extensions, and what reads one."""
+"""File extensions and reader of each form."""

@@ -1,4 +1,4 @@
-"""Which annotation layouts there are: one file each, one line each in the table."""
+"""Table of the annotation layouts: one file per layout and one entry in `LAYOUTS`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALL = ("classification", "detection", "segmentation")
 
 
 def _with_layout_hints(layout: Layout) -> Layout:
-    """The layout, whose errors name a format that no layout reads where the files have one."""
+    """Return the layout with errors that name a format that no layout reads, if the files have one."""
 
     def list_references(
         annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
@@ -128,7 +128,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def find_layout(name: str) -> Layout:
-    """The layout of this name; UsageError lists the known ones."""
+    """Return the layout of this name; raise UsageError with the known names if there is none."""
     if name not in LAYOUTS:
         raise UsageError(f"layout {name!r} is not known; known: {', '.join(LAYOUTS)}")
     return LAYOUTS[name]

@@ -1,4 +1,4 @@
-"""How scans with one mask file per class are read: `s0001/ct.nii.gz` with `s0001/segmentations/liver.nii.gz`."""
+"""Reader of scans with one mask file per class: `s0001/ct.nii.gz` with `s0001/segmentations/liver.nii.gz`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every scan with the mask of each class, in the order of the classes' values.
+    """Yield an example for every scan with the mask of each class, in the order of the classes' values.
 
-    Without patterns, a scan is the one volume, picture or clip beside a folder called segmentations (segmentation,
-    masks, labels, segs), and the names of the files in that folder are the classes. Other forms take patterns, such as
-    `images/{id}.nii.gz` and `{class}/{id}.nii.gz`. A folder called train, val, test, ... is the split.
+    Without patterns, a scan is the only volume, picture or clip in a folder that contains a mask folder. Mask folders
+    are called segmentations, segmentation, masks, labels or segs. Their file names are the classes. Other
+    arrangements need patterns, such as `images/{id}.nii.gz` and `{class}/{id}.nii.gz`. A folder called train, val,
+    test, ... is the split.
 
     Raises:
-        AnnotationsError: if no scan or no mask is found, or a class of the options has no mask at all.
+        AnnotationsError: there is no scan or no mask, or no mask of a class from the options.
     """
     found = _find(images, annotation_file, options)
     classes = _target_classes(found, images.root, options)
@@ -46,14 +47,14 @@ def list_references(
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
-    """Value 1 and up for the classes of the options in their order, or for all classes in order of their names."""
+    """Return values from 1 for the classes of the options in their order, or for all classes sorted by name."""
     chosen = _target_classes(_find(images, annotation_file, options), images.root, options)
     classes = options.classes or in_class_order(chosen.values())
     return {0: "background", **dict(enumerate(classes, start=1))}
 
 
 def _target_classes(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
-    """The class of the data set that each class of the masks becomes, in the order of its values."""
+    """Return the data set class of each mask class, in the order of its values."""
     choice, names = options.choice, in_class_order(label.class_masks[0][0] for _, label in found.labels)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
@@ -123,7 +124,7 @@ def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> So
 def _join_masks(
     masks: Mapping[str, Sequence[Label]], classes: Mapping[str, str], options: LayoutOptions
 ) -> Label:
-    """The label of a scan: its mask of each class that is taken."""
+    """Return the label of a scan: its mask of each selected class."""
     chosen = [(name, masks[name]) for name in classes if name in masks]
     absent = [name for name in classes if name not in masks]
     problem = next((found[0].problem for _, found in chosen if found[0].problem), None)

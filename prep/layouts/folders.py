@@ -1,6 +1,6 @@
-"""Whether folders of images are classes at all: they may hold the masks, views or annotations of one another.
+"""Reader of class folders: `class/image` or `split/class/image`.
 
-How class folders are read: `class/image` or `split/class/image`.
+It refuses folders that probably are not classes: those that hold masks, views or annotations of other images.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _MASK_FOLDER = re.compile(
 )
 _NUMBER = re.compile(r"\d+(?!.*\d)")
 _MAX_FOLDERS = 20
-"""Folders that are compared: sets of images and masks have a few, and of more any two may share names by chance."""
+"""Most folders to compare. Sets of images and masks have a few; among more, two may share names by chance."""
 _SAMPLE = 4
 _MIN_DISTINCTIVE_CHARACTERS = 6
-"""Characters of a name: two files do not share a longer one by chance, unless files are counted."""
+"""Length of a distinctive name: two files do not share such a name by chance, unless the files are numbered."""
 _PNG_HEAD = 26
 _FIX = "say --folders-are-classes if each folder is a class"
 _ANNOTATION_EXTENSIONS = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
 
 
 def is_image_folder(name: str) -> bool:
-    """Whether a folder is called as one of all images of a set.
+    """Return whether a folder name is usual for a folder that holds all images of a set.
 
     >>> [is_image_folder(name) for name in ("JPEGImages", "image_2", "rgb", "dog")]
     [True, True, True, False]
@@ -53,7 +53,10 @@ def is_image_folder(name: str) -> bool:
 def may_not_be_classes(
     files: SourceFiles, firsts: Iterable[str], first_is_split: bool, classes: Collection[str]
 ) -> bool:
-    """Whether `check_class_folders` may find something, by one image of each folder; rather once too often."""
+    """Return whether `check_class_folders` could find something, judged by one image per folder.
+
+    A True result may be a false alarm; a False result is certain.
+    """
     if len(classes) == 1:
         return True
     if len(classes) > _MAX_FOLDERS:
@@ -67,15 +70,17 @@ def may_not_be_classes(
 def check_class_folders(
     files: SourceFiles, paths: Sequence[str], first_is_split: bool, classes: Collection[str]
 ) -> dict[str, str]:
-    """What is to be said of class folders that may be none, by class.
+    """Return a note per class for folders that may not be classes.
 
     Args:
-        paths: of all images.
-        first_is_split: whether the first folder of a path is a split, and the second one the class.
+        files: files of the source.
+        paths: paths of all images.
+        first_is_split: whether the first folder of a path is a split and the second one the class.
+        classes: names of the class folders.
 
     Raises:
-        AnnotationsError: the names of folders and files, or the files' colors, show that one folder holds what belongs
-            to the images of another.
+        AnnotationsError: folder names, file names or file colors show that one folder belongs to the images of
+            another.
     """
     if len(classes) > _MAX_FOLDERS:
         return {}
@@ -112,7 +117,7 @@ def check_class_folders(
 
 
 def join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
-    """Both notes of each class."""
+    """Return the notes of both mappings, joined per class."""
     return {
         **second,
         **first,
@@ -121,6 +126,7 @@ def join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str,
 
 
 def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: str) -> None:
+    """Raise AnnotationsError if annotation files accompany the images of the only class."""
     stems = {_stem(path): path for path in paths}
     beside = next(
         (
@@ -141,7 +147,7 @@ def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: s
 def _refuse_masks(
     files: SourceFiles, one: str, other: str, pairs: Sequence[tuple[str, str]], smaller: int
 ) -> None:
-    """Refuse two folders that share names and of which one holds the masks of the other."""
+    """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
     named = [bool(_MASK_FOLDER.fullmatch(name)) for name in (one, other)]
     if sum(named) != 1:
         sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
@@ -164,7 +170,7 @@ def _stem(path: str) -> str:
 
 
 def _are_counters(names: Iterable[str]) -> bool:
-    """Whether files are counted from 0 or 1, so that names are shared by chance.
+    """Return whether the files are numbered from 0 or 1, so that they share names by chance.
 
     >>> _are_counters(["dog/0001", "dog/0002"]), _are_counters(["2011_000417", "2011_000912"])
     (True, False)
@@ -175,7 +181,7 @@ def _are_counters(names: Iterable[str]) -> bool:
 
 
 def _is_gray(files: SourceFiles, path: str) -> bool:
-    """Whether a file is a PNG of gray values or of a palette, as masks are."""
+    """Return whether a file is a grayscale or palette PNG, as masks are."""
     try:
         head = files.head(path, _PNG_HEAD)
     except SourceError:
@@ -190,16 +196,16 @@ _VIDEO = "a video; --frames takes clips"
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every image file below the folder, with the class that its folder names.
+    """Yield an example for every image below the folder, with the class of its folder.
 
-    The first folder is a split where all first folders have names of splits (train, val, test, fold_1, ...),
-    and a class otherwise; everything below a class folder, however deep, belongs to that class. Text, tables,
-    licenses and read-me files are passed over; any other file that is no image by its name is a problem, and
-    so is an image that lies in no class folder, or whose format is not read.
+    The first folder is a split if all first folders have split names (train, val, test, fold_1, ...). Otherwise the
+    first folder is the class. Images at any depth below a class folder belong to that class. Documents such as text
+    files, tables and licenses are ignored. Any other file without an image name gets a problem. So does an image
+    outside the class folders or in an unsupported format.
 
     Raises:
-        AnnotationsError: if split and class folders stand side by side, or the names leave it open; if no image lies in
-            a class folder; if other files give another layout away, unless the options say that folders are classes.
+        AnnotationsError: split and class folders are mixed or ambiguous; no image is in a class folder; or other
+            files indicate another layout, unless the options say that folders are classes.
     """
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
@@ -217,11 +223,12 @@ def list_references(
 
 @dataclass(kw_only=True)
 class Seen:
-    """What the paths of images show: all that follows depends on their folders, of which one image each is enough.
+    """Folders of the images, which determine all rules; one image per folder is enough.
 
     Args:
-        firsts: of each folder the first image; `classes` the first one whose format is read.
-        count: how many images there are.
+        firsts: first image of each folder.
+        classes: first image in a supported format, for each folder.
+        count: number of images.
     """
 
     firsts: dict[str, str] = field(default_factory=dict)
@@ -229,7 +236,7 @@ class Seen:
     count: int = 0
 
     def add(self, other: Seen) -> None:
-        """Add what was seen of files that come later."""
+        """Merge the summary of files that come later."""
         for folder, path in other.firsts.items():
             self.firsts.setdefault(folder, path)
         for folder, path in other.classes.items():
@@ -239,9 +246,12 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What the folders mean: whether the first is a split, and what is to be said of classes.
+    """Meaning of the folders.
 
-    `markers` are the first files of class folders that hold no image.
+    Args:
+        first_is_split: whether the first folder of a path is a split.
+        notes: note per class.
+        markers: first files of the class folders that hold no image.
     """
 
     first_is_split: bool
@@ -250,7 +260,7 @@ class Rules:
 
 
 def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
-    """What the paths of all files, or of all below some folders, show."""
+    """Return the summary of the paths of all files, or of the files below some folders."""
     seen = Seen()
     for path in filter(options.takes, paths):
         folder = path.rpartition("/")[0]
@@ -264,14 +274,16 @@ def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
 def resolve_rules(
     seen: Seen, others: Iterable[str], files: SourceFiles, options: LayoutOptions
 ) -> Rules | None:
-    """The rules by what was seen of all parts; None where all paths are needed to say that these are class folders.
+    """Return the rules from the merged summary; None if the decision needs all paths.
 
     Args:
-        others: the paths of all files but images.
-        files: opens them.
+        seen: merged summary of all parts.
+        others: paths of all files except images.
+        files: files of the source.
+        options: options of the layout.
 
     Raises:
-        AnnotationsError: as `list_references`.
+        AnnotationsError: see `list_references`.
     """
     others = list(others)
     if not options.folders_are_classes and may_suggest_layout(files, others, seen.firsts.values()):
@@ -315,7 +327,7 @@ def _resolve_rules(seen: Seen, others: Iterable[str], root: str, options: Layout
 
 
 def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:
-    """What is to be said of classes whose images lie in several folders below theirs, and none in it."""
+    """Return a note per class whose images are in several subfolders only."""
     below: dict[str, set[str]] = {}
     for path in firsts:
         folders = path.split("/")[first_is_split:-1]
@@ -332,7 +344,7 @@ def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:
 def _first_files_without_images(
     firsts: Iterable[str], others: Iterable[str], first_is_split: bool
 ) -> Iterator[str]:
-    """The first document of each folder in the place of a class that holds no image."""
+    """Yield the first document of each class folder that holds no image."""
     depth = 1 + first_is_split
     known = {tuple(path.split("/")[:depth]) for path in firsts}
     for path in others:
@@ -348,7 +360,7 @@ def _first_files_without_images(
 
 
 def references_of(paths: Iterable[str], rules: Rules, options: LayoutOptions) -> Iterator[SourceExample]:
-    """The examples of these paths, in their order."""
+    """Yield the examples of these paths, in order."""
     taken = (
         path for path in paths if options.takes(path) or not is_document_name(path) or path in rules.markers
     )
@@ -364,7 +376,7 @@ def references_of(paths: Iterable[str], rules: Rules, options: LayoutOptions) ->
 
 
 def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
-    """A problem for a class folder without image, under its first file."""
+    """Return an example with a problem for a class folder without images, named after its first file."""
     folder = "/".join(path.split("/")[: 1 + rules.first_is_split])
     split = path.split("/")[0] if rules.first_is_split else "train"
     problem = ("selection", "class folder holds no image", folder)
@@ -372,7 +384,7 @@ def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
-    """Refuse folders that may stand above class folders: splits lie below them, or one would be the only class."""
+    """Raise AnnotationsError if split folders follow the first folder, or if the first folder would be the only class."""
     below = [path.split("/")[first_is_split:] for path in paths]
     inside = [path for path in below if len(path) > 1]
     deep = [path for path in inside if len(path) > 2]
@@ -397,7 +409,7 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
 
 
 def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> None:
-    """Refuse data/cat/1.jpg and data/dog/1.jpg beside samples/1.jpg: data may be no class."""
+    """Raise AnnotationsError for data/cat/1.jpg and data/dog/1.jpg with samples/1.jpg: `data` may not be a class."""
     below: dict[str, set[str]] = {}
     for path in inside:
         below.setdefault(path[0], set()).add(path[1] if len(path) > 2 else "")
@@ -450,7 +462,7 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
 
 
 def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
-    """Whether the first component of the images' paths is a split.
+    """Return whether the first component of the image paths is a split.
 
     >>> decide_split_folders([["train", "hat", "1.jpg"], ["test", "hat", "2.jpg"]], "photos")
     True
@@ -479,7 +491,7 @@ def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
 
 
 def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
-    """Refuse a/cat/1.jpg beside b/cat/2.jpg: a and b may be classes, or splits of unusual names."""
+    """Raise AnnotationsError for a/cat/1.jpg with b/cat/2.jpg: a and b may be classes, or splits with unusual names."""
     if any(len(path) != 3 for path in inside):
         return
     second: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""How LiTS names are read: `volume-N.nii` with `segmentation-N.nii`."""
+"""Reader of LiTS file names: `volume-N.nii` with `segmentation-N.nii`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
 
 VALUES = {0: "background", 1: "liver", 2: "tumour"}
-"""What the values of a segmentation mean."""
+"""Class names of the values in a segmentation."""
 _NAME = re.compile(
     r"(?P<test>test[-_])?(?:(?P<image>volume|ct)|segmentation|seg)[-_](?P<number>\d+)", re.IGNORECASE
 )
@@ -31,10 +31,13 @@ _NAME = re.compile(
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every `volume-N` (or `ct_N`), anywhere below the folder, with the `segmentation-N` of the same number.
+    """Yield an example for every `volume-N` (or `ct_N`) with the `segmentation-N` of the same number.
 
-    `test-volume-N` are the split `test`, for prediction only if there is no `test-segmentation-N`. Folders called like
-    splits are the splits, and numbers may start again in each; otherwise all is `train`.
+    `test-volume-N` belongs to the split `test`; it is for prediction only if there is no `test-segmentation-N`.
+    Folders with split names are splits, and numbers may restart in each. All other scans belong to `train`.
+
+    Raises:
+        AnnotationsError: there is no scan, or the user named an annotation file.
     """
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: LiTS names need no annotation file; name the folder")

@@ -1,4 +1,4 @@
-"""How pairs of image and label files are read, by patterns or by the customs of folder and file names."""
+"""Reader of pairs of image and label files, matched by patterns or by conventions for folder and file names."""
 
 from __future__ import annotations
 
@@ -48,27 +48,26 @@ _LABEL_STEM = re.compile(
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every image with the label that its name leads to.
+    """Yield an example for every image with the label that matches its name.
 
-    With patterns in the options, an image and its label are those in which {id}, and {split} and {group} where both
-    patterns have them, stand for the same; files that differ in {channel} alone are channels of one image. Without
-    patterns, the first of these rules by which any image has a label:
+    With patterns in the options, an image and its label have the same values of {id}, and of {split} and {group} if
+    both patterns contain them. Files that differ only in {channel} are channels of one image. Without patterns, the
+    first of these rules that finds a label for any image applies:
 
-    1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
-       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ, and the label's name may
-       have an end as of rule 2. The split is Tr: train,
-       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs. Such folders
-       are VOC's JPEGImages and SegmentationClass, too.
-    2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
-       like, and whatever follows that.
-    3. As BIDS has it, the image is called sub-01_..., and the label, in a folder `derivatives`, is called the same
-       followed by _dseg, _seg, _mask or the like.
-    4. As the first, with a folder `videos`, `clips` or `frames` for `images`.
+    1. The label's path has a folder `labels` (label, masks, segmentations, ...) in place of `images` (image, scans,
+       ...), or labelsTr in place of imagesTr, and VOC's SegmentationClass for JPEGImages. Extensions may differ, and
+       the label's name may have a suffix of rule 2. The split is Tr: train, Ts: test, Val: validation. Images in
+       imagesTs are for prediction if there is no labelsTs.
+    2. Both files are in one folder, and the label's name is the image's name followed by _seg, -mask, _label or
+       similar, and any further text.
+    3. BIDS: the image is called sub-01_...; the label, in a folder `derivatives`, has the same name followed by
+       _dseg, _seg, _mask or similar.
+    4. The first rule, with a folder `videos`, `clips` or `frames` in place of `images`.
 
-    Where no {split} and no Tr says it, a folder called train, val, test, ... is the split.
+    If neither {split} nor a suffix such as Tr names the split, a folder called train, val, test, ... does.
 
     Raises:
-        AnnotationsError: if no rule finds a pair, or some images lie in the folder of a split and others do not.
+        AnnotationsError: no rule finds a pair, or only some images are in the folder of a split.
     """
     if annotation_file is not None:
         raise AnnotationsError(
@@ -106,10 +105,10 @@ def list_references(
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> dict[int, str]:
-    """The classes of Roboflow's `_classes.csv`, one in each folder of a split; {} where there is none.
+    """Return the classes of Roboflow's `_classes.csv`, one in each split folder; {} if there is none.
 
     Raises:
-        AnnotationsError: they differ.
+        AnnotationsError: the files differ.
     """
     found: dict[str, dict[int, str]] = {}
     for path in annotations.sizes():
@@ -124,12 +123,12 @@ def label_values(
 
 
 def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:
-    """The volumes and pictures that are no images of the kind that is asked for, nor labels of it."""
+    """Return the volumes and pictures that are neither images nor labels of the requested kind."""
     return [path for path in whole_scans(images.sizes()) if not options.takes_scan(path)]
 
 
 def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
-    """All files of a folder, by the patterns of images and labels; AnnotationsError as `join_channels`."""
+    """Sort all files of a folder by the patterns of images and labels; for errors see `join_channels`."""
     result = SortedFiles()
     channels: list[tuple[Key, Mapping[str, str], SourceExample]] = []
     paths = images.sizes()
@@ -153,7 +152,7 @@ def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -
 
 
 def image_example(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> SourceExample:
-    """The example of an image with the split and the group that a pattern found in its path."""
+    """Return the example of an image with the split and the group that a pattern found in its path."""
     return SourceExample(
         source=path,
         key=path,
@@ -166,7 +165,7 @@ def image_example(path: str, paths: Mapping[str, int], values: Mapping[str, str]
 def split_by_folder(
     images: list[tuple[Key, SourceExample]], root: str, chosen: bool | None
 ) -> list[tuple[Key, SourceExample]]:
-    """The images, each with the split that a folder of its path names."""
+    """Return the images with the split that a folder of their path names."""
     folders = [example.source.split("/")[:-1] for _, example in images]
     place = find_split_folder(folders, chosen, root)
     return [
@@ -204,7 +203,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
 def _sort_by_folder(
     scans: Sequence[str], paths: Mapping[str, int], image_folder: re.Pattern[str] = _IMAGE_FOLDER
 ) -> SortedFiles:
-    """Rules 1 and 4. A key is (tr or ts or "", the other folders and the stem)."""
+    """Sort files by rules 1 and 4. A key is (tr or ts or "", the other folders and the stem)."""
     result = SortedFiles()
     for path in scans:
         *folders, _ = path.split("/")
@@ -229,7 +228,7 @@ def _sort_by_folder(
 
 
 def _without_suffix(key: Key, images: Collection[Key]) -> Key:
-    """The key of a label, without what rule 2 knows where only then there is an image: 1_mask of the image 1."""
+    """Return the key of a label without the suffix of rule 2 if only that key has an image: 1_mask for the image 1."""
     suffix, path = key
     folder, _, stem = path.rpartition("/")
     match = _LABEL_STEM.fullmatch(stem)
@@ -238,7 +237,7 @@ def _without_suffix(key: Key, images: Collection[Key]) -> Key:
 
 
 def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
-    """Rule 2. A key is ("", the folder and the image's stem)."""
+    """Sort files by rule 2. A key is ("", the folder and the image's stem)."""
     result = SortedFiles()
     for path in scans:
         folder = path.rpartition("/")[0]
@@ -253,7 +252,7 @@ def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFil
 
 
 def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
-    """Rule 3. A key is ("", the image's stem)."""
+    """Sort files by rule 3. A key is ("", the image's stem)."""
     result = SortedFiles()
     for path in scans:
         stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
