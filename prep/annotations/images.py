@@ -182,7 +182,7 @@ class ImageIndex:
         return self._find_by_stem(query, error)
 
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
-        """Return the error, extended by an image with the same name and another extension (probably a converted file)."""
+        """Return the error, extended by an image with the same name and another extension."""
         others = self._file_index.by_stem.get(_normalize_unicode(splitext(parts[-1])[0]), [])
         if not others or "; " in error.detail or error.reason == "file name is ambiguous":
             return error
@@ -193,7 +193,7 @@ class ImageIndex:
         )
 
     def _find_by_path(self, query: ImageQuery, parts: list[str]) -> str | None:
-        """Return the file at the path `name`, from the root or a folder of the layout, or the file in a `beside` folder."""
+        """Return the file at the path `name`, from the root or a layout folder, or the file in a `beside` folder."""
         name = query.name
         below = path_below(self.root, name)
         if below is not None:
@@ -244,7 +244,7 @@ class ImageIndex:
         return self._files.size(path) is not None
 
     def at(self, folder: str, name: str) -> str | None:
-        """Return the path of the file `name` in exactly this folder ("" is the root), or None; `a.jpg` may be `a.JPG`."""
+        """Return the file `name` in exactly this folder ("" is the root), or None; `a.jpg` may be `a.JPG`."""
         path = f"{folder}/{name}" if folder else name
         if self._is_file(path):
             return path
@@ -323,7 +323,7 @@ class ImageIndex:
         return filter(self._takes, self.paths if folders is None else inside)
 
     def all_images_are_named(self, tally: PathComparison, *, beside_used: bool) -> bool:
-        """Return whether annotations name each image file exactly once; otherwise `without_annotation` finds the others.
+        """Return whether annotations name each image file exactly once; else `without_annotation` finds the rest.
 
         Args:
             tally: comparison that contains each named file with sign -1; this call modifies it.

@@ -127,7 +127,7 @@ class LabelMap:
         return None if self.ignore is None else self.ignore[1]
 
     def ignoring(self, value: int) -> LabelMap:
-        """Return the map with a value of label images to ignore. Records store the same value, unless it is a class id.
+        """Return the map with a value of label images to ignore; records store the same value if it is free.
 
         >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
         >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
@@ -271,7 +271,7 @@ class LabelMap:
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
-    """Return a map with consecutive ids from `first_id`, in the layout's `order`, otherwise sorted by `in_class_order`.
+    """Return a map with consecutive ids from `first_id`, in the layout's `order` or sorted by name.
 
     If the order contains a background that no object has, the map omits it in detection.
 
@@ -292,7 +292,7 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
 
 
 def _check_number_spellings(names: Iterable[str]) -> None:
-    """Raise AnnotationsError for "1" together with "1.0" or "01": two spellings of one class would become two classes."""
+    """Raise AnnotationsError for two spellings of one number, such as "1" and "1.0": one class would become two."""
     first: dict[float, str] = {}
     for name in names:
         if (value := class_number(name)) is not None and first.setdefault(value, name) != name:

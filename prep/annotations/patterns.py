@@ -1,4 +1,4 @@
-"""Patterns from options: file names with placeholders, `images/{id}.nii.gz`, and regular expressions with a time limit."""
+"""Patterns from options: path patterns such as `images/{id}.nii.gz`, and regular expressions with a time limit."""
 
 from __future__ import annotations
 

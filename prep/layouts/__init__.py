@@ -42,7 +42,9 @@ LAYOUTS: dict[str, Layout] = {
             summary="split/class/image or class/image",
             list_references=folders.list_references,
             takes_clips=True,
-            in_parts=InParts(look=folders.look, settle=folders.resolve_rules, references_of=folders.references_of),
+            in_parts=InParts(
+                look=folders.look, settle=folders.resolve_rules, references_of=folders.references_of
+            ),
         ),
         Layout(
             name="csv",

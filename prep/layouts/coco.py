@@ -1,7 +1,4 @@
-"""What the keys of COCO annotations mean: which are read, which are not, and how a bbox is written.
-
-How COCO instances JSON is read.
-"""
+"""Reader of COCO instances JSON."""
 
 from __future__ import annotations
 
@@ -43,20 +40,22 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, SourceExample
 
 READ = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
-"""Of an annotation; normalized spellings of iscrowd as well."""
+"""Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
 _MAX_DIGITS = 4300
-"""Python makes no number of a longer text."""
+"""Python converts no longer text to an int."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
 
 
 def normalize_id(value: object) -> int | str | None:
-    """An id as it is compared: 1.0 and "1" are 1, any other text is itself, anything else is None.
+    """Return an id for comparisons: 1.0 and "1" are 1, other texts are unchanged, anything else is None.
 
-    >>> normalize_id(1.0), normalize_id("1"), normalize_id("a1"), normalize_id("01"), normalize_id(True), normalize_id(1.5)
-    (1, 1, 'a1', '01', None, None)
+    >>> normalize_id(1.0), normalize_id("1"), normalize_id("a1"), normalize_id("01")
+    (1, 1, 'a1', '01')
+    >>> normalize_id(True), normalize_id(1.5)
+    (None, None)
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -68,10 +67,10 @@ def normalize_id(value: object) -> int | str | None:
 def unread_keys(
     file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
 ) -> tuple[str, ...]:
-    """The note of an instances file whose annotations have keys that nothing is made of.
+    """Return a note if the annotations of an instances file have keys that the reader ignores.
 
     Raises:
-        AnnotationsError: such a key may hold another box or outline, and nobody said that it may be left out.
+        AnnotationsError: such a key may hold another box or outline, and the options do not ignore it.
     """
     read = set(READ).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
     unread = {
@@ -98,7 +97,7 @@ def unread_keys(
 
 
 def crowd_of(annotation: Mapping[str, Any]) -> Any:
-    """Whether an object is a crowd, as it is written; 0 where nothing is."""
+    """Return the written flag that marks an object as a crowd; 0 if there is none."""
     written = annotation.get("iscrowd")
     if written is None:
         written = next((value for key, value in annotation.items() if normalize_name(key) in _CROWD), None)
@@ -111,7 +110,7 @@ def check_form(
     annotations: Sequence[Mapping[str, Any]],
     options: LayoutOptions,
 ) -> None:
-    """Refuse bboxes that all fit into their images as two corners and, in large part, not as corner and size."""
+    """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size."""
     if options.box_form != "auto":
         return
     sizes: dict[Any, tuple[Any, Any]] = {
@@ -142,16 +141,23 @@ def _is_length(value: Any) -> bool:
 
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
-"""Of annotations whose category is not defined: more are a class that was lost, fewer are slips."""
+"""Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """One instances file: its name, its split and whether the name gave that, and its three lists.
+    """Checked content of one instances file.
 
-    `used` are the ids of the categories that annotations have; `names_by_id` lacks unused ones that cannot stand beside
-    the others. `faulty` are (what an entry of an image names, what is wrong with it) of entries that `images` lacks;
-    `categories` are all, with their ids as they are compared.
+    Args:
+        file: name of the file.
+        split: split of its images.
+        names_split: whether the file name contains the split.
+        images: valid image entries.
+        faulty: (file name or place, reason, detail) of each invalid image entry.
+        annotations: annotation entries, with ids for comparisons.
+        names_by_id: category names by id, without unused categories that conflict with others.
+        used: ids of the categories that annotations have.
+        categories: all categories, with ids for comparisons.
     """
 
     file: str
@@ -168,15 +174,15 @@ class Document:
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every image of the instances file, or of all instances files of the folder.
+    """Yield an example for every image of the named instances file, or of all instances files of the folder.
 
-    The key is the image id; where ids start again in each of several files, the image's path. An image
-    without annotations has no boxes and is no fault. The split is in the file's name (val2017 for
-    `instances_val2017.json`, train for `instances.json`), or the folder's for `valid/_annotations.coco.json`.
+    The key is the image id; the image's path if several files use the same ids. An image without annotations has no
+    boxes, which is valid. The file name contains the split (val2017 for `instances_val2017.json`, train for
+    `instances.json`). For `valid/_annotations.coco.json` the folder is the split.
 
     Raises:
-        AnnotationsError: if a file is not COCO instances, an image id comes twice in it, a category has no
-            definition or shares its name with another, or an image lies in two splits.
+        AnnotationsError: a file is not COCO instances, an image id occurs twice in it, a category has no definition
+            or shares its name with another, or an image is in two splits.
     """
     names = _instance_files(annotations, annotation_file)
     documents = [_read_document(annotations, name, outlines=options.masks) for name in names]
@@ -220,7 +226,7 @@ def list_references(
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
-    """The category names in the order of their ids, whether or not an object has them."""
+    """Return the category names in the order of their ids, including unused ones."""
     names = _instance_files(annotations, annotation_file)
     documents = [_read_document(annotations, name, outlines=False) for name in names]
     names_by_id: dict[int, str] = {}
@@ -256,14 +262,14 @@ def _instance_files(annotations: SourceFiles, annotation_file: str | None) -> li
 
 
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-    """An object of an instances file with nothing for its outline, which is most of what it holds."""
+    """Remove the outline of an object, which is most of its content, and return the object."""
     if "segmentation" in entry:
         entry["segmentation"] = None
     return entry
 
 
 def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Document:
-    """The lists of an instances file, checked as far as the whole depends on it."""
+    """Return the content of an instances file; raise AnnotationsError for faults that affect the complete file."""
     try:
         content = json.loads(
             read_required(annotations, name).decode("utf-8-sig"),
@@ -321,10 +327,10 @@ def _split_of(name: str) -> str | None:
 def _valid_images(
     name: str, entries: Sequence[dict[str, Any]]
 ) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
-    """The entries that say which image they are, each once, and (place, reason, detail) of all others.
+    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others.
 
     Raises:
-        AnnotationsError: no entry does.
+        AnnotationsError: no entry has both an id and a file name.
     """
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
@@ -357,7 +363,7 @@ def _refuse_lost_categories(
     annotations: Sequence[dict[str, Any]],
     names_by_id: Mapping[int, str],
 ) -> None:
-    """Refuse a file that lacks categories of its annotations; a few such are bad objects, see `_box`."""
+    """Raise AnnotationsError if a file lacks categories of many annotations; a few are bad objects, see `_box`."""
     lost = [
         (one.get("id"), category)
         for one, category in zip(annotations, written, strict=True)
@@ -375,7 +381,7 @@ def _refuse_lost_categories(
 def _names_by_id(
     name: str, categories: Sequence[dict[str, Any]], used: AbstractSet[object]
 ) -> dict[int, str]:
-    """The category names by id; one that no annotation uses is left out where it cannot stand beside the others."""
+    """Return the category names by id, without unused categories that conflict with others."""
     names_by_id: dict[int, str] = {}
     for in_use in (True, False):
         for category in categories:
@@ -395,7 +401,7 @@ def _names_by_id(
 
 
 def _image_query(file_name: str, document: Document) -> ImageQuery:
-    """Where the image of an entry may lie: in the folder of the split that the document names, the root, or images/."""
+    """Return the possible locations of an entry's image: the folder of the document's split, the root, or images/."""
     split, common = document.split, ("", "images")
     own = (split, f"images/{split}", f"{split}/images")
     return ImageQuery(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
@@ -408,7 +414,7 @@ def _document_examples(
     skeletons: Skeletons | None,
     are_pixel_numbers: bool,
 ) -> Iterator[SourceExample]:
-    """The examples of one file, in the order of its images; then those of what is wrong with its entries."""
+    """Yield the examples of one file in the order of its images, followed by those of its faulty entries."""
 
     def box_of(annotation: dict[str, Any]) -> Box:
         box = _box(annotation, document.names_by_id, options)
@@ -460,17 +466,17 @@ def _refuse_lost_annotations(
     by_image: Mapping[int | str | None, Sequence[object]],
     orphans: Mapping[str, Sequence[object]],
 ) -> None:
-    """Refuse a file of which annotations belong to no image, so that its images would seem to hold no objects.
+    """Raise AnnotationsError if annotations belong to no image, so that images would seem to contain no objects.
 
-    Images of which some were taken, with the annotations of all, are none such: theirs are there.
+    A subset of the images with the annotations of all images is valid, since these images have their annotations.
     """
     lost, count = sum(map(len, orphans.values())), len(document.annotations)
     bare = sum(not annotations for annotations in by_image.values())
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
-            f"{next(iter(orphans))}; ids of images are {_shorten(list(by_image)[:3])}; make image_id the id of an image, "
-            "or name the file that holds these images"
+            f"{next(iter(orphans))}; ids of images are {_shorten(list(by_image)[:3])}; make image_id the id of an "
+            "image, or name the file that holds these images"
         )
 
 
@@ -510,7 +516,7 @@ def _flag(value: object, what: str) -> bool:
 
 
 def _mask(segmentation: Any, what: str) -> Any:
-    """The segmentation as it stands, if it has the form of polygons or of a run-length code."""
+    """Return the segmentation unchanged if it consists of polygons or of a run-length code."""
     if segmentation is None or segmentation == []:
         raise SourceError("annotation", "object has no segmentation", what)
     if isinstance(segmentation, dict):
@@ -529,7 +535,7 @@ def _mask(segmentation: Any, what: str) -> Any:
 
 
 def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """Each file in one split, and no file for two entries: those become problems, all of them."""
+    """Return the examples with a problem for each file of several entries; raise AnnotationsError for two splits."""
     first: dict[str, SourceExample] = {}
     counts = Counter(example.source for example in listed)
     checked = []

@@ -1,4 +1,4 @@
-"""What COCO says of an object's keypoints: their names, which stand with the categories, and their points."""
+"""Reader of COCO keypoints: their names, which are stored in the categories, and their points."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MIDDLE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Skeletons:
-    """The names of the keypoints of one conversion.
+    """Keypoint names of one conversion.
 
     Args:
-        names: of all categories, each once, in the order of their ids.
-        by_category: of each category that has some, in its own order.
+        names: distinct names of all categories, in the order of the category ids.
+        by_category: names of each category that has keypoints, in its own order.
     """
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class Skeletons:
 
 
 def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
-    """The names of the keypoints by category id, of the categories that have some."""
+    """Return the keypoint names by category id, for the categories that have keypoints."""
     found: dict[int, tuple[str, ...]] = {}
     for category in categories:
         names, identity = category.get("keypoints") or [], category.get("id")
@@ -57,10 +57,10 @@ def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict
 def skeletons_of(
     files: Iterable[tuple[str, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]],
 ) -> Skeletons:
-    """One list of names for all (file, annotations, categories).
+    """Return the keypoint names of all files, given as (file, annotations, categories).
 
     Raises:
-        AnnotationsError: no annotation has keypoints, a category that needs names has none or wrong ones, or two files
+        AnnotationsError: no annotation has keypoints, a category with keypoints has no valid names, or two files
             differ.
     """
     by_category: dict[int, tuple[str, ...]] = {}
@@ -93,7 +93,7 @@ def skeletons_of(
 
 
 def are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the keypoints of a file are whole numbers throughout, which count pixels as COCO's own do.
+    """Return whether all keypoints of a file are whole numbers, so that they count pixels as COCO's own do.
 
     >>> are_pixel_numbers_in([{"keypoints": [3, 4.0, 2]}]), are_pixel_numbers_in([{"keypoints": [3, 4.5, 2]}])
     (True, False)
@@ -110,7 +110,7 @@ def are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
 def keypoints_of(
     annotation: Mapping[str, Any], skeletons: Skeletons, are_pixel_numbers: bool, what: str
 ) -> tuple[Keypoint, ...]:
-    """A point for each of `skeletons.names`; those that the object does not have are not labeled, at 0, 0.
+    """Return a point for each of `skeletons.names`; missing points are unlabeled, at (0, 0).
 
     Raises:
         SourceError: there are not three numbers for each name of the category, or a visibility is not 0, 1 or 2.
@@ -134,7 +134,7 @@ def keypoints_of(
 
 
 def notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: Skeletons) -> tuple[str, ...]:
-    """What a person should know of the keypoints of one picture."""
+    """Return notes for the user about the keypoints of one image."""
     placed = other = False
     for annotation in annotations:
         if annotation["category_id"] not in skeletons.by_category:

@@ -1,4 +1,4 @@
-"""How folders of DICOM series are read, and which mask belongs to which series."""
+"""Reader of folders with DICOM series, with assignment of masks to series."""
 
 from __future__ import annotations
 
@@ -56,18 +56,19 @@ _FIXES: Mapping[str, str] = {
     "structure set": "contours need the series that they were drawn on below the same folder",
     "DICOMDIR": "it lists files that must lie beside it",
 }
-"""What helps with files of a kind that are no slices."""
+"""Advice for files of a kind that contains no slices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundSeries:
-    """One series of a folder, by the name under which a data set knows it.
+    """One series of a folder.
 
     Args:
-        source: the folder that holds its files ("." is the root), with `#` and a hash where that holds several.
-        scan: what its files say.
-        problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
-        damaged: the damaged file in its folder.
+        source: name in the data set: the folder of its files ("." is the root), with `#` and a hash if that holds
+            several.
+        scan: facts from the headers of its files.
+        problem: reason for not taking it, such as too few slices or a damaged file in its folder that may be a slice.
+        damaged: damaged file in its folder.
     """
 
     source: str
@@ -77,7 +78,7 @@ class FoundSeries:
 
     @property
     def example(self) -> SourceExample:
-        """To its image alone, of split "train"."""
+        """Return the example of its image without a label, in split "train"."""
         return SourceExample(
             source=self.source,
             key=self.source,
@@ -90,47 +91,47 @@ class FoundSeries:
 
     @property
     def folders(self) -> list[str]:
-        """The folders that lead to it, outermost first."""
+        """Return the folders that contain it, outermost first."""
         return self.scan.folder.split("/") if self.scan.folder != "." else []
 
     @property
     def what(self) -> str:
-        """A few words for messages."""
+        """Return a short description for messages."""
         rows, columns = self.scan.size
         return f"{self.scan.modality or 'DICOM'}, {self.scan.slices} of {rows} x {columns}"
 
     @property
     def voxels(self) -> int:
-        """How many it has."""
+        """Return the number of its voxels."""
         rows, columns = self.scan.size
         return self.scan.slices * rows * columns
 
     @property
     def is_left_out(self) -> bool:
-        """Whether it is whole, and not chosen."""
+        """Return whether it is complete but not selected."""
         return self.problem is not None and self.problem[0] == "selection"
 
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every DICOM series below the folder with its mask, and every other file that is no document.
+    """Yield an example for every DICOM series below the folder with its mask, and one for every other file.
 
-    Series are distinguished by what the headers say, never by names. A group is the salted hash of the patient's id.
-    The mask of a series is
+    Headers alone define the series; names do not. A group is the salted hash of the patient's id. The mask of a
+    series is
 
-    1. a SEG or RTSTRUCT that refers to it, or to its images where a series holds several volumes; one that refers to
-       no series is that of the only series in its frame of reference;
-    2. with a label pattern, the NIfTI file that it gives with {id} for the series' folder, or for the part of it that
-       the image pattern says; without one, a NIfTI
-       file in the series' folder or the one above it, if that leaves only one series; else one whose name, without
-       extension, is that of the series' folder.
+    1. a SEG or RTSTRUCT that refers to the series, or to its images if the series contains several volumes. One that
+       refers to no series belongs to the only series in its frame of reference.
+    2. with a label pattern: the NIfTI file that matches it with {id} as the series' folder, or as the part of the
+       folder that the image pattern defines.
+    3. without a label pattern: a NIfTI file in the series' folder or its parent, if that leaves only one series;
+       otherwise one with the name of the series' folder.
 
-    Where there is no file that could be a mask, all are for prediction only; one that fits no series leaves every
-    series without its label, see `LayoutOptions.missing_masks`. A folder called train, val, test, ... is the split.
+    If no file could be a mask, all series are for prediction only. A mask that fits no series leaves all unlabeled
+    series without a label, see `LayoutOptions.missing_masks`. A folder called train, val, test, ... is the split.
 
     Raises:
-        AnnotationsError: if there is no DICOM series.
+        AnnotationsError: there is no DICOM series.
     """
     if annotation_file is not None:
         raise AnnotationsError(
@@ -166,7 +167,7 @@ def list_references(
 def series_below(
     images: SourceFiles, folders: Sequence[str], options: LayoutOptions
 ) -> Mapping[str, SeriesListing]:
-    """The series below each of some folders; of () those of the whole source, ".", which may lack members."""
+    """Return the series below each folder; for () those of the complete source, ".", possibly without members."""
     from halofeed.prep.formats.dicom.series_listing import list_series
 
     return (options.list_series or list_series)(images, options.series, folders)
@@ -175,13 +176,16 @@ def series_below(
 def find_series(
     images: SourceFiles, source: str, listings: Mapping[str, SeriesListing], options: LayoutOptions
 ) -> SourceExample:
-    """The series that a table means by a folder, or by a folder with `#` and the hash of one of its series.
+    """Return the series that a table names by its folder, or by a folder with `#` and the hash of one series.
 
     Args:
-        listings: the series below that folder, and below others.
+        images: files of the source.
+        source: folder of the series from the table.
+        listings: series below that folder and others.
+        options: options of the layout.
 
     Raises:
-        SourceError: there is none, there are several, or a file beside it is damaged.
+        SourceError: there is no such series, there are several, or a file in its folder is damaged.
     """
     listing = listings[source if source in listings else source.rpartition("#")[0]]
     found = _find_series(images, listing, options)
@@ -234,10 +238,10 @@ def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOpt
 
 
 def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str]]) -> list[str | None]:
-    """For each scan the damaged file that may be one of its slices.
+    """Return for each series the damaged file that may be one of its slices, or None.
 
-    It may be one of any scan with files in its folder; but where as many slices are missing between others as files are
-    damaged, it belongs to a scan that lacks some.
+    A damaged file may belong to any series with files in its folder. If the series lack as many slices as files are
+    damaged, it belongs to one that lacks slices.
     """
     stacks_in: dict[str, list[int]] = defaultdict(list)
     for index, stack in enumerate(series):
@@ -253,7 +257,7 @@ def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str
 
 
 def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
-    """The series with a problem for all but the largest of each study, and for those that share that place."""
+    """Return the series, with a problem for all except the largest of each study, and for several of equal size."""
     studies: dict[str, list[FoundSeries]] = defaultdict(list)
     for one in found:
         if one.problem is None and one.scan.study is not None:
@@ -277,7 +281,7 @@ def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
 
 
 def _is_unread_volume(one: Apart) -> bool:
-    """Whether a file is a volume of a kind that is not read: beside DICOM series most likely a label."""
+    """Return whether a file is a volume in an unsupported format; with DICOM series it is probably a label."""
     from halofeed.prep.formats.volumes import RECOGNIZED
 
     return one.kind == "not DICOM" and one.path.lower().endswith(tuple(RECOGNIZED))
@@ -292,7 +296,7 @@ def _selection_problem(stack: Series, policy: SeriesPolicy) -> Problem | None:
 
 
 def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
-    """The series that a SEG or RTSTRUCT was drawn on."""
+    """Return the series that a SEG or RTSTRUCT refers to."""
     if one.refers_to:
         fits = [series for series in found if series.scan.series in one.refers_to]
         if one.group is not None and len({series.scan.group for series in fits}) > 1:
@@ -309,7 +313,7 @@ def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
 def _nifti_labels(
     masks: Sequence[str], named: Sequence[str], found: Sequence[FoundSeries], options: LayoutOptions
 ) -> list[tuple[list[str], Label]]:
-    """Each NIfTI file as a label, with the series that it may belong to."""
+    """Return each NIfTI file as a label, with the series that it may belong to."""
     paths = set(named)
     pattern = None
     identities: Mapping[str, str] = {}
@@ -345,7 +349,7 @@ def _nifti_labels(
 
 
 def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapping[str, str]:
-    """What {id} stands for, by the series: its folder, or what --image-pattern finds in that.
+    """Return the value of {id} for each series: its folder, or the part that --image-pattern defines.
 
     Raises:
         AnnotationsError: no folder fits the pattern.
@@ -365,7 +369,7 @@ def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapp
 
 
 def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
-    """The series that a NIfTI file belongs to by its folder, then by its name."""
+    """Return the series that match a NIfTI file by folder, otherwise by name."""
     folders = {series.source: series.scan.folder for series in found}
     place = folder_of(path)
     beside = [source for source, folder in folders.items() if folder == place]
@@ -381,7 +385,7 @@ def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
 def _sort_labels(
     labels: Iterable[tuple[list[str], Label]],
 ) -> tuple[list[tuple[Key, Label]], list[SourceExample]]:
-    """The labels of one series each, and a problem for each of the others."""
+    """Return the labels with exactly one series, and an example with a problem for each of the others."""
     fitting: list[tuple[Key, Label]] = []
     unfit = []
     for sources, label in labels:
@@ -397,7 +401,7 @@ def _sort_labels(
 
 
 def _other_files(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
-    """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
+    """Yield an example for each file that is neither slice nor mask, unless a series already names it as damaged."""
     folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
     for one in apart:
         accounted = one.is_mask or _is_unread_volume(one)
@@ -410,7 +414,7 @@ def _other_files(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterat
 
 
 def describe_kind(kind: str) -> str:
-    """A kind of file, with what helps where something does.
+    """Return a kind of file, with advice if there is any.
 
     >>> describe_kind("report"), describe_kind("survey by its description")
     ('report', 'survey by its description; --series-description takes a series by its description')
@@ -419,12 +423,18 @@ def describe_kind(kind: str) -> str:
 
 
 def _count_kinds(kinds: Iterable[str]) -> list[str]:
-    """Each kind once, with how many there are."""
+    """Return the count and the name of each kind."""
     return [f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items())]
 
 
 def _no_series_message(root: str, apart: Sequence[Apart], named: Sequence[str]) -> str:
-    """Why there is no series below a folder, and what helps; `named` are the volumes and pictures by their names."""
+    """Return a message with the reason why a folder has no series, and a fix.
+
+    Args:
+        root: root of the source.
+        apart: files that are no slices.
+        named: paths of volumes and pictures, detected by their names.
+    """
     kinds = [one.kind for one in apart]
     found = [*_count_kinds(kinds), *_count_kinds(extension_of(path).lower() for path in named)]
     fixes = [f"{kind}: {_FIXES[kind]}" for kind in sorted(set(kinds)) if kind in _FIXES]

@@ -384,7 +384,7 @@ def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
-    """Raise AnnotationsError if split folders follow the first folder, or if the first folder would be the only class."""
+    """Raise AnnotationsError if splits are below the first folder, or if that would be the only class."""
     below = [path.split("/")[first_is_split:] for path in paths]
     inside = [path for path in below if len(path) > 1]
     deep = [path for path in inside if len(path) > 2]
@@ -491,7 +491,7 @@ def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
 
 
 def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
-    """Raise AnnotationsError for a/cat/1.jpg with b/cat/2.jpg: a and b may be classes, or splits with unusual names."""
+    """Raise AnnotationsError for a/cat/1.jpg with b/cat/2.jpg: a and b may be classes or unusual split names."""
     if any(len(path) != 3 for path in inside):
         return
     second: dict[str, set[str]] = {}

@@ -39,12 +39,12 @@ class _Dataset:
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Yield an example for every case: CASE_0000, CASE_0001, ... of imagesTr (split `train`) and imagesTs (split
-    `test`).
+    """Yield an example for every case of imagesTr (split `train`) and imagesTs (split `test`).
 
-    The label of CASE is labelsTr/CASE or labelsTs/CASE. With one channel, an image may be named CASE if no file has a
-    number and its label exists. Without labelsTs, the cases of imagesTs are for prediction only. A case that lacks a
-    channel of dataset.json has a problem. So has any file in these folders that is neither channel nor label.
+    A case consists of its channels CASE_0000, CASE_0001, ... Its label is labelsTr/CASE or labelsTs/CASE. With one
+    channel, an image may be named CASE if no file has a number and its label exists. Without labelsTs, the cases of
+    imagesTs are for prediction only. A case that lacks a channel of dataset.json has a problem. So has any file in
+    these folders that is neither channel nor label.
 
     Raises:
         AnnotationsError: dataset.json is missing or is the Decathlon's; it has regions and no option handles them; or

@@ -1,4 +1,4 @@
-"""How tables of scans and their labels are read: CSV and JSONL with one image and its mask a row."""
+"""Reader of CSV and JSONL tables with one scan and its label mask per row."""
 
 from __future__ import annotations
 
@@ -50,18 +50,21 @@ def list_references(
     annotation_file: str | None,
     options: LayoutOptions,
 ) -> Iterator[SourceExample]:
-    """Every row of the table, or of all tables of that form straight in the folder, and every scan that is in none.
+    """Yield an example for every row of the tables, and one for every scan that is in no row.
 
-    ColumnRules `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
-    taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
-    folder with several is written with the series' mark, as the layout `dicom` lists it); several files, or several
-    such folders, with `;` between them, or a list in JSONL, are channels of one image. A label is a volume, a mask
-    PNG, a DICOM SEG or RTSTRUCT, or the folder that holds nothing else; several with `;` between them are merged; an
-    empty cell is an image for prediction only. Without a split column the table's name says it. A DICOM series without
-    group has its patient's hash for one.
+    The columns are `image,label[,id,group,split]`. Paths are relative to the table's folder or to --images, and no
+    other files are tried.
+
+    An image is a volume, a picture, a DICOM file, or a folder with one DICOM series. For a folder with several
+    series, the table contains the name that the layout `dicom` lists. Several files or folders, separated by `;` or
+    as a JSONL list, are channels of one image. A DICOM series without a group has the hash of its patient as group.
+
+    A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, or a folder that contains only such a file. Several
+    labels, separated by `;`, are merged. An empty cell means an image for prediction only. Without a split column,
+    the table's name contains the split.
 
     Raises:
-        AnnotationsError: if columns are missing or the file is not a table.
+        AnnotationsError: columns are missing or the file is not a table.
     """
     columns = ColumnRules(
         required=("image", "label"),
@@ -90,7 +93,7 @@ def list_references(
 
 
 def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
-    """The folders of files that a row names as its image, each with or without the mark of a series."""
+    """Yield the folders that a row names as its image, without the suffix of a series."""
     for written in () if row.fault else split_cell(row.cell("image")):
         path = relative_path(written, index.files.root)
         if index.files.size(path) is not None:
@@ -129,7 +132,7 @@ def _example(
 
 
 def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
-    """The row with those of its paths that lead upwards from the table written as paths from the root."""
+    """Return the row with paths that lead upwards from the table converted to paths from the root."""
     cells = {}
     for column in ("image", "label"):
         paths = split_cell(row.cell(column))
@@ -142,7 +145,7 @@ def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
 
 
 def split_cell(cell: str) -> list[str]:
-    """The files that a cell names: one, several with `;` between them, or a list of JSON.
+    """Return the files that a cell names: one, several separated by `;`, or a JSON list.
 
     >>> split_cell("t1.nii.gz; t2.nii.gz"), split_cell('["a.nii", "b;c.nii"]'), split_cell("")
     (['t1.nii.gz', 't2.nii.gz'], ['a.nii', 'b;c.nii'], [])
@@ -164,7 +167,7 @@ def _with_image(
     options: LayoutOptions,
     listings: Mapping[str, SeriesListing],
 ) -> SourceExample:
-    """The example with the files of its image."""
+    """Return the example with the files of its image."""
     images = index.files
     if len(written) > 1:
         found = [_series_at(path, index, options, listings) for path in written]
@@ -201,7 +204,7 @@ def _with_image(
 def _series_at(
     written: str, index: FolderIndex, options: LayoutOptions, listings: Mapping[str, SeriesListing]
 ) -> SourceExample | None:
-    """The DICOM series that a path means; None where it is no folder of files."""
+    """Return the DICOM series at a path; None if the path is not a folder of DICOM files."""
     path = relative_path(written, index.files.root)
     if index.files.size(path) is not None or (
         path not in listings and path.rpartition("#")[0] not in listings
@@ -211,7 +214,7 @@ def _series_at(
 
 
 def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> SourceExample:
-    """The example to DICOM series that are the channels of one image."""
+    """Return the example with several DICOM series as the channels of one image."""
     first, *others = series
     names = [one.source for one in series]
     if len(set(names)) < len(names):
@@ -234,7 +237,7 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
 
 
 def _label_files(cell: str, index: FolderIndex) -> list[str]:
-    """The files that a cell of labels names; a file's name may hold a semicolon itself."""
+    """Return the files that a label cell names; a file name may contain a semicolon itself."""
     whole = relative_path(cell, index.files.root) if cell else ""
     is_one = ";" not in cell or index.files.size(whole) is not None
     return split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
@@ -253,7 +256,7 @@ def _label(written: str, index: FolderIndex) -> str:
 
 
 def _refuse_repeated(listed: Sequence[tuple[Row, SourceExample]]) -> list[SourceExample]:
-    """One problem for each image in several rows, in place of them: which row is right, nobody knows."""
+    """Return the examples, with one problem in place of all rows of an image that occurs several times."""
     by_source: dict[str, list[tuple[Row, SourceExample]]] = {}
     for row, example in listed:
         by_source.setdefault(example.source, []).append((row, example))
@@ -269,7 +272,7 @@ def _refuse_repeated(listed: Sequence[tuple[Row, SourceExample]]) -> list[Source
 
 
 def _named_paths(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
-    """Every path that any row names, also one with a problem: it is accounted for."""
+    """Return the paths that any row names, including rows with a problem."""
     return {
         relative_path(path, root)
         for row, _ in listed
@@ -282,10 +285,14 @@ def _named_paths(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[
 def _unlisted(
     used: set[str], named: set[str], images: SourceFiles, one_file: bool, takes: Callable[[str], bool]
 ) -> Iterator[SourceExample]:
-    """A problem for each scan that no row names, and for each folder of other files of which none is named.
+    """Yield an example with a problem for each scan in no row, and for each folder of other files in no row.
 
     Args:
-        one_file: only in folders of named files, for when one of several tables was read.
+        used: paths of the files that examples use.
+        named: paths that rows name.
+        images: files of the source.
+        one_file: report only folders of named files, because one of several tables was read.
+        takes: returns whether a path is an image or a mask.
     """
     folders = {path.rpartition("/")[0] for path in used | named}
     if one_file:
@@ -311,7 +318,7 @@ def _unlisted(
 
 
 def _folders_above(path: str) -> Iterator[str]:
-    """The folders in which a file lies.
+    """Yield the folders that contain a file.
 
     >>> list(_folders_above("a/b/c.nii"))
     ['a', 'a/b']

@@ -1,7 +1,4 @@
-"""Which classes the rows of a table give to one picture.
-
-How tables of classes and boxes are read: CSV and JSONL with one image or one box a row.
-"""
+"""Reader of CSV and JSONL tables of classes and boxes, with one image or one box per row."""
 
 from __future__ import annotations
 
@@ -53,12 +50,12 @@ from halofeed.schemas.tasks import KEPT
 from halofeed.system.spill import ExternalSort, Record
 
 _SEPARATORS = ("|", ";", ",")
-"""Characters at which people write several classes into one cell."""
+"""Characters that people use to separate several classes in one cell."""
 _MAX_NAMED = 5
 
 
 def listed_classes(cell: str) -> tuple[str, ...] | None:
-    """The classes of a cell that holds a list, as JSON or as Python writes it; None where it is plain text.
+    """Return the classes of a cell with a JSON or Python list; None if the cell is plain text.
 
     >>> listed_classes('["hat", "coat"]'), listed_classes("['hat']"), listed_classes("[]"), listed_classes("[hat]")
     (('hat', 'coat'), ('hat',), (), None)
@@ -78,13 +75,14 @@ def listed_classes(cell: str) -> tuple[str, ...] | None:
 
 
 def check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
-    """Refuse a class whose parts are classes of other rows, where nobody said whether it is several.
+    """Raise an error for a class whose parts are classes of other rows, unless the user chose a separator.
 
     Args:
-        places: of each class, as a row writes it, the first place.
+        places: maps each class, as written, to its first location.
+        options: options of the layout.
 
     Raises:
-        AnnotationsError: with the option that says it.
+        AnnotationsError: names the option that resolves the ambiguity.
     """
     if options.class_separator != "auto":
         return
@@ -99,11 +97,11 @@ def check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
 
 
 def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tuple[str, ...]:
-    """The classes of one picture, each once.
+    """Return the distinct classes of one image.
 
     Raises:
-        AnnotationsError: there are several, and nobody said that they shall be kept.
-        SourceError: a row has no class; an empty list stands for none where several are kept.
+        AnnotationsError: there are several, and the options do not keep them.
+        SourceError: a row has no class. An empty list means no class if the options keep several.
     """
     if len(rows) == 1 and len(only := written_classes(rows[0], options)) == 1:
         return (only[0],)
@@ -132,7 +130,7 @@ def _is_empty_list(row: Row) -> bool:
 
 
 def written_classes(row: Row, options: LayoutOptions) -> list[str]:
-    """The classes that one row gives; SourceError where one has no name."""
+    """Return the classes in one row; raise SourceError if one has no name."""
     cell = row.cell("class")
     listed = listed_classes(cell)
     if listed is None:
@@ -161,18 +159,22 @@ def list_references(
     annotation_file: str | None,
     options: LayoutOptions,
 ) -> Iterator[SourceExample]:
-    """Every image of the table, or of all tables of that form, "csv" or "jsonl", straight in the folder.
+    """Yield an example for every image of the named table, or of all tables of the form in the folder.
 
-    Where none lies there, those of the same name in folders of splits (`valid/_annotations.csv`), as Roboflow exports.
-    ColumnRules: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
-    one box a row, in pixels from the corner of the image; a row without class and box is an image without
-    objects. More columns for boxes: area, is_crowd, difficult, truncated, occluded. Other spellings of these are
-    known, and other ways to write a box; see `columns`. Without a split column the file's
-    name says it (train for `train_labels.csv`). UTF-8, a byte order mark allowed; comma, semicolon or tab,
-    whichever makes the header line readable. JSONL has one object a line, with the columns as its keys.
+    The form is "csv" or "jsonl". Without tables directly in the folder, the reader uses tables of the same name in
+    split folders (`valid/_annotations.csv`), as Roboflow exports them.
+
+    For classes the columns are `filename,class[,split,group,id]`. For boxes they are
+    `filename,class,xmin,ymin,xmax,ymax[,width,height]`, with one box per row in pixels. A row without class and box
+    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded.
+    `columns` accepts other spellings and other forms of a box.
+
+    Without a split column, the file name contains the split (train for `train_labels.csv`). Files are UTF-8, with or
+    without a byte order mark. The delimiter is the comma, semicolon or tab that makes the header line readable. A
+    JSONL file has one object per line, with the columns as keys.
 
     Raises:
-        AnnotationsError: if columns are missing, or one image has two classes, splits, groups or ids.
+        AnnotationsError: columns are missing, or one image has two classes, splits, groups or ids.
     """
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
@@ -242,9 +244,15 @@ def list_references(
 
 @dataclass(kw_only=True, slots=True)
 class _Image:
-    """The rows of one image with their splits, or of what is not there with the reason.
+    """Rows of one image.
 
-    `number` is that of its first row among all.
+    Args:
+        source: path of the image.
+        number: number of its first row among all rows.
+        rows: (row, split) of the existing image.
+        notes: notes of its rows.
+        lost: (row, split) of rows whose image file is missing.
+        error: error of the missing image file.
     """
 
     source: str
@@ -271,16 +279,16 @@ def _image(source: str, records: Iterable[Record]) -> _Image:
 
 
 _Name = tuple[str, str]
-"""The folder of the split of a table, and the name of an image that stands in it."""
+"""Split folder of a table, and the name of an image in it."""
 
 
 def _by_source(
     tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
 ) -> tuple[ExternalSort, dict[str, str], PathComparison]:
-    """The rows of all tables by the image that each means, the first place of each class, and the images' tally.
+    """Return the rows of all tables sorted by image, the first location of each class, and the comparison of images.
 
-    A row is (fault, file, line, cells, fault of its form, split, notes); that of an image that is not there stands
-    under the name that it gives, and has that for its fault.
+    A row is (fault, file, line, cells, fault of its form, split, notes). A row whose image is missing is sorted by
+    the written name and has a fault.
     """
     found, others = ExternalSort(), ExternalSort()
     matching: ImageMatcher[_Name] = ImageMatcher(index)
@@ -319,7 +327,7 @@ def _by_source(
 def _resolve_tables(
     listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions
 ) -> list[SourceExample]:
-    """The examples of images with boxes, what those count being decided for each table from all of its images."""
+    """Return the examples of images with boxes; all images of a table determine the meaning of its numbers."""
     examples: list[SourceExample] = []
     found: list[tuple[int, str, SourceExample]] = []
     for image in listed:
@@ -343,20 +351,20 @@ def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
 
 
 def _image_query(folder: str, name: str) -> ImageQuery:
-    """Where the image of a row may lie; that of a table in the folder of a split lies there, and nowhere else."""
+    """Return the possible locations of a row's image; a table in a split folder names only images in that folder."""
     inside = folder and not name.startswith((f"{folder}/", "/", "\\")) and ":" not in name
     full = posixpath.join(folder, name) if inside else name
     return ImageQuery(name=full, stem="" if is_image_name(name) else full)
 
 
 def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
-    """What the images of a table are counted under where it has columns that only --keep makes something of."""
+    """Return a note on the columns that only --keep would read."""
     left = [name for name in KEPT if name in table.columns and name not in options.keep]
     return (f"columns of {table.file} that --keep would keep: {', '.join(left)}",) if left else ()
 
 
 def _missing_image_example(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> SourceExample:
-    """One problem for all rows of an image that is not there."""
+    """Return one example with a problem for all rows of a missing image."""
     (row, split), more = rows[0], len(rows) - 1
     place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
     group = row.cell("group") or None
@@ -378,7 +386,7 @@ def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
 
 
 def _agree(source: str, rows: Sequence[Row], column: str, values: Sequence[str]) -> str:
-    """The value that all rows of an image have."""
+    """Return the value that all rows of an image have; raise AnnotationsError if they differ."""
     for row, value in zip(rows, values, strict=True):
         if value != values[0]:
             raise AnnotationsError(
@@ -421,7 +429,7 @@ def _size(rows: Sequence[Row]) -> tuple[int, int] | None:
 
 
 def _box(row: Row) -> Box | None:
-    """The box of a row; None where the row says that the image has no objects."""
+    """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
         return None

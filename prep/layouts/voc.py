@@ -1,7 +1,4 @@
-"""Which image a VOC file means whose <filename> and own name are those of two images.
-
-How Pascal VOC XML is read: with ImageSets/Main lists, or beside the images.
-"""
+"""Reader of Pascal VOC XML, with ImageSets/Main lists or with XML files in the folders of the images."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ _FIX = "--voc-images filename or --voc-images xml-name says which is meant"
 
 @dataclass(frozen=True, kw_only=True)
 class _Conflict:
-    """The two images that one XML file may mean; `beside` has several where only their extensions differ."""
+    """Two images that one XML file may name; `beside` has several if only their extensions differ."""
 
     written: ImageMatch
     beside: tuple[str, ...]
@@ -63,19 +60,23 @@ def resolve_names(
     images: SourceFiles,
     options: LayoutOptions,
 ) -> dict[str, ImageMatch | SourceError]:
-    """The image that each XML file means, or why none can be told.
+    """Return the image that each XML file names, or an error if it is ambiguous.
 
-    Where <filename> and the XML file's own name are those of two images, the first of these proves one:
+    If <filename> and the name of the XML file match two different images, the first of these rules decides:
 
-    1. The declared size is that of one of them. If all such proofs agree, they hold for the other XML files too.
+    1. The declared size matches only one of them. If all such proofs agree, they apply to the other XML files too.
     2. One of them is the image of another XML file.
-    3. The other XML files whose two names differ have an image by one of these names alone, the same for all.
+    3. Other XML files with two different names have an image under only one of these names, the same for all files.
 
     Args:
-        queries: of each XML file; `declared` are the sizes that they declare.
+        index: index of the images.
+        queries: query of each XML file.
+        declared: size that each XML file declares.
+        images: files of the images.
+        options: options of the layout.
 
     Raises:
-        AnnotationsError: nothing proves it for most XML files.
+        AnnotationsError: no rule decides for most XML files.
     """
     found = index.match(queries)
     conflicts: dict[str, _Conflict] = {}
@@ -127,10 +128,12 @@ def resolve_names(
 
 
 def _names_differ(path: str, written: str) -> bool:
-    """Whether a <filename> is no name of the XML file's image, whatever its extension.
+    """Return whether a <filename> differs from the name of the XML file, apart from the extension.
 
-    >>> _names_differ("a/1.xml", "1.JPG"), _names_differ("a/1.jpg.xml", "1.jpg"), _names_differ("1.xml", "2.jpg"), _names_differ("1.xml", "")
-    (False, False, True, False)
+    >>> _names_differ("a/1.xml", "1.JPG"), _names_differ("a/1.jpg.xml", "1.jpg")
+    (False, False)
+    >>> _names_differ("1.xml", "2.jpg"), _names_differ("1.xml", "")
+    (True, False)
     """
     names = {_stem(PurePosixPath(path).stem), PurePosixPath(path).stem}
     name = PurePosixPath(written.replace("\\", "/")).name
@@ -144,7 +147,7 @@ def _stem(name: str) -> str:
 def _resolve_by_size(
     conflicts: Mapping[str, _Conflict], declared: Mapping[str, Size | None], images: SourceFiles
 ) -> dict[str, str]:
-    """What is meant where the declared size is that of one image alone."""
+    """Return the correct name of each conflict in which the declared size matches only one image."""
     asked = [path for path in conflicts if declared[path] is not None and len(conflicts[path].beside) == 1]
     written = possible_sizes([conflicts[path].written.path for path in asked], images)
     beside = possible_sizes([conflicts[path].beside[0] for path in asked], images)
@@ -158,7 +161,10 @@ def _resolve_by_size(
 def _resolve_by_other_files(
     conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]
 ) -> dict[str, str]:
-    """What is meant where one of the images is that of another XML file; each answer can give further ones."""
+    """Return the correct names, with those of conflicts in which another XML file has one of the images.
+
+    Each result can resolve further conflicts.
+    """
     chosen = dict(chosen)
     taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
     while True:
@@ -200,17 +206,18 @@ _FLAGS = ("difficult", "truncated", "occluded")
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every XML annotation, every image, and every entry of a list, below the folder.
+    """Yield an example for every XML annotation, every image, and every list entry below the folder.
 
-    An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
-    own name. Where both are there and differ, see `voc_names`. Where there are ImageSets/Main lists, they give the
-    splits: train, val, test and any other list, but no per-class list (`cat_train`), and trainval only where train or
-    val is missing. Where the splits are made otherwise, only lists that the options name are followed: they say which
-    images to take. Without lists the first folder is the split, if all are named like splits; else all is `train`.
+    The image of an XML file is its <filename> in the same folder, in JPEGImages/, or anywhere below; otherwise a file
+    with the XML file's name. If both exist and differ, see `resolve_names`.
+
+    ImageSets/Main lists define the splits: train, val, test and any other list. Per-class lists (`cat_train`) are
+    ignored, and so is trainval if train and val exist. If the user assigns the splits, the reader uses only lists
+    that the options name, to select images. Without lists the first folder is the split if all have split names;
+    otherwise all images belong to `train`.
 
     Raises:
-        AnnotationsError: if an image is in two lists, one entry of a list means two images, or a list that was asked
-            for is missing.
+        AnnotationsError: an image is in two lists, a list entry matches two images, or a requested list is missing.
     """
     if unknown := [name for name in options.ignore_columns if name.lower() != "rotation"]:
         raise UsageError(
@@ -222,7 +229,8 @@ def list_references(
         paths = [annotation_file]
     if not paths:
         raise AnnotationsError(
-            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{layout_hint(annotations, 'voc')}"
+            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
+            f"{layout_hint(annotations, 'voc')}"
         )
     read = {path: _read(path, annotations, options) for path in paths}
     problems = {example.problem[1] for _, example in read.values() if example.problem is not None}
@@ -254,18 +262,18 @@ def list_references(
 NOT_VOC = "not a VOC annotation"
 
 _MAX_XML_BYTES = 64 << 20
-"""Of the boxes of one picture: a hundred thousand take half of it."""
+"""Limit for one file; a hundred thousand boxes of an image take half of it."""
 
 
 class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):
-    """Builds no tree from a document with a DTD: VOC has none, and entities can expand without end."""
+    """Tree builder that refuses a DTD: VOC has none, and entities can expand without limit."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
         raise SourceError("annotation", "XML has a DTD", f"<!DOCTYPE {name}> is refused; remove it")
 
 
 def parse_xml(data: bytes) -> ElementTree.Element:
-    """The <annotation> element of a VOC file; SourceError where there is none."""
+    """Return the <annotation> element of a VOC file; raise SourceError if there is none."""
     parser = ElementTree.XMLParser(target=_DoctypeRefusingBuilder())  # noqa: S314 - without a DTD there are no entities
     try:
         parser.feed(data)
@@ -278,7 +286,7 @@ def parse_xml(data: bytes) -> ElementTree.Element:
 
 
 def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, SourceExample]:
-    """The <filename> of an XML file, and what else it says, still under its own path."""
+    """Return the <filename> of an XML file, and an example with its other content under the XML file's path."""
     name = ""
     try:
         if (annotations.size(path) or 0) > _MAX_XML_BYTES:
@@ -300,7 +308,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
 
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
-    """The example to the image that its XML file means."""
+    """Return the example with the image that its XML file names."""
     if isinstance(image, SourceError):
         problem = example.problem or image.at(example.source).args
         return replace(example, boxes=None, declared_size=None, bad_objects=(), problem=problem)
@@ -309,10 +317,10 @@ def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> Sour
 
 
 def _image_queries(names: Mapping[str, str]) -> dict[str, ImageQuery]:
-    """Where the image of each XML file may lie; `names` are their <filename>s.
+    """Return the possible locations of each XML file's image; `names` are the <filename> values.
 
-    Where the XML files lie in several folders, an image that is not beside its own must lie in a folder of
-    the same name: Annotations/cam1/a.xml is JPEGImages/cam1/a.jpg, and never JPEGImages/cam2/a.jpg.
+    If the XML files are in several folders, an image outside the folder of its XML file must be in a folder of the
+    same name. Annotations/cam1/a.xml belongs to JPEGImages/cam1/a.jpg, and never to JPEGImages/cam2/a.jpg.
     """
     common = common_folder(names)
     result = {}
@@ -369,7 +377,7 @@ def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
 
 
 def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
-    """A problem for each of several XML files that name one image: which of them is right, nobody knows."""
+    """Return the examples with a problem for each of several XML files that name one image."""
     counts = Counter(example.source for example in listed)
     fault = ("annotation", "several annotation files name one image")
     return [
@@ -381,10 +389,10 @@ def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str])
 
 
 def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
-    """For each folder with ImageSets/Main, the split of each name in its lists.
+    """Return the split of each listed name, for each folder with ImageSets/Main.
 
-    The lists are those that the options name, else those of `choose_image_sets`. An image may stand in one of them
-    alone, unless its split is made otherwise.
+    The lists are those that the options name, otherwise those of `choose_image_sets`. An image may be in only one of
+    them, unless the user assigns the splits.
     """
     chosen = options.image_sets
     found: dict[str, dict[str, str]] = {}
@@ -414,7 +422,7 @@ def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[st
 def _refuse_shared_names(
     place: str, entries: Mapping[str, Mapping[str, None]], files: Mapping[str, str]
 ) -> None:
-    """Refuse lists of which two have a name, and say which lists there are to choose from."""
+    """Raise AnnotationsError if two lists share a name; the message contains the available lists."""
     shared = []
     for one, other in combinations(entries, 2):
         if both := [entry for entry in entries[one] if entry in entries[other]]:
@@ -432,7 +440,7 @@ def _refuse_shared_names(
 
 
 def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
-    """The lists to follow of those that are there.
+    """Return the lists that define the splits.
 
     >>> choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
     ('test', 'train', 'val')
@@ -456,7 +464,7 @@ def _entries(data: bytes) -> Iterator[str]:
 
 
 def _entry_name(entry: str) -> str:
-    r"""The name in a list, as tools write it: with folders above, with an extension, with backslashes.
+    r"""Return the name in a list entry without folders above the images, extension, or backslashes.
 
     >>> _entry_name("cam1/a"), _entry_name(r"D:\voc\JPEGImages\cam1\a.jpg"), _entry_name("v1.2")
     ('cam1/a', 'cam1/a', 'v1.2')
@@ -474,7 +482,7 @@ def _without_extension(name: str) -> str:
 def _split_by_lists(
     listed: Sequence[SourceExample], paths: Sequence[str], lists: Mapping[str, Mapping[str, str]]
 ) -> list[SourceExample]:
-    """Each example with the split of its list; `paths` are what the lists' names are compared with."""
+    """Return each example with the split of its list; `paths` are compared with the names in the lists."""
     seen: dict[tuple[str, str], str] = {}
     result = []
     for example, path in zip(listed, paths, strict=True):
@@ -509,7 +517,7 @@ def _split_by_lists(
 
 
 def _path_below_first_folder(path: str, prefix: str) -> str:
-    """A path below Annotations/, JPEGImages/ or whatever the first folder is, without its extension."""
+    """Return a path below Annotations/, JPEGImages/ or any other first folder, without its extension."""
     start = f"{prefix}/" if prefix else ""
     inside = PurePosixPath(_without_extension(_without_extension(path.removeprefix(start))))
     return "/".join(inside.parts[1:]) or inside.name
