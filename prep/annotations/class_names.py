@@ -9,23 +9,25 @@ from dataclasses import dataclass
 
 from halofeed.errors import AnnotationsError, SourceError
 
-# Small letters of Cyrillic and Greek, and others, that look like Latin ones in one case at least.
+# Cyrillic, Greek and other letters that look like Latin letters in at least one case.
 _LATIN_LOOKALIKES = str.maketrans(
     "авекмнорстухіјѕһԁԛԝ" + "αβεζηικμνορτυχ" + "ɑɡı×" + "’‘ʼ´`" + "“”",
     "abekmhopctyxijshdqw" + "abezhikmnoptyx" + "agix" + "'''''" + '""',
 )
 _INVISIBLE_CATEGORIES = ("Cf", "Cc")
 _INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+BACKGROUND = "background"
 
 
-def visual_form(name: str) -> str:
+def _visual_form(name: str) -> str:
     """Return a canonical form that is equal for names that look alike.
 
-    >>> visual_form("Red  hat") == visual_form("red_hat") == visual_form("red\\u00a0h\\u0430t")
+    >>> _visual_form("Red  hat") == _visual_form("red_hat") == _visual_form("red\\u00a0h\\u0430t")
     True
-    >>> visual_form("red_hat") == visual_form("red\\u200b\\u2011hat")
+    >>> _visual_form("red_hat") == _visual_form("red\\u200b\\u2011hat")
     True
-    >>> visual_form("caf\\u00e9") == visual_form("cafe\\u0301") != visual_form("cafe")
+    >>> _visual_form("caf\\u00e9") == _visual_form("cafe\\u0301") != _visual_form("cafe")
     True
     """
     if class_number(name) is not None:
@@ -52,7 +54,7 @@ def find_similar_names(names: Iterable[str]) -> list[list[str]]:
     """Return the groups of two or more names that look alike, each group sorted."""
     alike: dict[str, list[str]] = {}
     for name in sorted(set(names)):
-        alike.setdefault(visual_form(name), []).append(name)
+        alike.setdefault(_visual_form(name), []).append(name)
     return [group for group in alike.values() if len(group) > 1]
 
 
@@ -71,21 +73,13 @@ def describe_differences(names: Iterable[str]) -> str:
     return ", ".join(shown)
 
 
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
-
-
 def in_class_order(names: Iterable[str]) -> list[str]:
     """Return the distinct names: numbers first, sorted by value, then other names as text.
 
     >>> in_class_order(["10", "2", "hat", "9", "coat", "2"])
     ['2', '9', '10', 'coat', 'hat']
     """
-    return sorted(set(names), key=_order)
-
-
-def _order(name: str) -> tuple[bool, float, str]:
-    value = class_number(name)
-    return value is None, value or 0.0, name
+    return sorted(set(names), key=lambda name: (class_number(name) is None, class_number(name) or 0.0, name))
 
 
 def shorten_list(names: Iterable[str]) -> str:
@@ -101,9 +95,6 @@ def class_number(name: str) -> float | None:
     (10.0, 2.0, None)
     """
     return float(name) if _NUMBER.fullmatch(name) else None
-
-
-BACKGROUND = "background"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,4 +205,4 @@ def plain_name(name: str) -> str:
     >>> plain_name("Left_Kidney") == plain_name("left kidney ")
     True
     """
-    return visual_form(name).replace(" ", "")
+    return _visual_form(name).replace(" ", "")

@@ -14,7 +14,7 @@ from halofeed.errors import AnnotationsError
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 FORMS = ("auto", "corners", "corner-size", "center-size")
 
-# Column: its spellings in ranks, without case, blanks and signs; a later rank counts where no earlier one is there.
+# Spellings of each column as `normalize_name` returns them, in ranks; the first rank with a match decides.
 SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "filename": (
         ("filename",),
@@ -43,7 +43,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
 }
-# How a box may be written otherwise; the same ranks.
+# Spellings of the parts of a box that is not written as two corners, in ranks.
 _SIZES = {
     "w": (("w", "boxw", "bboxw", "boxwidth", "bboxwidth"), ("width",)),
     "h": (("h", "boxh", "bboxh", "boxheight", "bboxheight"), ("height",)),
@@ -140,7 +140,7 @@ def read_columns(
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
             "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
-            f"corner-size, center-size); --ignore-columns {','.join(found)} goes on without"
+            f"corner-size, center-size); --ignore-columns {','.join(found)} ignores it"
         )
     return replace(reading, form=box_form, box=box, unread=unread)
 
@@ -212,7 +212,7 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
     for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
         if form not in ("auto", kind):
             continue
-        # Without a word only columns that cannot mean anything else: left and top, or the center, with w and h.
+        # With "auto", accept only unambiguous columns: left and top, or the center, with w and h.
         ranks = {side: one if form == kind else one[:1] for side, one in spellings.items()}
         found = [_find_column(name, header, one, f"{side} of a box") for side, one in ranks.items()]
         if all(found):

@@ -30,7 +30,7 @@ ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy, Sequence[str]], Ma
 T = TypeVar("T")
 LEAST_BAD_OBJECTS = 10
 """Fewer unusable objects are slips, whatever their share, unless no object is usable."""
-MIN_ALL_BAD = 3
+_MIN_ALL_BAD = 3
 INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _SPLIT_NAME = re.compile(
@@ -38,6 +38,7 @@ _SPLIT_NAME = re.compile(
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
     re.IGNORECASE,
 )
+_LONE_SURROGATE = "text holds a lone surrogate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +281,7 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
     >>> is_mostly_bad(9, 10), is_mostly_bad(11, 20), is_mostly_bad(2, 2), is_mostly_bad(3, 3)
     (False, True, False, True)
     """
-    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= MIN_ALL_BAD)
+    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= _MIN_ALL_BAD)
 
 
 def check_box(box: Box, what: str) -> Box:
@@ -332,9 +333,6 @@ def sort_key(example: SourceExample) -> tuple[str, str]:
     return (example.source, str(example.key))
 
 
-LONE_SURROGATE = "text holds a lone surrogate"
-
-
 def with_written_texts(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
     """Yield the examples; replace one with a text that records cannot store by an example with a problem.
 
@@ -357,10 +355,10 @@ def with_written_texts(examples: Iterable[SourceExample]) -> Iterator[SourceExam
             continue
         what, text = fault
         yield SourceExample(
-            source=escape_surrogates(example.source),
-            key=escape_surrogates(example.key) if isinstance(example.key, str) else example.key,
-            split=escape_surrogates(example.split),
-            problem=("annotation", LONE_SURROGATE, f"{what} {text!r} is no Unicode text: correct it"),
+            source=_escape_surrogates(example.source),
+            key=_escape_surrogates(example.key) if isinstance(example.key, str) else example.key,
+            split=_escape_surrogates(example.split),
+            problem=("annotation", _LONE_SURROGATE, f"{what} {text!r} is no Unicode text: correct it"),
         )
 
 
@@ -387,10 +385,10 @@ def can_be_encoded(text: str) -> bool:
     return True
 
 
-def escape_surrogates(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     """Return the text with escape sequences in place of invalid lone surrogates.
 
-    >>> escape_surrogates("hat"), escape_surrogates("a\\ud800")
+    >>> _escape_surrogates("hat"), _escape_surrogates("a\\ud800")
     ('hat', 'a\\\\ud800')
     """
     return text if can_be_named(text) else text.encode("utf-8", "backslashreplace").decode()
@@ -431,12 +429,12 @@ def _with_escaped_messages(example: SourceExample) -> SourceExample:
     ]
     if all(map(can_be_named, remarks)):
         return example
-    stage, reason, detail = map(escape_surrogates, example.problem or ("", "", ""))
+    stage, reason, detail = map(_escape_surrogates, example.problem or ("", "", ""))
     return replace(
         example,
         problem=(stage, reason, detail) if example.problem else None,
-        notes=tuple(map(escape_surrogates, example.notes)),
+        notes=tuple(map(_escape_surrogates, example.notes)),
         bad_objects=tuple(
-            (escape_surrogates(reason), escape_surrogates(detail)) for reason, detail in example.bad_objects
+            (_escape_surrogates(reason), _escape_surrogates(detail)) for reason, detail in example.bad_objects
         ),
     )

@@ -31,10 +31,10 @@ Key = TypeVar("Key", bound=Hashable)
 _ROOT_ONLY = (("",),)
 _PLAIN_PATH = re.compile(r"(?:[^/\\.:][^/\\:]*/)*[^/\\.:][^/\\:]*")
 """Relative paths that need no normalization, as most names are."""
-ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
+_ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
 
 
-@dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
+@dataclass(kw_only=True, slots=True)  # not frozen: creation takes a third of the time
 class ImageQuery:
     """Location of an image according to one annotation.
 
@@ -370,7 +370,7 @@ class ImageMatcher(Generic[Key]):
     def __init__(self, index: ImageIndex) -> None:
         self._index = index
         self._other_files: dict[Key, _Candidate | SourceError] = {}
-        self._depths: dict[str, int] = {}  # how many of a folder's names an annotation shares
+        self._depths: dict[str, int] = {}  # the most components that an annotation shares with each folder
         self._last: Key | None = None
 
     def is_path(self, key: Key, query: ImageQuery) -> bool:
@@ -380,7 +380,7 @@ class ImageMatcher(Generic[Key]):
         try:
             candidate = self._index.candidate(query)
         except SourceError as error:
-            # With its traceback each would hold the frames in which it came to be.
+            # A traceback would keep the frames of each error in memory.
             self._other_files[key] = error.with_traceback(None)
             return False
         folder = candidate.path.rpartition("/")[0]
@@ -397,7 +397,7 @@ class ImageMatcher(Generic[Key]):
         Args:
             list_paths: returns the names that are paths of their files; repeatable.
         """
-        # By which names each file is meant, and whether by its whole name.
+        # Names that annotations use for each file, and whether the complete name matches.
         claims: dict[str, dict[str, bool]] = {}
         for other in self._other_files.values():
             if isinstance(other, _Candidate):
@@ -421,7 +421,7 @@ class ImageMatcher(Generic[Key]):
         elif candidate.has_folders and self._depths[candidate.path.rpartition("/")[0]] > candidate.shared:
             against = f"{candidate.path} lies in a folder that other annotations name"
         else:
-            return ImageMatch(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
+            return ImageMatch(path=candidate.path, note=_ELSEWHERE if candidate.has_folders else "")
         return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
 
 

@@ -28,6 +28,8 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
+_NAMES = ("class", "name", "class name", "class_name", "label name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,7 +369,7 @@ def _from_json(name: str, text: str, first_id: int) -> LabelMap:
 def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
     entries, aliases = [], []
     try:
-        items = parse_label_items(name, text)
+        items = _parse_label_items(name, text)
     except RecursionError as error:
         raise AnnotationsError(f"{name}: messages are nested too deep for a label map") from error
     for item in items:
@@ -396,17 +398,15 @@ def _from_csv(name: str, text: str, first_id: int) -> LabelMap:
     return LabelMap(entries=entries, first_id=first_id, where=name)
 
 
-_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
-_NAMES = ("class", "name", "class name", "class_name", "label name")
 _FORMATS = {".csv": _from_csv, ".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
 
 
-def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
+def _parse_label_items(name: str, text: str) -> list[dict[str, str]]:
     """Return the scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
 
     The parser skips other fields, including nested ones (keypoints, ancestor_ids).
 
-    >>> parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
+    >>> _parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
     [{'id': '1', 'name': 'hat'}]
     """
     tokens = _tokenize(name, text)

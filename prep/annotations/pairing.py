@@ -11,64 +11,6 @@ from halofeed.prep.annotations.contract import is_split_name, sort_examples
 from halofeed.prep.sources.reference import SourceExample
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
-
-
-def join_channels(
-    images: Iterable[tuple[Key, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
-) -> tuple[list[tuple[Key, SourceExample]], list[SourceExample]]:
-    """Return each image with all its channels, and the channel files that `order` leaves out.
-
-    Args:
-        images: (pairing key, values of the pattern's placeholders, example) for each file of an image.
-        order: channels to take; () takes all, sorted by name, and adds a note.
-        root: root of the source, for messages.
-
-    Raises:
-        AnnotationsError: no image has a channel of the order.
-    """
-    cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
-    for key, values, example in images:
-        case = tuple(value for name, value in sorted(values.items()) if name != "channel")
-        cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
-    present = sorted({name for channels in cases.values() for name in channels})
-    if missing := [name for name in order if name not in present]:
-        raise AnnotationsError(
-            f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
-        )
-    names = tuple(order) or tuple(present)
-    note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
-    joined, left_out = [], []
-    for channels in cases.values():
-        taken = [channels[name] for name in names if name in channels]
-        left_out += [
-            replace(example, problem=CHANNEL_LEFT_OUT)
-            for name, found in channels.items()
-            if name not in names
-            for _, example in found
-        ]
-        if taken:
-            key, first = taken[0][0]
-            examples = [found[0][1] for found in taken]
-            more = tuple(example.source for example in examples[1:])
-            problem = _problem(channels, names, examples)
-            joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
-    return joined, left_out
-
-
-def _problem(
-    channels: Mapping[str, Sequence[tuple[Key, SourceExample]]],
-    names: Sequence[str],
-    examples: Sequence[SourceExample],
-) -> Problem | None:
-    if missing := [name for name in names if name not in channels]:
-        listed = f"no {', '.join(missing)}; --channel-order takes fewer"
-        return ("annotation", "channel is missing", listed)
-    if twice := [name for name in names if len(channels[name]) > 1]:
-        paths = ", ".join(example.source for _, example in channels[twice[0]][:3])
-        return ("annotation", "several files of one channel", paths)
-    return next((example.problem for example in examples if example.problem), None)
-
-
 Key = tuple[str, ...]
 NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
 NO_IMAGE: Problem = ("annotation", "label has no image", "")
@@ -205,3 +147,59 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
 def split_at(folders: Sequence[str], place: int | None) -> str:
     """Return the split of an image with these folders; "train" if no folder names it."""
     return folders[place] if place is not None and len(folders) > place else "train"
+
+
+def join_channels(
+    images: Iterable[tuple[Key, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
+) -> tuple[list[tuple[Key, SourceExample]], list[SourceExample]]:
+    """Return each image with all its channels, and the channel files that `order` leaves out.
+
+    Args:
+        images: (pairing key, values of the pattern's placeholders, example) for each file of an image.
+        order: channels to take; () takes all, sorted by name, and adds a note.
+        root: root of the source, for messages.
+
+    Raises:
+        AnnotationsError: no image has a channel of the order.
+    """
+    cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
+    for key, values, example in images:
+        case = tuple(value for name, value in sorted(values.items()) if name != "channel")
+        cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
+    present = sorted({name for channels in cases.values() for name in channels})
+    if missing := [name for name in order if name not in present]:
+        raise AnnotationsError(
+            f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
+        )
+    names = tuple(order) or tuple(present)
+    note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
+    joined, left_out = [], []
+    for channels in cases.values():
+        taken = [channels[name] for name in names if name in channels]
+        left_out += [
+            replace(example, problem=CHANNEL_LEFT_OUT)
+            for name, found in channels.items()
+            if name not in names
+            for _, example in found
+        ]
+        if taken:
+            key, first = taken[0][0]
+            examples = [found[0][1] for found in taken]
+            more = tuple(example.source for example in examples[1:])
+            problem = _problem(channels, names, examples)
+            joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
+    return joined, left_out
+
+
+def _problem(
+    channels: Mapping[str, Sequence[tuple[Key, SourceExample]]],
+    names: Sequence[str],
+    examples: Sequence[SourceExample],
+) -> Problem | None:
+    if missing := [name for name in names if name not in channels]:
+        listed = f"no {', '.join(missing)}; --channel-order takes fewer"
+        return ("annotation", "channel is missing", listed)
+    if twice := [name for name in names if len(channels[name]) > 1]:
+        paths = ", ".join(example.source for _, example in channels[twice[0]][:3])
+        return ("annotation", "several files of one channel", paths)
+    return next((example.problem for example in examples if example.problem), None)

@@ -12,6 +12,9 @@ from halofeed.errors import UsageError
 from halofeed.prep.sources.file_names import files_of
 
 _TIMEOUT_SECONDS = 10.0
+_PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
+_EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
+_MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +71,6 @@ class Expression:
                 f"{self.option} {self.text!r}: the search in a text of {len(text):,} characters took longer than "
                 f"{_TIMEOUT_SECONDS:g} s. Write the expression without a repetition inside a repetition"
             ) from error
-
-
-_PLACEHOLDERS = ("id", "split", "group", "class", "channel")
-_PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
-_EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
-_MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +263,7 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
     )
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
-            f"--image-pattern {image!r}, --label-pattern {label!r}: {{id}} stands in both or in neither"
+            f"--image-pattern {image!r}, --label-pattern {label!r}: expected {{id}} in both or in neither"
         )
     if with_class and "class" not in pair.label.names:
         raise UsageError(f"--label-pattern {label!r}: class masks need {{class}} in it")

@@ -20,109 +20,16 @@ _THREADS = 16
 _PNG_HEAD = 24
 NEITHER = "neither"
 Size = tuple[int, int]
-
-
-def resolve_grid(
-    listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions
-) -> list[SourceExample]:
-    """Return the examples of one annotation file with the pixel grid that the declared sizes prove.
-
-    A tool draws either on the stored pixels or on the upright image, the same for all images. If an EXIF orientation
-    swaps the sides, the declared size (or the size of the label image) shows which. Images without such proof get the
-    grid of the other images in their file. If the proofs disagree or there are none, the grid stays open: see
-    `prep.picture`.
-    """
-    if options.annotation_grid != "auto":
-        return list(listed)
-    sized = [example for example in listed if _may_prove_grid(example)]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        proofs = list(threads.map(lambda example: _proven_grid(example, images), sized))
-    if len(sized) == sum(example.problem is None for example in listed):
-        _check_declared_sizes(sized, proofs)
-    proven = {proof for proof in proofs if proof not in (None, NEITHER)}
-    if len(proven) != 1:
-        return list(listed)
-    (grid,) = proven
-    return [replace(example, grid=grid) if example.problem is None else example for example in listed]
-
-
-def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | None]) -> None:
-    """Raise AnnotationsError if no declared size matches its image: sides are swapped, or the images are others."""
-    if sized and all(proof == NEITHER for proof in proofs):
-        height, width = sized[0].declared_size or (0, 0)
-        raise AnnotationsError(
-            f"{sized[0].source}: annotations say {width} wide and {height} high, and the picture has other sides, as "
-            f"have all {len(sized)} pictures: exchange width and height if they are swapped, or name the folder of the "
-            "pictures that were annotated with --images"
-        )
-
-
-def _may_prove_grid(example: SourceExample) -> bool:
-    if example.problem is not None or not is_image_name(example.source):
-        return False
-    if example.mask is not None:
-        return example.mask.lower().endswith(".png")
-    size = example.declared_size
-    return example.boxes is not None and size is not None and size[0] != size[1]
-
-
-def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
-    """Return the grid that the declared size proves: "stored", "displayed" or NEITHER; None if both are possible."""
-    try:
-        sizes, declared = _possible_sizes(example.source, images), example.declared_size
-        if sizes and example.mask is None and declared not in sizes:
-            return NEITHER
-        if len(set(sizes)) < 2:
-            return None
-        if example.mask is not None:
-            header = images.head(example.mask, _PNG_HEAD)
-            declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
-    except SourceError:
-        return None
-    return dict(zip(sizes, ("stored", "displayed"), strict=True)).get(declared or (0, 0))
-
-
-def possible_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
-    """Return for each image the sizes that annotations may refer to; () if the file header does not contain one."""
-
-    def sizes(path: str) -> tuple[Size, ...]:
-        try:
-            return _possible_sizes(path, images)
-        except SourceError:
-            return ()
-
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return list(threads.map(sizes, paths))
-
-
-def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
-    """Return the stored size of an image, followed by the displayed size if EXIF swaps the sides; () if unknown."""
-    # The command line's help imports the layouts, and is not to wait for the decoders.
-    from halofeed.prep.formats.picture import size_and_orientation
-
-    for size in _HEADER_BYTES:  # as few bytes as show it
-        head = images.head(path, size)
-        found = size_and_orientation(head)
-        if found is not None or len(head) < size:
-            break
-    else:
-        found = size_and_orientation(images.read(path))
-    if found is None or not all(found[0]):
-        return ()
-    (height, width), orientation = found
-    return ((height, width), (width, height)) if orientation >= 5 else ((height, width),)
-
-
-NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"
-FROM_ZERO = (
+_NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"
+_FROM_ZERO = (
     "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _MAX_SHARE_BELOW_ONE = 0.01
 """Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0."""
-WITH_FRACTIONS = (
+_WITH_FRACTIONS = (
     "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
 )
-FEW_FRACTIONS = (
+_FEW_FRACTIONS = (
     "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _SHARE_WITH_FRACTIONS = 0.1
@@ -134,201 +41,7 @@ _IN_FIRST_PIXEL = (
     "its file has boxes in pixels as well; --box-units says what all of them are",
 )
 _NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
-
-
-def resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
-    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty.
-
-    Raises:
-        AnnotationsError: all boxes consist of 0 and 1, so both units are possible.
-    """
-    if options.box_units == "pixels":
-        return list(listed)
-    if options.box_units == "normalized":
-        return [_mark_normalized(one, options, "") for one in listed]
-    boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
-    small = [box for box in boxes if _is_small(box)]
-    if not small:
-        return list(listed)
-    if len(small) < len(boxes):
-        return [
-            one if _is_tiny(one) else _drop_faulty_boxes(one, options, _is_small, _IN_FIRST_PIXEL)
-            for one in listed
-        ]
-    if all(float(side).is_integer() for box in small for side in (box.ymin, box.xmin, box.ymax, box.xmax)):
-        raise AnnotationsError(
-            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
-            "--box-units normalized"
-        )
-    return [_mark_normalized(one, options, NORMALIZED) for one in listed]
-
-
-def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
-    if not example.boxes:
-        return example
-    checked = _drop_faulty_boxes(example, options, lambda box: not _is_normalized(box), _NOT_NORMALIZED)
-    if checked.problem is not None:
-        return checked
-    return replace(checked, normalized=True, notes=(*checked.notes, note) if note else checked.notes)
-
-
-def _drop_faulty_boxes(
-    example: SourceExample, options: LayoutOptions, is_faulty: Callable[[Box], bool], fault: tuple[str, str]
-) -> SourceExample:
-    """Return the example without its faulty boxes, which it lists; or with a problem if `on_bad_object` is "reject"."""
-    faulty = [box for box in example.boxes or () if is_faulty(box)]
-    if not faulty:
-        return example
-    reason, why = fault
-    bad = [
-        (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
-        for box in faulty
-    ]
-    if options.on_bad_object == "reject":
-        return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
-    kept = tuple(box for box in example.boxes or () if not is_faulty(box))
-    return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
-
-
-def _has_area(box: Box) -> bool:
-    return box.xmax > box.xmin and box.ymax > box.ymin
-
-
-def _is_normalized(box: Box) -> bool:
-    return min(box.xmin, box.ymin) >= -(_MAX_FRACTION - 1) and max(box.xmax, box.ymax) <= _MAX_FRACTION
-
-
-def _is_small(box: Box) -> bool:
-    return _has_area(box) and _is_normalized(box)
-
-
-def _is_tiny(example: SourceExample) -> bool:
-    """Return whether an image is so small that its boxes may be within the first pixel."""
-    size = example.declared_size
-    return size is not None and min(size) < 2 * _MAX_FRACTION
-
-
-def resolve_origin(
-    listed: Sequence[SourceExample], options: LayoutOptions, default: int, file: str
-) -> list[SourceExample]:
-    """Return the examples with boxes in continuous pixels from 0.
-
-    `options.box_origin` is the user's choice: 0 keeps the numbers, 1 is VOC's rule, None leaves the choice to the
-    data.
-
-    Args:
-        listed: examples of one annotation file.
-        options: options of the layout.
-        default: origin by the rule of the layout.
-        file: annotation file, for messages.
-
-    Raises:
-        AnnotationsError: the user chose no origin and the share of boxes with fractions is inconclusive, or too many
-            boxes begin below the first pixel.
-    """
-    origin = options.box_origin
-    if (default if origin is None else origin) == 0:
-        return list(listed)
-    counted = [one for one in listed if one.boxes and not one.normalized]
-    boxes = sum(len(one.boxes or ()) for one in counted)
-    fractions = [one.source for one in counted for box in one.boxes or () if _has_fractions(box)]
-    if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
-        return [
-            replace(one, notes=(*one.notes, WITH_FRACTIONS)) if one.boxes and not one.normalized else one
-            for one in listed
-        ]
-    if origin is None and len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
-        raise AnnotationsError(
-            f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
-            "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
-            "--box-origin 1 to shift them all"
-        )
-    below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
-    if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
-        raise AnnotationsError(
-            f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
-            "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
-        )
-    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
-    few = FEW_FRACTIONS if origin is None else ""
-    return [_shift_example(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
-
-
-def _begins_below_one(box: Box) -> bool:
-    return 0 <= box.xmin < 1 or 0 <= box.ymin < 1
-
-
-def _has_fractions(box: Box) -> bool:
-    return not all(float(side).is_integer() for side in (box.ymin, box.xmin, box.ymax, box.xmax))
-
-
-def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
-    boxes, notes = example.boxes or (), example.notes
-    if any(map(_begins_below_one, boxes)):
-        notes = (*notes, FROM_ZERO)
-    if few_fractions and any(map(_has_fractions, boxes)):
-        notes = (*notes, few_fractions)
-    return replace(example, boxes=tuple(map(shift, boxes)), notes=notes)
-
-
-def _size_from_one(box: Box) -> Box:
-    """Return a box written with its width and height, shifted to origin 0: both ends move with its corner."""
-    return replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
-
-
-def _from_one(box: Box) -> Box:
-    (ymin, ymax), (xmin, xmax) = continuous(box.ymin, box.ymax), continuous(box.xmin, box.xmax)
-    return replace(box, ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax)
-
-
-def continuous(first: float, last: float) -> tuple[float, float]:
-    """Return the continuous extent of one side of a box that is written as pixel numbers from 1.
-
-    Pixels 3 to 5 extend from 2.0 to 5.0. A side without extent keeps none and is at the center of its pixel.
-
-    >>> continuous(3, 5), continuous(3, 3)
-    ((2, 5), (2.5, 2.5))
-    """
-    return (first - 1, last) if first != last else (first - 0.5, last - 0.5)
-
-
-def in_pixels(box: Box, size: tuple[int, int]) -> Box:
-    """Scale a normalized box with its area, polygons and keypoints to pixels of an image of size (height, width).
-
-    >>> box = in_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))
-    >>> (box.ymin, box.xmin, box.ymax, box.xmax, box.area)
-    (10.0, 30.0, 40, 60, 600.0)
-    """
-    height, width = size
-    return replace(
-        box,
-        ymin=box.ymin * height,
-        xmin=box.xmin * width,
-        ymax=box.ymax * height,
-        xmax=box.xmax * width,
-        area=None if box.area is None else box.area * (height * width if box.area <= _MAX_FRACTION else 1),
-        mask=_polygons_in_pixels(box.mask, size),
-        keypoints=_keypoints_in_pixels(box.keypoints, size),
-    )
-
-
-def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
-    if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
-        return points
-    height, width = size
-    return tuple(replace(point, y=point.y * height, x=point.x * width) for point in points)
-
-
-def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
-    if not isinstance(mask, list) or any(value > _MAX_FRACTION for polygon in mask for value in polygon):
-        return mask
-    height, width = size
-    return [
-        [value * (height if place % 2 else width) for place, value in enumerate(polygon)] for polygon in mask
-    ]
-
-
-TWICE = "an object stands there twice, with one class and one box; both are kept"
+_DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
 _SAMPLE = 200
 """Number of images without a declared size to open, evenly spaced over the file."""
 _TOLERANCE = 0.05
@@ -341,19 +54,19 @@ def resolve_boxes(
     """Return the examples of one annotation file with boxes in continuous pixels, or marked as normalized.
 
     Args:
-        listed: examples of the annotation file.
-        images: files of the images.
-        options: options of the layout.
         file: annotation file, or the folder of all annotation files, for messages.
         origin: number of the first pixel by the rule of the layout.
 
     Raises:
         AnnotationsError: the meaning of the numbers is ambiguous, so the user must choose an option.
     """
-    known = resolve_units(listed, options, file)
-    resolved = resolve_grid(resolve_origin(known, options, origin, file), images, options)
+    known = _resolve_units(listed, options, file)
+    resolved = resolve_grid(_resolve_origin(known, options, origin, file), images, options)
     _check_boxes_fit(resolved, images, options, file)
-    return [replace(one, notes=(*one.notes, TWICE)) if _has_duplicate(one) else one for one in resolved]
+    return [
+        replace(one, notes=(*one.notes, _DUPLICATE_OBJECT)) if _has_duplicate(one) else one
+        for one in resolved
+    ]
 
 
 def _check_boxes_fit(
@@ -458,3 +171,284 @@ def _has_duplicate(example: SourceExample) -> bool:
         return False
     seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
     return len(seen) < len(boxes)
+
+
+def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
+    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty.
+
+    Raises:
+        AnnotationsError: all boxes consist of 0 and 1, so both units are possible.
+    """
+    if options.box_units == "pixels":
+        return list(listed)
+    if options.box_units == "normalized":
+        return [_mark_normalized(one, options, "") for one in listed]
+    boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
+    small = [box for box in boxes if _is_small(box)]
+    if not small:
+        return list(listed)
+    if len(small) < len(boxes):
+        return [
+            one if _is_tiny(one) else _drop_faulty_boxes(one, options, _is_small, _IN_FIRST_PIXEL)
+            for one in listed
+        ]
+    if not any(map(_has_fractions, small)):
+        raise AnnotationsError(
+            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
+            "--box-units normalized"
+        )
+    return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
+
+
+def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
+    if not example.boxes:
+        return example
+    checked = _drop_faulty_boxes(example, options, lambda box: not _is_normalized(box), _NOT_NORMALIZED)
+    if checked.problem is not None:
+        return checked
+    return replace(checked, normalized=True, notes=(*checked.notes, note) if note else checked.notes)
+
+
+def _drop_faulty_boxes(
+    example: SourceExample, options: LayoutOptions, is_faulty: Callable[[Box], bool], fault: tuple[str, str]
+) -> SourceExample:
+    """Return the example without its faulty boxes, which it lists; or with a problem if `on_bad_object` is "reject"."""
+    faulty = [box for box in example.boxes or () if is_faulty(box)]
+    if not faulty:
+        return example
+    reason, why = fault
+    bad = [
+        (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
+        for box in faulty
+    ]
+    if options.on_bad_object == "reject":
+        return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
+    kept = tuple(box for box in example.boxes or () if not is_faulty(box))
+    return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
+
+
+def _has_area(box: Box) -> bool:
+    return box.xmax > box.xmin and box.ymax > box.ymin
+
+
+def _is_normalized(box: Box) -> bool:
+    return min(box.xmin, box.ymin) >= -(_MAX_FRACTION - 1) and max(box.xmax, box.ymax) <= _MAX_FRACTION
+
+
+def _is_small(box: Box) -> bool:
+    return _has_area(box) and _is_normalized(box)
+
+
+def _is_tiny(example: SourceExample) -> bool:
+    """Return whether an image is so small that its boxes may be within the first pixel."""
+    size = example.declared_size
+    return size is not None and min(size) < 2 * _MAX_FRACTION
+
+
+def _resolve_origin(
+    listed: Sequence[SourceExample], options: LayoutOptions, default: int, file: str
+) -> list[SourceExample]:
+    """Return the examples with boxes in continuous pixels from 0.
+
+    `options.box_origin` is the user's choice: 0 keeps the numbers, 1 is VOC's rule, None leaves the choice to the
+    data.
+
+    Args:
+        default: origin by the rule of the layout.
+        file: annotation file, for messages.
+
+    Raises:
+        AnnotationsError: the user chose no origin and the share of boxes with fractions is inconclusive, or too many
+            boxes begin below the first pixel.
+    """
+    origin = options.box_origin
+    if (default if origin is None else origin) == 0:
+        return list(listed)
+    counted = [one for one in listed if one.boxes and not one.normalized]
+    boxes = sum(len(one.boxes or ()) for one in counted)
+    fractions = [one.source for one in counted for box in one.boxes or () if _has_fractions(box)]
+    if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
+        return [
+            replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if one.boxes and not one.normalized else one
+            for one in listed
+        ]
+    if origin is None and len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
+        raise AnnotationsError(
+            f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
+            "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
+            "--box-origin 1 to shift them all"
+        )
+    below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
+    if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
+        raise AnnotationsError(
+            f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
+            "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
+        )
+    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
+    few = _FEW_FRACTIONS if origin is None else ""
+    return [_shift_example(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
+
+
+def _begins_below_one(box: Box) -> bool:
+    return 0 <= box.xmin < 1 or 0 <= box.ymin < 1
+
+
+def _has_fractions(box: Box) -> bool:
+    return not all(float(side).is_integer() for side in (box.ymin, box.xmin, box.ymax, box.xmax))
+
+
+def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
+    boxes, notes = example.boxes or (), example.notes
+    if any(map(_begins_below_one, boxes)):
+        notes = (*notes, _FROM_ZERO)
+    if few_fractions and any(map(_has_fractions, boxes)):
+        notes = (*notes, few_fractions)
+    return replace(example, boxes=tuple(map(shift, boxes)), notes=notes)
+
+
+def _size_from_one(box: Box) -> Box:
+    """Return a box written with its width and height, shifted to origin 0: both ends move with its corner."""
+    return replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
+
+
+def _from_one(box: Box) -> Box:
+    (ymin, ymax), (xmin, xmax) = continuous(box.ymin, box.ymax), continuous(box.xmin, box.xmax)
+    return replace(box, ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax)
+
+
+def continuous(first: float, last: float) -> tuple[float, float]:
+    """Return the continuous extent of one side of a box that is written as pixel numbers from 1.
+
+    Pixels 3 to 5 extend from 2.0 to 5.0. A side without extent keeps none and is at the center of its pixel.
+
+    >>> continuous(3, 5), continuous(3, 3)
+    ((2, 5), (2.5, 2.5))
+    """
+    return (first - 1, last) if first != last else (first - 0.5, last - 0.5)
+
+
+def resolve_grid(
+    listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions
+) -> list[SourceExample]:
+    """Return the examples of one annotation file with the pixel grid that the declared sizes prove.
+
+    A tool draws either on the stored pixels or on the upright image, the same for all images. If an EXIF orientation
+    swaps the sides, the declared size (or the size of the label image) shows which. Images without such proof get the
+    grid of the other images in their file. If the proofs disagree or there are none, the grid stays open: see
+    `prep.picture`.
+    """
+    if options.annotation_grid != "auto":
+        return list(listed)
+    sized = [example for example in listed if _may_prove_grid(example)]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        proofs = list(threads.map(lambda example: _proven_grid(example, images), sized))
+    if len(sized) == sum(example.problem is None for example in listed):
+        _check_declared_sizes(sized, proofs)
+    proven = {proof for proof in proofs if proof not in (None, NEITHER)}
+    if len(proven) != 1:
+        return list(listed)
+    (grid,) = proven
+    return [replace(example, grid=grid) if example.problem is None else example for example in listed]
+
+
+def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | None]) -> None:
+    """Raise AnnotationsError if no declared size matches its image: sides are swapped, or the images are others."""
+    if sized and all(proof == NEITHER for proof in proofs):
+        height, width = sized[0].declared_size or (0, 0)
+        raise AnnotationsError(
+            f"{sized[0].source}: annotations say {width} wide and {height} high, and the picture has other sides, as "
+            f"have all {len(sized)} pictures: exchange width and height if they are swapped, or name the folder of the "
+            "pictures that were annotated with --images"
+        )
+
+
+def _may_prove_grid(example: SourceExample) -> bool:
+    if example.problem is not None or not is_image_name(example.source):
+        return False
+    if example.mask is not None:
+        return example.mask.lower().endswith(".png")
+    size = example.declared_size
+    return example.boxes is not None and size is not None and size[0] != size[1]
+
+
+def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
+    """Return the grid that the declared size proves: "stored", "displayed" or NEITHER; None if both are possible."""
+    try:
+        sizes, declared = _possible_sizes(example.source, images), example.declared_size
+        if sizes and example.mask is None and declared not in sizes:
+            return NEITHER
+        if len(set(sizes)) < 2:
+            return None
+        if example.mask is not None:
+            header = images.head(example.mask, _PNG_HEAD)
+            declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
+    except SourceError:
+        return None
+    return dict(zip(sizes, ("stored", "displayed"), strict=True)).get(declared or (0, 0))
+
+
+def possible_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
+    """Return for each image the sizes that annotations may refer to; () if the file header does not contain one."""
+
+    def sizes(path: str) -> tuple[Size, ...]:
+        try:
+            return _possible_sizes(path, images)
+        except SourceError:
+            return ()
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(sizes, paths))
+
+
+def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
+    """Return the stored size of an image, followed by the displayed size if EXIF swaps the sides; () if unknown."""
+    # Imported here because the command line's help imports the layouts and must not load the decoders.
+    from halofeed.prep.formats.picture import size_and_orientation
+
+    for size in _HEADER_BYTES:  # as few bytes as possible
+        head = images.head(path, size)
+        found = size_and_orientation(head)
+        if found is not None or len(head) < size:
+            break
+    else:
+        found = size_and_orientation(images.read(path))
+    if found is None or not all(found[0]):
+        return ()
+    (height, width), orientation = found
+    return ((height, width), (width, height)) if orientation >= 5 else ((height, width),)
+
+
+def in_pixels(box: Box, size: tuple[int, int]) -> Box:
+    """Scale a normalized box with its area, polygons and keypoints to pixels of an image of size (height, width).
+
+    >>> box = in_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))
+    >>> (box.ymin, box.xmin, box.ymax, box.xmax, box.area)
+    (10.0, 30.0, 40, 60, 600.0)
+    """
+    height, width = size
+    return replace(
+        box,
+        ymin=box.ymin * height,
+        xmin=box.xmin * width,
+        ymax=box.ymax * height,
+        xmax=box.xmax * width,
+        area=None if box.area is None else box.area * (height * width if box.area <= _MAX_FRACTION else 1),
+        mask=_polygons_in_pixels(box.mask, size),
+        keypoints=_keypoints_in_pixels(box.keypoints, size),
+    )
+
+
+def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
+    if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
+        return points
+    height, width = size
+    return tuple(replace(point, y=point.y * height, x=point.x * width) for point in points)
+
+
+def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
+    if not isinstance(mask, list) or any(value > _MAX_FRACTION for polygon in mask for value in polygon):
+        return mask
+    height, width = size
+    return [
+        [value * (height if place % 2 else width) for place, value in enumerate(polygon)] for polygon in mask
+    ]

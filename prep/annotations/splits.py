@@ -28,20 +28,7 @@ _NAMED_GROUP = re.compile(
     r"|video|clip|movie|sequence|seq|scene)(?P<sign>[-_ ]?)[0-9]+(?![0-9])",
     re.IGNORECASE,
 )
-_MISSING_GROUP_WORDS = (
-    "",
-    "-",
-    "?",
-    "n/a",
-    "na",
-    "nan",
-    "none",
-    "null",
-    "unknown",
-    "anonymous",
-    "anon",
-    "anonymized",
-)
+_MISSING_GROUP = re.compile(r"-?|\?|n/?a|nan|none|null|unknown|anon(ymous|ymized)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +86,20 @@ def assign_splits(examples: Iterable[SourceExample], options: SplitOptions) -> I
         AnnotationsError: a group is in several splits, or a list entry matches no image or several.
     """
     if options.group_pattern is not None:
-        examples = add_pattern_groups(examples, compile_group_pattern(options.group_pattern))
+        examples = _add_pattern_groups(examples, compile_group_pattern(options.group_pattern))
     elif options.shares:
-        examples = add_known_groups(examples)
+        examples = _add_known_groups(examples)
     if options.shares:
-        yield from split_by_hash(examples, options.shares, options.seed)
+        yield from _split_by_hash(examples, options.shares, options.seed)
         return
     if options.lists:
-        examples = split_by_lists(examples, options.lists)
+        examples = _split_by_lists(examples, options.lists)
     elif options.cases:
-        examples = split_by_cases(examples, options.cases)
-    yield from check_undivided_groups(examples)
+        examples = _split_by_cases(examples, options.cases)
+    yield from _check_undivided_groups(examples)
 
 
-def add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
+def _add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
     """Yield each example with the group that the pattern finds in its source, or with a problem if it finds none."""
     for example in examples:
         match = pattern.search(example.source)
@@ -122,13 +109,13 @@ def add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -
             yield replace(example, problem=example.problem or _NO_GROUP)
 
 
-def add_known_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+def _add_known_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
     """Yield each example with its group: words such as "unknown" mean none, and BIDS file names contain the subject.
 
     BIDS names the files of a subject sub-01_...
     """
     for example in examples:
-        if example.group is not None and example.group.strip().lower() in _MISSING_GROUP_WORDS:
+        if example.group is not None and _MISSING_GROUP.fullmatch(example.group.strip().lower()):
             example = replace(example, group=None)
         subject = _BIDS_SUBJECT.match(example.source.rpartition("/")[2]) if example.group is None else None
         yield example if subject is None else replace(example, group=subject[1])
@@ -140,8 +127,6 @@ def check_groups(
     """Yield the same examples, and check afterwards that shares can divide them.
 
     Args:
-        examples: examples of the source.
-        options: options for assigning splits.
         are_patients: whether the format stores a patient id, so that a scan without a group lacks it.
 
     Raises:
@@ -214,7 +199,7 @@ class _GroupEvidence:
         return ""
 
 
-def check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+def _check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
     """Yield the same examples; raise AnnotationsError for the first group with a second split."""
     first: dict[str, SourceExample] = {}
     for example in examples:
@@ -246,7 +231,7 @@ def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
     return name
 
 
-def split_by_hash(
+def _split_by_hash(
     examples: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
 ) -> Iterator[SourceExample]:
     """Yield each example with the split of its group; an image without a group uses its key."""
@@ -255,7 +240,7 @@ def split_by_hash(
         yield replace(example, split=split_of(group, shares, seed))
 
 
-def split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
+def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
     """Yield each example with the split of the list that names it, or with a problem if no list does.
 
     An entry is compared with the images' paths first, then with paths without extension, ids, file names and stems.
@@ -364,7 +349,7 @@ def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ..
     return {split: tuple(cases) for split, cases in document[fold or 0].items()}
 
 
-def split_by_cases(
+def _split_by_cases(
     examples: Iterable[SourceExample], cases: Mapping[str, Sequence[str]]
 ) -> Iterator[SourceExample]:
     """Yield the examples of split `train` with the split of their case; one without a case gets a problem.

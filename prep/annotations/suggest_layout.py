@@ -97,7 +97,7 @@ def suggest_layout(files: _Files) -> Hint | None:
 
 def _find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
     if named is not None:
-        files = _FileSubset(files, [named])  # the folder of a table may hold any number of other files
+        files = _FileSubset(files, [named])  # the folder may contain any number of other files
     others = [path for path in files.sizes() if not is_image_name(path)]
     return filter(None, (sign(files, others) for sign in _DETECTORS))
 
@@ -108,7 +108,6 @@ def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterab
     A True result may be a false alarm; a False result is certain.
 
     Args:
-        files: files of the source.
         others: paths of all files except images.
         images: path of one image per folder.
     """
@@ -136,7 +135,6 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
     """Return text to add to a message that a folder contains nothing of the layout `own`; "" if nothing is known.
 
     Args:
-        files: files of the source.
         own: layout that the user chose.
         named: annotation file that the user named, if any; no other file is examined.
     """
@@ -346,7 +344,7 @@ def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     return None
 
 
-# Each is given the paths of all files but images, of which there are many.
+# Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
     *(
         _detect_dataset_json,

@@ -26,6 +26,15 @@ from halofeed.prep.sources.files import ByteStream, SourceFiles
 MAX_CACHED_BYTES = 4 << 20
 """Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
 _CHUNK_BYTES = 1 << 20
+_GROUP_COLUMNS = tuple(
+    f"{name}{end}"
+    for name in ("patient", "subject", "participant", "person", "case", "donor")
+    for end in ("", "id")
+)
+_NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
+_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
+_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
+_FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
 
 class TableText:
@@ -54,7 +63,7 @@ class TableText:
 
     def lines(self, newline: str) -> io.TextIOWrapper:
         """Return a stream of text lines without a byte order mark; `newline` has the meaning it has for `open`."""
-        # What is no UTF-8 now was changed, as the end will tell.
+        # Invalid UTF-8 here means that the file changed; the digest at the end detects that.
         stream = io.BufferedReader(_CheckedStream(self._open(), self._check_unchanged))
         return io.TextIOWrapper(stream, "utf-8-sig", "replace", newline)
 
@@ -76,7 +85,7 @@ class TableText:
                 chunk = b""
                 decoder.decode(chunk, final=True)
             except UnicodeDecodeError as error:
-                # What it was given begins with what was left of the chunk before.
+                # The decoder prepends the incomplete character of the previous chunk.
                 at, wrong = start + len(chunk) - len(error.object) + error.start, error.object[error.start]
                 raise AnnotationsError(
                     f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; save it as UTF-8"
@@ -140,7 +149,7 @@ class ColumnRules:
     read: Callable[[str, Sequence[str]], ColumnMapping]
 
 
-@dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
+@dataclass(kw_only=True, slots=True)  # not frozen: creation takes a third of the time
 class Row:
     """Row of a table: its location, its cells by column, and the fault of its form."""
 
@@ -186,13 +195,6 @@ class _LazyRows:
 
     def __iter__(self) -> Iterator[Row]:
         return self.read()
-
-
-_GROUP_COLUMNS = tuple(
-    f"{name}{end}"
-    for name in ("patient", "subject", "participant", "person", "case", "donor")
-    for end in ("", "id")
-)
 
 
 def unread_column_notes(table: Table) -> tuple[str, ...]:
@@ -264,7 +266,7 @@ def split_folder(table: str) -> str | None:
     return folder if name and "/" not in name and is_split_name(folder) else None
 
 
-def read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
+def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     """Return the table of a CSV file; a row with too few or too many cells has a fault."""
     with text.lines("") as lines:
         delimiter, skipped = _delimiter(lines, rule)
@@ -282,7 +284,7 @@ def read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
     note = ""
     if any(map(is_image_name, header)):
-        header, note = _header_of(name, header, rule, text), NO_HEADER
+        header, note = _header_of(name, header, rule, text), _NO_HEADER
     else:
         skipped += 1
     reading = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
@@ -367,11 +369,6 @@ def _read_one_hot(
     return replace(reading, columns=known, unread=(), one_hot=reading.unread) if found else None
 
 
-NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
-_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
-_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
-
-
 def _table(
     name: str,
     header: Sequence[str],
@@ -381,9 +378,6 @@ def _table(
 ) -> Table:
     found = tuple(rows()) if text.is_cached else _LazyRows(rows)
     return Table(file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=found)
-
-
-_FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
 
 def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
@@ -420,7 +414,7 @@ def _check_columns(
     return reading
 
 
-def read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
+def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     """Return the table of a JSONL file; absent keys and null are empty cells."""
 
     def entries() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -489,5 +483,5 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     return text
 
 
-_FORMS = {"csv": ((".csv", ".tsv"), read_csv), "jsonl": ((".jsonl", ".ndjson"), read_jsonl)}
+_FORMS = {"csv": ((".csv", ".tsv"), _read_csv), "jsonl": ((".jsonl", ".ndjson"), _read_jsonl)}
 """File extensions and reader of each form."""

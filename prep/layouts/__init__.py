@@ -11,9 +11,9 @@ from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, SourceExample
+from halofeed.prep.sources.reference import SourceExample
 
-__all__ = ["LAYOUTS", "Box", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
+__all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
 _SEGMENTATION = ("segmentation",)
 _ALL = ("classification", "detection", "segmentation")
@@ -49,7 +49,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="csv",
             tasks=_ALL,
-            summary="a table: filename,class[,split,group], one box a row in pixels, or id,image,label",
+            summary="a table: filename,class[,split,group], one box per row in pixels, or id,image,label",
             list_references=partial(table.list_references, "csv"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
@@ -57,7 +57,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="jsonl",
             tasks=_ALL,
-            summary="the table of csv, one JSON object a line",
+            summary="the table of csv, one JSON object per line",
             list_references=partial(table.list_references, "jsonl"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
@@ -74,7 +74,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="voc",
             tasks=("detection",),
-            summary="Pascal VOC XML, with ImageSets/Main or beside the images",
+            summary="Pascal VOC XML, with ImageSets/Main or in the folders of the images",
             list_references=voc.list_references,
             keeps=("occluded", "view"),
         ),

@@ -15,7 +15,7 @@ from halofeed.prep.sources.file_names import missing_part, stem_of, whole_scans
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
 
-MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
+_MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
 
 
 def list_references(
@@ -74,7 +74,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
         raise AnnotationsError(f"{annotation_file}: class masks need no annotation file; name the folder")
     if options.image_pattern is None and options.label_pattern is None:
         found = _pair_by_convention(images, options.takes_scan)
-        expected = f"one volume beside a folder {MASK_FOLDERS[0]}"
+        expected = f"one volume beside a folder {_MASK_FOLDERS[0]}"
         splits_named = False
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
@@ -107,7 +107,7 @@ def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> So
     for path in whole_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
-        if last.lower() in MASK_FOLDERS:
+        if last.lower() in _MASK_FOLDERS:
             result.labels.append(((scan,), single_file_label(path, missing_part(path, paths), stem_of(path))))
         else:
             beside.setdefault(folder, []).append(path)

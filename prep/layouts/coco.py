@@ -39,7 +39,7 @@ from halofeed.prep.layouts.coco_keypoints import (
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, SourceExample
 
-READ = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
+_KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
@@ -47,98 +47,6 @@ _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
 _MAX_DIGITS = 4300
 """Python converts no longer text to an int."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
-
-
-def normalize_id(value: object) -> int | str | None:
-    """Return an id for comparisons: 1.0 and "1" are 1, other texts are unchanged, anything else is None.
-
-    >>> normalize_id(1.0), normalize_id("1"), normalize_id("a1"), normalize_id("01")
-    (1, 1, 'a1', '01')
-    >>> normalize_id(True), normalize_id(1.5)
-    (None, None)
-    """
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and len(value) < _MAX_DIGITS and value.isdecimal() and str(int(value)) == value:
-        return int(value)
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
-
-
-def unread_keys(
-    file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
-) -> tuple[str, ...]:
-    """Return a note if the annotations of an instances file have keys that the reader ignores.
-
-    Raises:
-        AnnotationsError: such a key may hold another box or outline, and the options do not ignore it.
-    """
-    read = set(READ).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
-    unread = {
-        key for one in annotations for key in one if key not in read and normalize_name(key) not in _CROWD
-    }
-    modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
-    if modes and options.box_form == "auto":
-        raise AnnotationsError(
-            f"{file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what bbox has"
-        )
-    ignored = {normalize_name(key) for key in options.ignore_columns}
-    geometry = [
-        key for key in sorted(unread - _NO_OUTLINE) if is_geometry(key) and normalize_name(key) not in ignored
-    ]
-    if geometry:
-        raise AnnotationsError(
-            f"{file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or outlines; "
-            f"--ignore-columns {','.join(geometry)} goes on without"
-        )
-    unread = {key for key in unread if normalize_name(key) not in ignored} - {"bbox_mode"}
-    return (
-        (f"keys of annotations in {file} that are not read: {', '.join(sorted(unread))}",) if unread else ()
-    )
-
-
-def crowd_of(annotation: Mapping[str, Any]) -> Any:
-    """Return the written flag that marks an object as a crowd; 0 if there is none."""
-    written = annotation.get("iscrowd")
-    if written is None:
-        written = next((value for key, value in annotation.items() if normalize_name(key) in _CROWD), None)
-    return 0 if written is None else written
-
-
-def check_form(
-    file: str,
-    images: Sequence[Mapping[str, Any]],
-    annotations: Sequence[Mapping[str, Any]],
-    options: LayoutOptions,
-) -> None:
-    """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size."""
-    if options.box_form != "auto":
-        return
-    sizes: dict[Any, tuple[Any, Any]] = {
-        normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in images
-    }
-    boxes = outside = 0
-    for one in annotations:
-        box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
-        if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
-            continue
-        if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
-            continue
-        (height, width), (x, y, third, fourth) = size, box
-        if not (x < third <= width + 1 and y < fourth <= height + 1):
-            return
-        boxes += 1
-        outside += x + third > width + 1 or y + fourth > height + 1
-    if boxes and 3 * outside >= boxes:
-        raise AnnotationsError(
-            f"{file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as corners; "
-            "say --box-form corners, or corner-size if that is meant all the same"
-        )
-
-
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
 """Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
@@ -187,7 +95,7 @@ def list_references(
     names = _instance_files(annotations, annotation_file)
     documents = [_read_document(annotations, name, outlines=options.masks) for name in names]
     index = ImageIndex(images, annotations.root)
-    ids = Counter(normalize_id(entry["id"]) for document in documents for entry in document.images)
+    ids = Counter(_normalize_id(entry["id"]) for document in documents for entry in document.images)
     ids_restart = any(count > 1 for count in ids.values())
     found = index.match(
         {
@@ -207,8 +115,8 @@ def list_references(
         skeletons = skeletons_of((one.file, one.annotations, one.categories) for one in documents)
     listed: list[SourceExample] = []
     for document in documents:
-        check_form(document.file, document.images, document.annotations, options)
-        notes = unread_keys(document.file, document.annotations, options)
+        _check_form(document.file, document.images, document.annotations, options)
+        notes = _unread_keys(document.file, document.annotations, options)
         are_pixel_numbers = skeletons is not None and are_pixel_numbers_in(document.annotations)
         if skeletons is not None and not are_pixel_numbers:
             notes += (WITH_FRACTIONS,)
@@ -296,7 +204,7 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Do
     objects = lists["annotations"]
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
-        entry["category_id"] = normalize_id(entry.get("category_id"))
+        entry["category_id"] = _normalize_id(entry.get("category_id"))
     used = {entry["category_id"] for entry in objects}
     names_by_id = _names_by_id(name, lists["categories"], used)
     _refuse_lost_categories(name, written, objects, names_by_id)
@@ -309,7 +217,7 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Do
         annotations=tuple(objects),
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
-        categories=tuple({**one, "id": normalize_id(one.get("id"))} for one in lists["categories"]),
+        categories=tuple({**one, "id": _normalize_id(one.get("id"))} for one in lists["categories"]),
     )
 
 
@@ -335,9 +243,9 @@ def _valid_images(
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
     for place, entry in enumerate(entries):
-        identity, file_name = normalize_id(entry.get("id")), entry.get("file_name")
+        identity, file_name = _normalize_id(entry.get("id")), entry.get("file_name")
         if file_name is None and isinstance(url := entry.get("coco_url"), str):
-            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg is val2017/000000000009.jpg.
+            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg means val2017/000000000009.jpg.
             file_name = "/".join(url.partition("?")[0].split("/")[-2:])
             entry = {**entry, "file_name": file_name}
         if identity is None or not isinstance(file_name, str):
@@ -385,7 +293,7 @@ def _names_by_id(
     names_by_id: dict[int, str] = {}
     for in_use in (True, False):
         for category in categories:
-            identity, label = normalize_id(category.get("id")), category.get("name")
+            identity, label = _normalize_id(category.get("id")), category.get("name")
             if (identity in used) is not in_use or (identity, label) in names_by_id.items():
                 continue
             if not isinstance(identity, int) or not isinstance(label, str):
@@ -424,18 +332,18 @@ def _document_examples(
         return replace(box, keypoints=keypoints_of(annotation, skeletons, are_pixel_numbers, what))
 
     by_image: dict[int | str | None, list[dict[str, Any]]] = {
-        normalize_id(entry["id"]): [] for entry in document.images
+        _normalize_id(entry["id"]): [] for entry in document.images
     }
     orphans: dict[str, list[object]] = {}
     for annotation in document.annotations:
-        image_id = normalize_id(annotation.get("image_id"))
+        image_id = _normalize_id(annotation.get("image_id"))
         if image_id in by_image:
             by_image[image_id].append(annotation)
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
     for entry in document.images:
-        image, annotations = found[document.file, entry["id"]], by_image[normalize_id(entry["id"])]
+        image, annotations = found[document.file, entry["id"]], by_image[_normalize_id(entry["id"])]
         key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
         known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
         try:
@@ -492,9 +400,9 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     written = to_corners(values, "corner-size" if options.box_form == "auto" else options.box_form)
     sides: dict[str, Any] = dict(zip(CORNERS, written, strict=True))
     attributes = annotation.get("attributes")
-    attributes = attributes if isinstance(attributes, dict) else {}  # which CVAT writes
+    attributes = attributes if isinstance(attributes, dict) else {}  # from CVAT
     check_rotation(attributes.get("rotation"), what, options)
-    is_crowd = _flag(crowd_of(annotation), f"{what} iscrowd")
+    is_crowd = _flag(_crowd_of(annotation), f"{what} iscrowd")
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
     box = Box(
@@ -551,3 +459,93 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
             example = replace(example, boxes=None, problem=fault)
         checked.append(example)
     return checked
+
+
+def _normalize_id(value: object) -> int | str | None:
+    """Return an id for comparisons: 1.0 and "1" are 1, other texts are unchanged, anything else is None.
+
+    >>> _normalize_id(1.0), _normalize_id("1"), _normalize_id("a1"), _normalize_id("01")
+    (1, 1, 'a1', '01')
+    >>> _normalize_id(True), _normalize_id(1.5)
+    (None, None)
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) < _MAX_DIGITS and value.isdecimal() and str(int(value)) == value:
+        return int(value)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def _unread_keys(
+    file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
+) -> tuple[str, ...]:
+    """Return a note if the annotations of an instances file have keys that the reader ignores.
+
+    Raises:
+        AnnotationsError: such a key may hold another box or outline, and the options do not ignore it.
+    """
+    read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
+    unread = {
+        key for one in annotations for key in one if key not in read and normalize_name(key) not in _CROWD
+    }
+    modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
+    if modes and options.box_form == "auto":
+        raise AnnotationsError(
+            f"{file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what bbox has"
+        )
+    ignored = {normalize_name(key) for key in options.ignore_columns}
+    geometry = [
+        key for key in sorted(unread - _NO_OUTLINE) if is_geometry(key) and normalize_name(key) not in ignored
+    ]
+    if geometry:
+        raise AnnotationsError(
+            f"{file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or outlines; "
+            f"--ignore-columns {','.join(geometry)} ignores them"
+        )
+    unread = {key for key in unread if normalize_name(key) not in ignored} - {"bbox_mode"}
+    return (
+        (f"keys of annotations in {file} that are not read: {', '.join(sorted(unread))}",) if unread else ()
+    )
+
+
+def _crowd_of(annotation: Mapping[str, Any]) -> Any:
+    """Return the written flag that marks an object as a crowd; 0 if there is none."""
+    written = annotation.get("iscrowd")
+    if written is None:
+        written = next((value for key, value in annotation.items() if normalize_name(key) in _CROWD), None)
+    return 0 if written is None else written
+
+
+def _check_form(
+    file: str,
+    images: Sequence[Mapping[str, Any]],
+    annotations: Sequence[Mapping[str, Any]],
+    options: LayoutOptions,
+) -> None:
+    """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size."""
+    if options.box_form != "auto":
+        return
+    sizes: dict[Any, tuple[Any, Any]] = {
+        _normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in images
+    }
+    boxes = outside = 0
+    for one in annotations:
+        box, size = one.get("bbox"), sizes.get(_normalize_id(one.get("image_id")), (None, None))
+        if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
+            continue
+        if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
+            continue
+        (height, width), (x, y, third, fourth) = size, box
+        if not (x < third <= width + 1 and y < fourth <= height + 1):
+            return
+        boxes += 1
+        outside += x + third > width + 1 or y + fourth > height + 1
+    if boxes and 3 * outside >= boxes:
+        raise AnnotationsError(
+            f"{file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as corners; "
+            "say --box-form corners, or corner-size if that is meant all the same"
+        )
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

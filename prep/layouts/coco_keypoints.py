@@ -13,10 +13,10 @@ from halofeed.prep.sources.reference import Keypoint
 WITH_FRACTIONS = (
     "keypoints have fractions: taken as places from the picture's corner, not as COCO's numbers of pixels"
 )
-UNLABELED_WITH_PLACE = (
+_UNLABELED_WITH_PLACE = (
     "keypoints of visibility 0 (not labeled, says COCO) that have coordinates: kept as they are"
 )
-OTHER_COUNT = (
+_OTHER_COUNT = (
     "num_keypoints of annotations is not how many of their keypoints are labeled; the keypoints are taken"
 )
 _MIDDLE = 0.5
@@ -143,7 +143,7 @@ def notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: Skeletons) -> 
         placed |= any(visibility == 0 and (x or y) for x, y, visibility in triples)
         labeled = sum(visibility in (1, 2) for *_, visibility in triples)
         other |= annotation.get("num_keypoints", labeled) != labeled
-    return (*([UNLABELED_WITH_PLACE] if placed else []), *([OTHER_COUNT] if other else []))
+    return (*([_UNLABELED_WITH_PLACE] if placed else []), *([_OTHER_COUNT] if other else []))
 
 
 def _triples(written: Any) -> list[tuple[Any, Any, Any]]:

@@ -179,10 +179,8 @@ def find_series(
     """Return the series that a table names by its folder, or by a folder with `#` and the hash of one series.
 
     Args:
-        images: files of the source.
         source: folder of the series from the table.
         listings: series below that folder and others.
-        options: options of the layout.
 
     Raises:
         SourceError: there is no such series, there are several, or a file in its folder is damaged.
@@ -300,9 +298,9 @@ def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
     if one.refers_to:
         fits = [series for series in found if series.scan.series in one.refers_to]
         if one.group is not None and len({series.scan.group for series in fits}) > 1:
-            # Two patients share the UID of a series.
+            # Two patients can have the same series UID.
             fits = [series for series in fits if series.scan.group in (None, one.group)]
-        # Of several volumes in a series it is the one whose images are named.
+        # If a series contains several volumes, the mask belongs to the one whose images it references.
         named = [series for series in fits if one.path in series.scan.masks]
         return [series.source for series in (named if len(fits) > 1 and named else fits)]
     if one.frame_of_reference is None:

@@ -39,156 +39,6 @@ _MIN_DISTINCTIVE_CHARACTERS = 6
 _PNG_HEAD = 26
 _FIX = "say --folders-are-classes if each folder is a class"
 _ANNOTATION_EXTENSIONS = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
-
-
-def is_image_folder(name: str) -> bool:
-    """Return whether a folder name is usual for a folder that holds all images of a set.
-
-    >>> [is_image_folder(name) for name in ("JPEGImages", "image_2", "rgb", "dog")]
-    [True, True, True, False]
-    """
-    return _IMAGE_FOLDER.fullmatch(name) is not None
-
-
-def may_not_be_classes(
-    files: SourceFiles, firsts: Iterable[str], first_is_split: bool, classes: Collection[str]
-) -> bool:
-    """Return whether `check_class_folders` could find something, judged by one image per folder.
-
-    A True result may be a false alarm; a False result is certain.
-    """
-    if len(classes) == 1:
-        return True
-    if len(classes) > _MAX_FOLDERS:
-        return False
-    firsts = list(firsts)
-    stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
-    named = any(map(_MASK_FOLDER.fullmatch, classes))
-    return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
-
-
-def check_class_folders(
-    files: SourceFiles, paths: Sequence[str], first_is_split: bool, classes: Collection[str]
-) -> dict[str, str]:
-    """Return a note per class for folders that may not be classes.
-
-    Args:
-        files: files of the source.
-        paths: paths of all images.
-        first_is_split: whether the first folder of a path is a split and the second one the class.
-        classes: names of the class folders.
-
-    Raises:
-        AnnotationsError: folder names, file names or file colors show that one folder belongs to the images of
-            another.
-    """
-    if len(classes) > _MAX_FOLDERS:
-        return {}
-    if len(classes) == 1:
-        (only,) = classes
-        _refuse_annotations_beside(files, paths, only)
-        return {only: f"all images have one class, {only!r}"}
-    by_class: dict[str, dict[str, str]] = {}
-    for path in paths:
-        parts = path.split("/")
-        folders = parts[:-1]
-        if len(folders) > first_is_split:
-            label = folders.pop(int(first_is_split))
-            by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
-    notes: dict[str, str] = {}
-    for one, other in combinations(sorted(by_class), 2):
-        shared = sorted(by_class[one].keys() & by_class[other].keys())
-        smaller = min(len(by_class[one]), len(by_class[other]))
-        if 2 * len(shared) < smaller or not shared:
-            continue
-        pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
-        _refuse_masks(files, one, other, pairs, smaller)
-        are_distinctive = len(pairs) >= _SAMPLE and all(
-            len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
-        )
-        are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
-        if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
-            said = (
-                f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {len(pairs)} files of their classes: they may "
-                "show one thing"
-            )
-            notes = join_notes(notes, dict.fromkeys((one, other), said))
-    return notes
-
-
-def join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
-    """Return the notes of both mappings, joined per class."""
-    return {
-        **second,
-        **first,
-        **{name: f"{first[name]}; {second[name]}" for name in first.keys() & second.keys()},
-    }
-
-
-def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: str) -> None:
-    """Raise AnnotationsError if annotation files accompany the images of the only class."""
-    stems = {_stem(path): path for path in paths}
-    beside = next(
-        (
-            path
-            for path in files.sizes()
-            if path.lower().endswith(_ANNOTATION_EXTENSIONS) and _stem(path) in stems
-        ),
-        None,
-    )
-    if beside is not None:
-        raise AnnotationsError(
-            f"{files.root}: {only} would be the only class, and {beside} is by its name the annotation of "
-            f"{stems[_stem(beside)]}; take the layout of the annotations, or export them as COCO or Pascal VOC and "
-            f"take --layout coco or voc; or {_FIX}"
-        )
-
-
-def _refuse_masks(
-    files: SourceFiles, one: str, other: str, pairs: Sequence[tuple[str, str]], smaller: int
-) -> None:
-    """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
-    named = [bool(_MASK_FOLDER.fullmatch(name)) for name in (one, other)]
-    if sum(named) != 1:
-        sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
-        gray = [{_is_gray(files, pair[place]) for pair in sample} for place in (0, 1)]
-        is_proof = len(pairs) > 1 and 10 * len(pairs) >= 9 * smaller and {True} in gray and {False} in gray
-        if not any(named) and not is_proof:
-            return
-        named = [gray[0] == {True}, gray[1] == {True}] if is_proof else [False, True]
-    image, mask = pairs[0][::-1] if named[0] else pairs[0]
-    patterns = [f"{path.removesuffix(basename(path))}{{id}}{splitext(path)[1]}" for path in (image, mask)]
-    raise AnnotationsError(
-        f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of {smaller} files, so that one is the "
-        f"mask or annotation of the other; for label images take --layout pairs --image-pattern '{patterns[0]}' "
-        f"--label-pattern '{patterns[1]}'; or {_FIX}"
-    )
-
-
-def _stem(path: str) -> str:
-    return splitext(basename(path))[0]
-
-
-def _are_counters(names: Iterable[str]) -> bool:
-    """Return whether the files are numbered from 0 or 1, so that they share names by chance.
-
-    >>> _are_counters(["dog/0001", "dog/0002"]), _are_counters(["2011_000417", "2011_000912"])
-    (True, False)
-    """
-    found = [_NUMBER.search(basename(name)) for name in names]
-    numbers = {int(one[0]) for one in found if one}
-    return all(found) and min(numbers) in (0, 1) and max(numbers) < 2 * len(numbers) + 1
-
-
-def _is_gray(files: SourceFiles, path: str) -> bool:
-    """Return whether a file is a grayscale or palette PNG, as masks are."""
-    try:
-        head = files.head(path, _PNG_HEAD)
-    except SourceError:
-        return False
-    return head.startswith(b"\x89PNG") and head[25:26] in (b"\0", b"\3")
-
-
 _SPLIT_FIX = "say with --split-folders yes or no whether the first folder is a split"
 _VIDEO = "a video; --frames takes clips"
 
@@ -216,8 +66,8 @@ def list_references(
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
     if not options.folders_are_classes:
         taken = list(filter(options.takes, paths))
-        notes = check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
-        rules = replace(rules, notes=join_notes(rules.notes, notes))
+        notes = _check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
+        rules = replace(rules, notes=_join_notes(rules.notes, notes))
     yield from references_of(paths, rules, options)
 
 
@@ -279,8 +129,6 @@ def resolve_rules(
     Args:
         seen: merged summary of all parts.
         others: paths of all files except images.
-        files: files of the source.
-        options: options of the layout.
 
     Raises:
         AnnotationsError: see `list_references`.
@@ -289,7 +137,7 @@ def resolve_rules(
     if not options.folders_are_classes and may_suggest_layout(files, others, seen.firsts.values()):
         return None
     rules = _resolve_rules(seen, others, files.root, options)
-    if not options.folders_are_classes and may_not_be_classes(
+    if not options.folders_are_classes and _may_not_be_classes(
         files, seen.firsts.values(), rules.first_is_split, _classes_of(seen, rules)
     ):
         return None
@@ -311,17 +159,17 @@ def _resolve_rules(seen: Seen, others: Iterable[str], root: str, options: Layout
         raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg{more}")
     if not any(seen.firsts):
         raise AnnotationsError(
-            f"{root}: {seen.count} images lie straight in it, and none in a class folder; expected "
+            f"{root}: {seen.count} images lie directly in it, and none in a class folder; expected "
             "class/image.jpg: name the folder above"
         )
     first_is_split = options.split_folders
     if first_is_split is None:
-        first_is_split = decide_split_folders([path.split("/") for path in firsts], root)
+        first_is_split = _decide_split_folders([path.split("/") for path in firsts], root)
         if not options.folders_are_classes:
             _refuse_folders_above_classes(firsts, first_is_split, root)
     labels = (_example(path, first_is_split, options).label for path in seen.classes.values())
     notes = similar_class_notes(label for label in labels if label is not None)
-    notes = join_notes(notes, _deep_notes(firsts, first_is_split))
+    notes = _join_notes(notes, _deep_notes(firsts, first_is_split))
     markers = _first_files_without_images(firsts, others, first_is_split)
     return Rules(first_is_split=first_is_split, notes=notes, markers=frozenset(markers))
 
@@ -435,7 +283,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
 
 def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
     names = {folder.rpartition("/")[2] for folder in folders}
-    if names and all(map(is_image_folder, names)):
+    if names and all(map(_is_image_folder, names)):
         shown = min(folders)
         raise AnnotationsError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
@@ -450,8 +298,7 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
     problem = None
     if not is_unread and not options.takes(path):
-        layout_hint = _VIDEO if is_video_name(path) else ""
-        problem = ("selection", "not an image file name", layout_hint)
+        problem = ("selection", "not an image file name", _VIDEO if is_video_name(path) else "")
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
     elif is_unread:
@@ -461,12 +308,12 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     return SourceExample(source=path, key=path, split=split, label=label, problem=problem)
 
 
-def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
+def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
     """Return whether the first component of the image paths is a split.
 
-    >>> decide_split_folders([["train", "hat", "1.jpg"], ["test", "hat", "2.jpg"]], "photos")
+    >>> _decide_split_folders([["train", "hat", "1.jpg"], ["test", "hat", "2.jpg"]], "photos")
     True
-    >>> decide_split_folders([["train", "1.jpg"], ["car", "2.jpg"], ["car", "2019", "3.jpg"]], "photos")
+    >>> _decide_split_folders([["train", "1.jpg"], ["car", "2.jpg"], ["car", "2019", "3.jpg"]], "photos")
     False
     """
     inside = [path for path in paths if len(path) > 1]
@@ -483,7 +330,7 @@ def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
         return True
     if deep_splits:
         raise AnnotationsError(
-            f"{root}: split and class folders stand side by side: {'/'.join(deep_splits[0])} and "
+            f"{root}: split and class folders are mixed: {'/'.join(deep_splits[0])} and "
             f"{'/'.join(others[0])}; expected split/class/image or class/image throughout, or {_SPLIT_FIX}"
         )
     _refuse_unknown_splits(inside, root)
@@ -503,3 +350,150 @@ def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
         raise AnnotationsError(
             f"{root}: {first}/{shared} and {last}/{shared} may be split/class or class/folder; {_SPLIT_FIX}"
         )
+
+
+def _is_image_folder(name: str) -> bool:
+    """Return whether a folder name is usual for a folder that holds all images of a set.
+
+    >>> [_is_image_folder(name) for name in ("JPEGImages", "image_2", "rgb", "dog")]
+    [True, True, True, False]
+    """
+    return _IMAGE_FOLDER.fullmatch(name) is not None
+
+
+def _may_not_be_classes(
+    files: SourceFiles, firsts: Iterable[str], first_is_split: bool, classes: Collection[str]
+) -> bool:
+    """Return whether `_check_class_folders` could find something, judged by one image per folder.
+
+    A True result may be a false alarm; a False result is certain.
+    """
+    if len(classes) == 1:
+        return True
+    if len(classes) > _MAX_FOLDERS:
+        return False
+    firsts = list(firsts)
+    stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
+    named = any(map(_MASK_FOLDER.fullmatch, classes))
+    return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
+
+
+def _check_class_folders(
+    files: SourceFiles, paths: Sequence[str], first_is_split: bool, classes: Collection[str]
+) -> dict[str, str]:
+    """Return a note per class for folders that may not be classes.
+
+    Args:
+        paths: paths of all images.
+        first_is_split: whether the first folder of a path is a split and the second one the class.
+        classes: names of the class folders.
+
+    Raises:
+        AnnotationsError: folder names, file names or file colors show that one folder belongs to the images of
+            another.
+    """
+    if len(classes) > _MAX_FOLDERS:
+        return {}
+    if len(classes) == 1:
+        (only,) = classes
+        _refuse_annotations_beside(files, paths, only)
+        return {only: f"all images have one class, {only!r}"}
+    by_class: dict[str, dict[str, str]] = {}
+    for path in paths:
+        parts = path.split("/")
+        folders = parts[:-1]
+        if len(folders) > first_is_split:
+            label = folders.pop(int(first_is_split))
+            by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
+    notes: dict[str, str] = {}
+    for one, other in combinations(sorted(by_class), 2):
+        shared = sorted(by_class[one].keys() & by_class[other].keys())
+        smaller = min(len(by_class[one]), len(by_class[other]))
+        if 2 * len(shared) < smaller or not shared:
+            continue
+        pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
+        _refuse_masks(files, one, other, pairs, smaller)
+        are_distinctive = len(pairs) >= _SAMPLE and all(
+            len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
+        )
+        are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
+        if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
+            said = (
+                f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {len(pairs)} files of their classes: they may "
+                "show one thing"
+            )
+            notes = _join_notes(notes, dict.fromkeys((one, other), said))
+    return notes
+
+
+def _join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+    """Return the notes of both mappings, joined per class."""
+    return {
+        **second,
+        **first,
+        **{name: f"{first[name]}; {second[name]}" for name in first.keys() & second.keys()},
+    }
+
+
+def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: str) -> None:
+    """Raise AnnotationsError if annotation files accompany the images of the only class."""
+    stems = {_stem(path): path for path in paths}
+    beside = next(
+        (
+            path
+            for path in files.sizes()
+            if path.lower().endswith(_ANNOTATION_EXTENSIONS) and _stem(path) in stems
+        ),
+        None,
+    )
+    if beside is not None:
+        raise AnnotationsError(
+            f"{files.root}: {only} would be the only class, and {beside} is by its name the annotation of "
+            f"{stems[_stem(beside)]}; take the layout of the annotations, or export them as COCO or Pascal VOC and "
+            f"take --layout coco or voc; or {_FIX}"
+        )
+
+
+def _refuse_masks(
+    files: SourceFiles, one: str, other: str, pairs: Sequence[tuple[str, str]], smaller: int
+) -> None:
+    """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
+    named = [bool(_MASK_FOLDER.fullmatch(name)) for name in (one, other)]
+    if sum(named) != 1:
+        sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
+        gray = [{_is_gray(files, pair[place]) for pair in sample} for place in (0, 1)]
+        is_proof = len(pairs) > 1 and 10 * len(pairs) >= 9 * smaller and {True} in gray and {False} in gray
+        if not any(named) and not is_proof:
+            return
+        named = [gray[0] == {True}, gray[1] == {True}] if is_proof else [False, True]
+    image, mask = pairs[0][::-1] if named[0] else pairs[0]
+    patterns = [f"{path.removesuffix(basename(path))}{{id}}{splitext(path)[1]}" for path in (image, mask)]
+    raise AnnotationsError(
+        f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of {smaller} files, so that one is the "
+        f"mask or annotation of the other; for label images take --layout pairs --image-pattern '{patterns[0]}' "
+        f"--label-pattern '{patterns[1]}'; or {_FIX}"
+    )
+
+
+def _stem(path: str) -> str:
+    return splitext(basename(path))[0]
+
+
+def _are_counters(names: Iterable[str]) -> bool:
+    """Return whether the files are numbered from 0 or 1, so that they share names by chance.
+
+    >>> _are_counters(["dog/0001", "dog/0002"]), _are_counters(["2011_000417", "2011_000912"])
+    (True, False)
+    """
+    found = [_NUMBER.search(basename(name)) for name in names]
+    numbers = {int(one[0]) for one in found if one}
+    return all(found) and min(numbers) in (0, 1) and max(numbers) < 2 * len(numbers) + 1
+
+
+def _is_gray(files: SourceFiles, path: str) -> bool:
+    """Return whether a file is a grayscale or palette PNG, as masks are."""
+    try:
+        head = files.head(path, _PNG_HEAD)
+    except SourceError:
+        return False
+    return head.startswith(b"\x89PNG") and head[25:26] in (b"\0", b"\3")

@@ -69,8 +69,8 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
     for part in ("training", "test"):
         entries = document.content.get(part)
         for entry in entries if isinstance(entries, list) else ():
-            image = entry.get("image") if isinstance(entry, dict) else entry
-            if not isinstance(image, str) or is_left_behind(image):
+            image = _image_of(entry)
+            if not isinstance(image, str) or _is_mac_metadata(image):
                 continue
             path = relative_path(image, files.root, document.folder)
             extension = extension_of(path)
@@ -83,9 +83,13 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
     return None
 
 
-def is_left_behind(path: str) -> bool:
+def _image_of(entry: Any) -> Any:
+    return entry.get("image") if isinstance(entry, dict) else entry
+
+
+def _is_mac_metadata(path: Any) -> bool:
     """Return whether a file is metadata that macOS leaves in copies: ._NAME."""
-    return path.rpartition("/")[2].startswith("._")
+    return isinstance(path, str) and path.rpartition("/")[2].startswith("._")
 
 
 def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, str]:
@@ -152,10 +156,10 @@ def list_references(
     for part, split in SPLITS.items():
         entries = document.part(part, list, _EXPECTED) if part in document.content else []
         for number, entry in enumerate(entries):
-            if not _is_left_behind(entry):
+            if not _is_mac_metadata(_image_of(entry)):
                 place = f"{document.path}#{part}[{number}]"
                 listed.append(_example(entry, place, split, document, images, options))
-    listed = refuse_repeated(listed)
+    listed = _refuse_repeated(listed)
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
     for path in whole_scans(images.sizes()):
         if path not in used:
@@ -187,11 +191,6 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
     return check_channel_names(document.path, "modality", names)
 
 
-def _is_left_behind(entry: Any) -> bool:
-    path = entry.get("image") if isinstance(entry, dict) else entry
-    return isinstance(path, str) and is_left_behind(path)
-
-
 def _example(
     entry: Any, place: str, split: str, document: DatasetJson, images: SourceFiles, options: LayoutOptions
 ) -> SourceExample:
@@ -213,7 +212,7 @@ def _example(
     return SourceExample(source=source, key=source, split=split, mask=mask, problem=fault)
 
 
-def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
+def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     """Return the examples, with one problem in place of all entries of an image that is listed several times."""
     counts = Counter(example.source for example in listed)
     first = {example.source: example for example in reversed(listed)}

@@ -33,8 +33,8 @@ from halofeed.prep.sources.file_names import (
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
 
-CLASSES_FILE = "_classes.csv"
-SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
+_CLASSES_FILE = "_classes.csv"
+_SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
 _IMAGE_FOLDER = re.compile(r"(?:(?:JPEG)?images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
 _CLIP_FOLDER = re.compile(r"(?:videos?|clips?|frames)(tr|ts|va|val)?", re.IGNORECASE)
 _LABEL_FOLDER = re.compile(
@@ -112,7 +112,7 @@ def label_values(
     """
     found: dict[str, dict[int, str]] = {}
     for path in annotations.sizes():
-        if path.rpartition("/")[2] == CLASSES_FILE:
+        if path.rpartition("/")[2] == _CLASSES_FILE:
             found[path] = from_file(path, read_required(annotations, path), 0).names
     first = next(iter(found), "")
     if different := next((path for path in found if found[path] != found[first]), None):
@@ -215,7 +215,7 @@ def _sort_by_folder(
             suffix = (found[1] or "").lower()
             key = (suffix, "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)]))
             if image:
-                values = {"split": SUFFIX_SPLITS[suffix]} if suffix else {}
+                values = {"split": _SUFFIX_SPLITS[suffix]} if suffix else {}
                 result.images.append((key, image_example(path, paths, values)))
             else:
                 result.labels.append((key, single_file_label(path, missing_part(path, paths))))

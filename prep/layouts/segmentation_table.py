@@ -36,7 +36,7 @@ from halofeed.prep.sources.reference import SourceExample, data_files
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
 
-SPELLINGS = {
+_SPELLINGS = {
     "image": (("image",), ("imagepath", "imagefile", "img", "scan", "volume")),
     "label": (("label",), ("labelpath", "labelfile", "mask", "maskpath", "segmentation", "seg")),
     **{name: ((name,),) for name in ("id", "group", "split")},
@@ -70,8 +70,8 @@ def list_references(
         required=("image", "label"),
         text=("id", "label", "split", "group"),
         expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
-        spellings=SPELLINGS,
-        read=lambda name, header: match_columns(name, header, SPELLINGS, options.ignore_columns),
+        spellings=_SPELLINGS,
+        read=lambda name, header: match_columns(name, header, _SPELLINGS, options.ignore_columns),
     )
     tables = read_tables(form, annotations, annotation_file, columns)
     check_ignored(tables, options.ignore_columns)
@@ -94,7 +94,7 @@ def list_references(
 
 def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
     """Yield the folders that a row names as its image, without the suffix of a series."""
-    for written in () if row.fault else split_cell(row.cell("image")):
+    for written in () if row.fault else _split_cell(row.cell("image")):
         path = relative_path(written, index.files.root)
         if index.files.size(path) is not None:
             continue
@@ -106,7 +106,7 @@ def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
 def _example(
     row: Row, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
 ) -> SourceExample:
-    written = split_cell(row.cell("image"))
+    written = _split_cell(row.cell("image"))
     source = relative_path(written[0], index.files.root) if written else row.place
     known = SourceExample(
         source=source,
@@ -135,7 +135,7 @@ def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
     """Return the row with paths that lead upwards from the table converted to paths from the root."""
     cells = {}
     for column in ("image", "label"):
-        paths = split_cell(row.cell(column))
+        paths = _split_cell(row.cell(column))
         if "://" in annotations_root or not any(path.startswith(("../", "..\\")) for path in paths):
             continue
         cells[column] = json.dumps(
@@ -144,10 +144,10 @@ def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
     return replace(row, cells={**row.cells, **cells}) if cells else row
 
 
-def split_cell(cell: str) -> list[str]:
+def _split_cell(cell: str) -> list[str]:
     """Return the files that a cell names: one, several separated by `;`, or a JSON list.
 
-    >>> split_cell("t1.nii.gz; t2.nii.gz"), split_cell('["a.nii", "b;c.nii"]'), split_cell("")
+    >>> _split_cell("t1.nii.gz; t2.nii.gz"), _split_cell('["a.nii", "b;c.nii"]'), _split_cell("")
     (['t1.nii.gz', 't2.nii.gz'], ['a.nii', 'b;c.nii'], [])
     """
     if cell.startswith("["):
@@ -240,7 +240,7 @@ def _label_files(cell: str, index: FolderIndex) -> list[str]:
     """Return the files that a label cell names; a file name may contain a semicolon itself."""
     whole = relative_path(cell, index.files.root) if cell else ""
     is_one = ";" not in cell or index.files.size(whole) is not None
-    return split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
+    return _split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
 
 
 def _label(written: str, index: FolderIndex) -> str:
@@ -277,7 +277,7 @@ def _named_paths(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[
         relative_path(path, root)
         for row, _ in listed
         for cell in (row.cell("image"), row.cell("label"))
-        for path in (cell, *split_cell(cell))
+        for path in (cell, *_split_cell(cell))
         if path
     }
 
@@ -290,7 +290,6 @@ def _unlisted(
     Args:
         used: paths of the files that examples use.
         named: paths that rows name.
-        images: files of the source.
         one_file: report only folders of named files, because one of several tables was read.
         takes: returns whether a path is an image or a mask.
     """

@@ -52,104 +52,12 @@ from halofeed.system.spill import ExternalSort, Record
 _SEPARATORS = ("|", ";", ",")
 """Characters that people use to separate several classes in one cell."""
 _MAX_NAMED = 5
-
-
-def listed_classes(cell: str) -> tuple[str, ...] | None:
-    """Return the classes of a cell with a JSON or Python list; None if the cell is plain text.
-
-    >>> listed_classes('["hat", "coat"]'), listed_classes("['hat']"), listed_classes("[]"), listed_classes("[hat]")
-    (('hat', 'coat'), ('hat',), (), None)
-    """
-    if not (cell.startswith("[") and cell.endswith("]")):
-        return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = read(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list) and all(
-            isinstance(one, str | int) and not isinstance(one, bool) for one in found
-        ):
-            return tuple(str(one).strip() for one in found)
-    return None
-
-
-def check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
-    """Raise an error for a class whose parts are classes of other rows, unless the user chose a separator.
-
-    Args:
-        places: maps each class, as written, to its first location.
-        options: options of the layout.
-
-    Raises:
-        AnnotationsError: names the option that resolves the ambiguity.
-    """
-    if options.class_separator != "auto":
-        return
-    for cell, place in places.items():
-        for separator in _SEPARATORS:
-            parts = [part.strip() for part in cell.split(separator)]
-            if len(parts) > 1 and all(part and part in places for part in parts):
-                raise AnnotationsError(
-                    f"{place}: class {cell!r} looks like {len(parts)} classes, as each part is a class of other rows; "
-                    f"say --class-separator {separator!r}, or none if it is one class"
-                )
-
-
-def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tuple[str, ...]:
-    """Return the distinct classes of one image.
-
-    Raises:
-        AnnotationsError: there are several, and the options do not keep them.
-        SourceError: a row has no class. An empty list means no class if the options keep several.
-    """
-    if len(rows) == 1 and len(only := written_classes(rows[0], options)) == 1:
-        return (only[0],)
-    places: dict[str, str] = {}
-    lacking = None
-    for row in rows:
-        found = written_classes(row, options)
-        lacking = lacking or (None if found else row)
-        for name in found:
-            places.setdefault(name, row.place)
-    if lacking is not None and (places or options.several_classes == "refuse" or not _is_empty_list(lacking)):
-        raise SourceError("annotation", "row has no class", lacking.place)
-    if len(places) > 1 and options.several_classes == "refuse":
-        count = "two" if len(places) == 2 else f"{len(places)}"
-        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
-        more = ", ..." if len(places) > _MAX_NAMED else ""
-        raise AnnotationsError(
-            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
-            "them all"
-        )
-    return tuple(places)
-
-
-def _is_empty_list(row: Row) -> bool:
-    return listed_classes(row.cell("class")) == ()
-
-
-def written_classes(row: Row, options: LayoutOptions) -> list[str]:
-    """Return the classes in one row; raise SourceError if one has no name."""
-    cell = row.cell("class")
-    listed = listed_classes(cell)
-    if listed is None:
-        separator = options.class_separator
-        if separator in ("auto", "none") or not cell:
-            return [cell] if cell else []
-        # Blanks alone part as people see them: several are one.
-        listed = tuple(part.strip() for part in cell.split(separator if separator.strip() else None))
-    if not all(listed):
-        raise SourceError("annotation", "class has no name", f"{row.place}: {cell!r}"[:200])
-    return list(listed)
-
-
-IMAGE_COLUMNS = ("filename", "class")
-
-
+_IMAGE_COLUMNS = ("filename", "class")
 _NO_NAME = SourceError("annotation", "row names no file")
 _FLAG_COLUMNS = ("is_crowd", "difficult", "truncated", "occluded", "group_of")
 _FLAGS = {**dict.fromkeys(("", "-1", "0", "false", "no"), False), **dict.fromkeys(("1", "true", "yes"), True)}
+_Name = tuple[str, str]
+"""Split folder of a table, and the name of an image in it."""
 
 
 def list_references(
@@ -180,11 +88,11 @@ def list_references(
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
     columns = ColumnRules(
-        required=IMAGE_COLUMNS,
+        required=_IMAGE_COLUMNS,
         together=CORNERS,
-        text=(*IMAGE_COLUMNS, "split", "group", "id"),
+        text=(*_IMAGE_COLUMNS, "split", "group", "id"),
         lists=("class",),
-        expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
+        expected=f"{','.join(_IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
         "image,label need --task segmentation, or classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
@@ -212,7 +120,7 @@ def list_references(
         raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
     by_source, classes, named = _by_source(tables, index, options)
     if not with_boxes:
-        check_separators(classes, options)
+        _check_separators(classes, options)
     if all(payload[0] is not None for _, _, payload in by_source):
         index.check_any_image(tables[0].file)
 
@@ -237,7 +145,7 @@ def list_references(
         yield from sort_examples(note_similar_classes([*resolved, *others]))
         return
     alike = similar_class_notes(name for cell in classes for name in _classes(cell, options))
-    if alike:  # which holds those of rejected images as well
+    if alike:  # `classes` includes those of rejected images
         alike = similar_class_notes(label for one in examples() for label in classes_in(one))
     yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), alike)
 
@@ -276,10 +184,6 @@ def _image(source: str, records: Iterable[Record]) -> _Image:
         said.update(dict.fromkeys(notes))
         error = error or (None if fault is None else SourceError(*fault))
     return _Image(source=source, number=first, rows=rows, notes=tuple(said), lost=lost, error=error)
-
-
-_Name = tuple[str, str]
-"""Split folder of a table, and the name of an image in it."""
 
 
 def _by_source(
@@ -345,7 +249,7 @@ def _resolve_tables(
 
 def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
     try:
-        return written_classes(Row(file="", line=0, cells={"class": cell}), options)
+        return _written_classes(Row(file="", line=0, cells={"class": cell}), options)
     except SourceError:
         return ()
 
@@ -435,8 +339,8 @@ def _box(row: Row) -> Box | None:
         return None
     if not row.cell("class"):
         raise SourceError("annotation", "box has no class", row.place)
-    classes = listed_classes(row.cell("class")) or (row.cell("class"),)
-    if len(classes) != 1 or listed_classes(row.cell("class")) == ():
+    classes = _listed_classes(row.cell("class")) or (row.cell("class"),)
+    if len(classes) != 1 or _listed_classes(row.cell("class")) == ():
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
@@ -451,3 +355,92 @@ def _flag(row: Row, column: str) -> bool:
     if text not in _FLAGS:
         raise SourceError("annotation", "flag is neither 0 nor 1", f"{row.place} {column} is {text!r}")
     return _FLAGS[text]
+
+
+def _listed_classes(cell: str) -> tuple[str, ...] | None:
+    """Return the classes of a cell with a JSON or Python list; None if the cell is plain text.
+
+    >>> _listed_classes('["hat", "coat"]'), _listed_classes("['hat']"), _listed_classes("[]"), _listed_classes("[hat]")
+    (('hat', 'coat'), ('hat',), (), None)
+    """
+    if not (cell.startswith("[") and cell.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and all(
+            isinstance(one, str | int) and not isinstance(one, bool) for one in found
+        ):
+            return tuple(str(one).strip() for one in found)
+    return None
+
+
+def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
+    """Raise an error for a class whose parts are classes of other rows, unless the user chose a separator.
+
+    Args:
+        places: maps each class, as written, to its first location.
+
+    Raises:
+        AnnotationsError: names the option that resolves the ambiguity.
+    """
+    if options.class_separator != "auto":
+        return
+    for cell, place in places.items():
+        for separator in _SEPARATORS:
+            parts = [part.strip() for part in cell.split(separator)]
+            if len(parts) > 1 and all(part and part in places for part in parts):
+                raise AnnotationsError(
+                    f"{place}: class {cell!r} looks like {len(parts)} classes, as each part is a class of other rows; "
+                    f"say --class-separator {separator!r}, or none if it is one class"
+                )
+
+
+def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tuple[str, ...]:
+    """Return the distinct classes of one image.
+
+    Raises:
+        AnnotationsError: there are several, and the options do not keep them.
+        SourceError: a row has no class. An empty list means no class if the options keep several.
+    """
+    if len(rows) == 1 and len(only := _written_classes(rows[0], options)) == 1:
+        return (only[0],)
+    places: dict[str, str] = {}
+    lacking = None
+    for row in rows:
+        found = _written_classes(row, options)
+        lacking = lacking or (None if found else row)
+        for name in found:
+            places.setdefault(name, row.place)
+    if lacking is not None and (places or options.several_classes == "refuse" or not _is_empty_list(lacking)):
+        raise SourceError("annotation", "row has no class", lacking.place)
+    if len(places) > 1 and options.several_classes == "refuse":
+        count = "two" if len(places) == 2 else f"{len(places)}"
+        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
+        more = ", ..." if len(places) > _MAX_NAMED else ""
+        raise AnnotationsError(
+            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
+            "them all"
+        )
+    return tuple(places)
+
+
+def _is_empty_list(row: Row) -> bool:
+    return _listed_classes(row.cell("class")) == ()
+
+
+def _written_classes(row: Row, options: LayoutOptions) -> list[str]:
+    """Return the classes in one row; raise SourceError if one has no name."""
+    cell = row.cell("class")
+    listed = _listed_classes(cell)
+    if listed is None:
+        separator = options.class_separator
+        if separator in ("auto", "none") or not cell:
+            return [cell] if cell else []
+        # A whitespace separator may occur several times in a row.
+        listed = tuple(part.strip() for part in cell.split(separator if separator.strip() else None))
+    if not all(listed):
+        raise SourceError("annotation", "class has no name", f"{row.place}: {cell!r}"[:200])
+    return list(listed)

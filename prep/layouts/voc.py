@@ -32,175 +32,25 @@ from halofeed.prep.sources.file_names import common_folder, is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, SourceExample
 
-XML_NAME = (
-    "<filename> names another picture than the XML file's own name, which was taken, as declared sizes or other XML "
-    "files prove; --voc-images filename takes the former"
-)
-WRITTEN = (
-    "<filename> names another picture than the XML file's own name, and was taken, as declared sizes or the other XML "
-    "files prove; --voc-images xml-name takes the latter"
-)
-NO_SUCH_FILE = "<filename> names no file; the picture of the XML file's own name was taken"
-_OPEN = "<filename> and the XML file's name mean two images"
-_FIX = "--voc-images filename or --voc-images xml-name says which is meant"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Conflict:
-    """Two images that one XML file may name; `beside` has several if only their extensions differ."""
-
-    written: ImageMatch
-    beside: tuple[str, ...]
-
-
-def resolve_names(
-    index: ImageIndex,
-    queries: Mapping[str, ImageQuery],
-    declared: Mapping[str, Size | None],
-    images: SourceFiles,
-    options: LayoutOptions,
-) -> dict[str, ImageMatch | SourceError]:
-    """Return the image that each XML file names, or an error if it is ambiguous.
-
-    If <filename> and the name of the XML file match two different images, the first of these rules decides:
-
-    1. The declared size matches only one of them. If all such proofs agree, they apply to the other XML files too.
-    2. One of them is the image of another XML file.
-    3. Other XML files with two different names have an image under only one of these names, the same for all files.
-
-    Args:
-        index: index of the images.
-        queries: query of each XML file.
-        declared: size that each XML file declares.
-        images: files of the images.
-        options: options of the layout.
-
-    Raises:
-        AnnotationsError: no rule decides for most XML files.
-    """
-    found = index.match(queries)
-    conflicts: dict[str, _Conflict] = {}
-    taken: set[str] = set()
-    alone: set[str] = set()
-    lost: dict[str, str] = {}  # whose <filename> is that of no image
-    for path, answer in found.items():
-        differ = _names_differ(path, queries[path].name)
-        beside = tuple(index.neighbors(queries[path])) if differ else ()
-        if isinstance(answer, SourceError):
-            if len(beside) == 1 and answer.reason == "image file not found":
-                lost[path] = beside[0]
-        elif beside and answer.path not in beside:
-            conflicts[path] = _Conflict(written=answer, beside=beside)
-        else:
-            taken.add(answer.path)
-            if beside:
-                found[path] = replace(answer, note=answer.note or NO_SUCH_FILE)
-            if differ:
-                alone.add("xml-name" if beside else "filename")
-    if lost:
-        alone.add("xml-name")
-        taken.update(lost.values())
-    if not conflicts:
-        return found
-    chosen = dict.fromkeys(conflicts, options.voc_images)
-    if options.voc_images == "auto":
-        chosen = _resolve_by_size(conflicts, declared, images)
-        if len(proven := set(chosen.values())) == 1:
-            chosen = dict.fromkeys(conflicts, proven.pop())
-        chosen = _resolve_by_other_files(conflicts, chosen, taken)
-        if len(alone) == 1:
-            chosen = dict.fromkeys(conflicts, *alone) | chosen
-    left = [path for path in conflicts if path not in chosen]
-    if 2 * len(left) > len(found):
-        one = conflicts[left[0]]
-        raise AnnotationsError(
-            f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
-            f"in {len(left)} of {len(found)} XML files; {_FIX}"
-        )
-    answers = {path: _conflict_result(one, chosen.get(path), options) for path, one in conflicts.items()}
-    claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
-    own = {
-        path: ImageMatch(path=image, note=NO_SUCH_FILE)
-        for path, image in lost.items()
-        if image not in claimed
-    }
-    return found | answers | own
-
-
-def _names_differ(path: str, written: str) -> bool:
-    """Return whether a <filename> differs from the name of the XML file, apart from the extension.
-
-    >>> _names_differ("a/1.xml", "1.JPG"), _names_differ("a/1.jpg.xml", "1.jpg")
-    (False, False)
-    >>> _names_differ("1.xml", "2.jpg"), _names_differ("1.xml", "")
-    (True, False)
-    """
-    names = {_stem(PurePosixPath(path).stem), PurePosixPath(path).stem}
-    name = PurePosixPath(written.replace("\\", "/")).name
-    return bool(name) and not names.intersection((_stem(name), name))
-
-
-def _stem(name: str) -> str:
-    return PurePosixPath(name).stem if is_image_name(name) else name
-
-
-def _resolve_by_size(
-    conflicts: Mapping[str, _Conflict], declared: Mapping[str, Size | None], images: SourceFiles
-) -> dict[str, str]:
-    """Return the correct name of each conflict in which the declared size matches only one image."""
-    asked = [path for path in conflicts if declared[path] is not None and len(conflicts[path].beside) == 1]
-    written = possible_sizes([conflicts[path].written.path for path in asked], images)
-    beside = possible_sizes([conflicts[path].beside[0] for path in asked], images)
-    return {
-        path: "filename" if declared[path] in one else "xml-name"
-        for path, one, other in zip(asked, written, beside, strict=True)
-        if one and other and (declared[path] in one) is not (declared[path] in other)
-    }
-
-
-def _resolve_by_other_files(
-    conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]
-) -> dict[str, str]:
-    """Return the correct names, with those of conflicts in which another XML file has one of the images.
-
-    Each result can resolve further conflicts.
-    """
-    chosen = dict(chosen)
-    taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
-    while True:
-        left = {path: one for path, one in conflicts.items() if path not in chosen}
-        claims = Counter(one.written.path for one in left.values())
-        found = {}
-        for path, one in left.items():
-            is_written_taken = one.written.path in taken or claims[one.written.path] > 1
-            if is_written_taken is not (one.beside[0] in taken):
-                found[path] = "xml-name" if is_written_taken else "filename"
-        if not found:
-            return chosen
-        chosen |= found
-        taken |= {_path(left[path], what) for path, what in found.items()}
-
-
-def _path(one: _Conflict, what: str) -> str:
-    return one.written.path if what == "filename" else one.beside[0]
-
-
-def _conflict_result(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
-    proven = options.voc_images == "auto"
-    if what == "filename":
-        return replace(one.written, note=WRITTEN if proven else one.written.note)
-    if what == "xml-name" and len(one.beside) == 1:
-        return ImageMatch(path=one.beside[0], note=XML_NAME if proven else "")
-    if what == "xml-name":
-        return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
-    return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_FIX}")
-
-
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
 _IMAGE_FOLDERS = ("JPEGImages", "images")
 _MASK_FOLDERS = ("SegmentationClass", "SegmentationObject")
 _FLAGS = ("difficult", "truncated", "occluded")
+_NOT_VOC = "not a VOC annotation"
+_MAX_XML_BYTES = 64 << 20
+"""Limit for one file; a hundred thousand boxes of an image take half of it."""
+_XML_NAME_TAKEN = (
+    "<filename> names another picture than the XML file's own name, which was taken, as declared sizes or other XML "
+    "files prove; --voc-images filename takes the former"
+)
+_FILENAME_TAKEN = (
+    "<filename> names another picture than the XML file's own name, and was taken, as declared sizes or the other XML "
+    "files prove; --voc-images xml-name takes the latter"
+)
+_NO_SUCH_FILE = "<filename> names no file; the picture of the XML file's own name was taken"
+_OPEN = "<filename> and the XML file's name mean two images"
+_FIX = "--voc-images filename or --voc-images xml-name says which is meant"
 
 
 def list_references(
@@ -209,7 +59,7 @@ def list_references(
     """Yield an example for every XML annotation, every image, and every list entry below the folder.
 
     The image of an XML file is its <filename> in the same folder, in JPEGImages/, or anywhere below; otherwise a file
-    with the XML file's name. If both exist and differ, see `resolve_names`.
+    with the XML file's name. If both exist and differ, see `_resolve_names`.
 
     ImageSets/Main lists define the splits: train, val, test and any other list. Per-class lists (`cat_train`) are
     ignored, and so is trainval if train and val exist. If the user assigns the splits, the reader uses only lists
@@ -234,13 +84,13 @@ def list_references(
         )
     read = {path: _read(path, annotations, options) for path in paths}
     problems = {example.problem[1] for _, example in read.values() if example.problem is not None}
-    if problems == {NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
+    if problems == {_NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
         raise AnnotationsError(
             f"{annotations.root}: none of its {len(paths)} .xml files is Pascal VOC's{other}"
         )
     queries = _image_queries({path: name for path, (name, _) in read.items()})
     sizes = {path: example.declared_size for path, (_, example) in read.items()}
-    found = resolve_names(index, queries, sizes, images, options)
+    found = _resolve_names(index, queries, sizes, images, options)
     if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(example, found[path]) for path, (_, example) in read.items()]
@@ -254,15 +104,9 @@ def list_references(
             if not set(example.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
         ]
         paths += [example.source for example in listed[len(paths) :]]
-        lists = read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
+        lists = _read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
     yield from sort_examples(note_similar_classes(listed))
-
-
-NOT_VOC = "not a VOC annotation"
-
-_MAX_XML_BYTES = 64 << 20
-"""Limit for one file; a hundred thousand boxes of an image take half of it."""
 
 
 class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):
@@ -272,7 +116,7 @@ class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):
         raise SourceError("annotation", "XML has a DTD", f"<!DOCTYPE {name}> is refused; remove it")
 
 
-def parse_xml(data: bytes) -> ElementTree.Element:
+def _parse_xml(data: bytes) -> ElementTree.Element:
     """Return the <annotation> element of a VOC file; raise SourceError if there is none."""
     parser = ElementTree.XMLParser(target=_DoctypeRefusingBuilder())  # noqa: S314 - without a DTD there are no entities
     try:
@@ -281,7 +125,7 @@ def parse_xml(data: bytes) -> ElementTree.Element:
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise SourceError("annotation", "malformed XML", str(error)) from error
     if root.tag != "annotation":
-        raise SourceError("annotation", NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
+        raise SourceError("annotation", _NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
     return root
 
 
@@ -291,7 +135,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
     try:
         if (annotations.size(path) or 0) > _MAX_XML_BYTES:
             raise SourceError("annotation", "XML is too large", f"more than {_MAX_XML_BYTES} bytes")
-        root = parse_xml(annotations.read(path))
+        root = _parse_xml(annotations.read(path))
         name = _text(root, "filename")
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
         boxes, bad = usable_boxes(
@@ -388,10 +232,10 @@ def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str])
     ]
 
 
-def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
+def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
     """Return the split of each listed name, for each folder with ImageSets/Main.
 
-    The lists are those that the options name, otherwise those of `choose_image_sets`. An image may be in only one of
+    The lists are those that the options name, otherwise those of `_choose_image_sets`. An image may be in only one of
     them, unless the user assigns the splits.
     """
     chosen = options.image_sets
@@ -410,7 +254,7 @@ def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[st
                 f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
                 f"found {', '.join(sorted(files))}"
             )
-        names = tuple(dict.fromkeys(chosen)) or choose_image_sets(files)
+        names = tuple(dict.fromkeys(chosen)) or _choose_image_sets(files)
         entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
         if options.source_splits:
             _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
@@ -439,12 +283,12 @@ def _refuse_shared_names(
         )
 
 
-def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
+def _choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
     """Return the lists that define the splits.
 
-    >>> choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
+    >>> _choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
     ('test', 'train', 'val')
-    >>> choose_image_sets(["test", "trainval"])
+    >>> _choose_image_sets(["test", "trainval"])
     ('test', 'trainval')
     """
     present = set(names)
@@ -491,7 +335,7 @@ def _split_by_lists(
         prefix = max(under, key=len, default="")
         splits = lists[prefix] if under else {}
         below = _path_below_first_folder(path, prefix)
-        # An entry means this file by its path below the first folder, or by its name.
+        # An entry names a file by its path below the first folder, or by its file name.
         name = next((name for name in (below, PurePosixPath(below).name) if name in splits), None)
         if name is not None:
             other = seen.setdefault((prefix, name), path)
@@ -537,3 +381,152 @@ def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> 
         replace(example, split=first if is_split_name(first) else "train")
         for example, first in zip(listed, firsts, strict=True)
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Conflict:
+    """Two images that one XML file may name; `beside` has several if only their extensions differ."""
+
+    written: ImageMatch
+    beside: tuple[str, ...]
+
+
+def _resolve_names(
+    index: ImageIndex,
+    queries: Mapping[str, ImageQuery],
+    declared: Mapping[str, Size | None],
+    images: SourceFiles,
+    options: LayoutOptions,
+) -> dict[str, ImageMatch | SourceError]:
+    """Return the image that each XML file names, or an error if it is ambiguous.
+
+    If <filename> and the name of the XML file match two different images, the first of these rules decides:
+
+    1. The declared size matches only one of them. If all such proofs agree, they apply to the other XML files too.
+    2. One of them is the image of another XML file.
+    3. Other XML files with two different names have an image under only one of these names, the same for all files.
+
+    Args:
+        index: index of the images.
+        queries: query of each XML file.
+        declared: size that each XML file declares.
+
+    Raises:
+        AnnotationsError: no rule decides for most XML files.
+    """
+    found = index.match(queries)
+    conflicts: dict[str, _Conflict] = {}
+    taken: set[str] = set()
+    alone: set[str] = set()
+    lost: dict[str, str] = {}  # XML files whose <filename> matches no image
+    for path, answer in found.items():
+        differ = _names_differ(path, queries[path].name)
+        beside = tuple(index.neighbors(queries[path])) if differ else ()
+        if isinstance(answer, SourceError):
+            if len(beside) == 1 and answer.reason == "image file not found":
+                lost[path] = beside[0]
+        elif beside and answer.path not in beside:
+            conflicts[path] = _Conflict(written=answer, beside=beside)
+        else:
+            taken.add(answer.path)
+            if beside:
+                found[path] = replace(answer, note=answer.note or _NO_SUCH_FILE)
+            if differ:
+                alone.add("xml-name" if beside else "filename")
+    if lost:
+        alone.add("xml-name")
+        taken.update(lost.values())
+    if not conflicts:
+        return found
+    chosen = dict.fromkeys(conflicts, options.voc_images)
+    if options.voc_images == "auto":
+        chosen = _resolve_by_size(conflicts, declared, images)
+        if len(proven := set(chosen.values())) == 1:
+            chosen = dict.fromkeys(conflicts, proven.pop())
+        chosen = _resolve_by_other_files(conflicts, chosen, taken)
+        if len(alone) == 1:
+            chosen = dict.fromkeys(conflicts, *alone) | chosen
+    left = [path for path in conflicts if path not in chosen]
+    if 2 * len(left) > len(found):
+        one = conflicts[left[0]]
+        raise AnnotationsError(
+            f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
+            f"in {len(left)} of {len(found)} XML files; {_FIX}"
+        )
+    answers = {path: _conflict_result(one, chosen.get(path), options) for path, one in conflicts.items()}
+    claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
+    own = {
+        path: ImageMatch(path=image, note=_NO_SUCH_FILE)
+        for path, image in lost.items()
+        if image not in claimed
+    }
+    return found | answers | own
+
+
+def _names_differ(path: str, written: str) -> bool:
+    """Return whether a <filename> differs from the name of the XML file, apart from the extension.
+
+    >>> _names_differ("a/1.xml", "1.JPG"), _names_differ("a/1.jpg.xml", "1.jpg")
+    (False, False)
+    >>> _names_differ("1.xml", "2.jpg"), _names_differ("1.xml", "")
+    (True, False)
+    """
+    names = {_stem(PurePosixPath(path).stem), PurePosixPath(path).stem}
+    name = PurePosixPath(written.replace("\\", "/")).name
+    return bool(name) and not names.intersection((_stem(name), name))
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem if is_image_name(name) else name
+
+
+def _resolve_by_size(
+    conflicts: Mapping[str, _Conflict], declared: Mapping[str, Size | None], images: SourceFiles
+) -> dict[str, str]:
+    """Return the correct name of each conflict in which the declared size matches only one image."""
+    asked = [path for path in conflicts if declared[path] is not None and len(conflicts[path].beside) == 1]
+    written = possible_sizes([conflicts[path].written.path for path in asked], images)
+    beside = possible_sizes([conflicts[path].beside[0] for path in asked], images)
+    return {
+        path: "filename" if declared[path] in one else "xml-name"
+        for path, one, other in zip(asked, written, beside, strict=True)
+        if one and other and (declared[path] in one) is not (declared[path] in other)
+    }
+
+
+def _resolve_by_other_files(
+    conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]
+) -> dict[str, str]:
+    """Return the correct names, with those of conflicts in which another XML file has one of the images.
+
+    Each result can resolve further conflicts.
+    """
+    chosen = dict(chosen)
+    taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
+    while True:
+        left = {path: one for path, one in conflicts.items() if path not in chosen}
+        claims = Counter(one.written.path for one in left.values())
+        found = {}
+        for path, one in left.items():
+            is_written_taken = one.written.path in taken or claims[one.written.path] > 1
+            if is_written_taken is not (one.beside[0] in taken):
+                found[path] = "xml-name" if is_written_taken else "filename"
+        if not found:
+            return chosen
+        chosen |= found
+        taken |= {_path(left[path], what) for path, what in found.items()}
+
+
+def _path(one: _Conflict, what: str) -> str:
+    return one.written.path if what == "filename" else one.beside[0]
+
+
+def _conflict_result(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
+    proven = options.voc_images == "auto"
+    if what == "filename":
+        return replace(one.written, note=_FILENAME_TAKEN if proven else one.written.note)
+    if what == "xml-name" and len(one.beside) == 1:
+        return ImageMatch(path=one.beside[0], note=_XML_NAME_TAKEN if proven else "")
+    if what == "xml-name":
+        return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
+    return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_FIX}")

@@ -262,7 +262,7 @@ CASES = {
     "boxes": ({"t.csv": BOXES, "x/a.jpg": "", "y/b.jpg": ""}, "--layout csv"),
     "classes": ({"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
     "jsonl": ({"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
-    "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie straight in it"),
+    "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie directly in it"),
 }
 
 
