@@ -52,10 +52,10 @@ def _visible_form(character: str) -> str:
 
 def find_similar_names(names: Iterable[str]) -> list[list[str]]:
     """Return the groups of two or more names that look alike, each group sorted."""
-    alike: dict[str, list[str]] = {}
+    by_form: dict[str, list[str]] = {}
     for name in sorted(set(names)):
-        alike.setdefault(_visual_form(name), []).append(name)
-    return [group for group in alike.values() if len(group) > 1]
+        by_form.setdefault(_visual_form(name), []).append(name)
+    return [group for group in by_form.values() if len(group) > 1]
 
 
 def describe_differences(names: Iterable[str]) -> str:

@@ -122,20 +122,20 @@ def read_columns(
     >>> reading.columns["filename"], reading.columns["xmax"], reading.form, reading.unread
     ('File Name', 'x2', '', ('color',))
     """
-    left = _remove_ignored(header, ignored)
+    remaining = _remove_ignored(header, ignored)
     spellings = dict(SPELLINGS)
-    normalized = {normalize_name(column) for column in left}
+    normalized = {normalize_name(column) for column in remaining}
     if {"x0", "y0", "x1", "y1"} <= normalized and not {"x2", "y2"} & normalized:
         for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
             spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
-    if boxes is not None or any(map(is_geometry, left)):
+    if boxes is not None or any(map(is_geometry, remaining)):
         spellings["filename"] = (*spellings["filename"], ("image",))
-    box_form, box = ("", ()) if boxes is False else _find_box(name, left, form)
+    box_form, box = ("", ()) if boxes is False else _find_box(name, remaining, form)
     if box:
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     reading = match_columns(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in reading.unread if column not in box)
-    found = [column for column in unread if column in left and is_geometry(column)]
+    found = [column for column in unread if column in remaining and is_geometry(column)]
     if found and boxes is not False and {"filename", "class"} <= reading.columns.keys():
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
@@ -152,8 +152,8 @@ def match_columns(
     ignored: Sequence[str] = (),
 ) -> ColumnMapping:
     """Return the meaning of the columns by their spellings only; see `read_columns`."""
-    left = _remove_ignored(header, ignored)
-    chosen = {known: _find_column(name, left, ranks, known) for known, ranks in spellings.items()}
+    remaining = _remove_ignored(header, ignored)
+    chosen = {known: _find_column(name, remaining, ranks, known) for known, ranks in spellings.items()}
     columns = {known: column for known, column in chosen.items() if column is not None}
     unread = tuple(column for column in header if column not in columns.values())
     return ColumnMapping(columns=columns, unread=unread)

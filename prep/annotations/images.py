@@ -64,14 +64,14 @@ class ImageMatch:
 class _Candidate:
     """File that an annotation may name.
 
-    `shared` is the number of trailing path components that it shares with the name. `is_whole` tells whether the
+    `shared` is the number of trailing path components that it shares with the name. `is_complete` tells whether the
     complete name matches.
     """
 
     path: str
     name: str
     shared: int
-    is_whole: bool
+    is_complete: bool
     has_folders: bool
 
 
@@ -147,16 +147,16 @@ class ImageIndex:
 
     def match(self, queries: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
         """Return the file for each query, or the error; together, since one query can contradict another."""
-        matching: ImageMatcher[Key] = ImageMatcher(self)
-        paths = {key: ImageMatch(path=one.name) for key, one in queries.items() if matching.is_path(key, one)}
-        return {**paths, **matching.others(lambda: (found.path for found in paths.values()))}
+        matcher: ImageMatcher[Key] = ImageMatcher(self)
+        paths = {key: ImageMatch(path=one.name) for key, one in queries.items() if matcher.is_path(key, one)}
+        return {**paths, **matcher.match_remaining(lambda: (found.path for found in paths.values()))}
 
     def candidate(self, query: ImageQuery) -> _Candidate:
         """Return the file that may match one query; raise SourceError if there is none."""
         name = query.name
         if query.places == _ROOT_ONLY and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
             above = name.count("/")
-            return _Candidate(path=name, name=name, shared=above + 1, is_whole=True, has_folders=above > 0)
+            return _Candidate(path=name, name=name, shared=above + 1, is_complete=True, has_folders=above > 0)
         parts = _split_path(name)
         if not parts and not query.stem:
             raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
@@ -166,7 +166,7 @@ class ImageIndex:
                 path=path,
                 name=name,
                 shared=self._shared(parts, path.split("/")),
-                is_whole=True,
+                is_complete=True,
                 has_folders=len(parts) > 1,
             )
         error: SourceError | None = None
@@ -283,7 +283,7 @@ class ImageIndex:
             path=chosen[0],
             name=name,
             shared=best[0],
-            is_whole=1 < len(parts) == best[0],
+            is_complete=1 < len(parts) == best[0],
             has_folders=len(parts) > 1,
         )
 
@@ -322,40 +322,40 @@ class ImageIndex:
         inside = (path for folder in sorted(folders or ()) for path in self._files.files_in(folder))
         return filter(self._takes, self.paths if folders is None else inside)
 
-    def all_images_are_named(self, tally: PathComparison, *, beside_used: bool) -> bool:
+    def all_images_are_named(self, comparison: PathComparison, *, only_used_folders: bool) -> bool:
         """Return whether annotations name each image file exactly once; else `without_annotation` finds the rest.
 
         Args:
-            tally: comparison that contains each named file with sign -1; this call modifies it.
-            beside_used: compare only the folders of named files.
+            comparison: comparison that contains each named file with sign -1; this call modifies it.
+            only_used_folders: compare only the folders of named files.
         """
-        for path in self._images_in(list(tally.folders) if beside_used else None):
-            tally.add(path, 1)
-        return not tally.different_folders()
+        for path in self._images_in(list(comparison.folders) if only_used_folders else None):
+            comparison.add(path, 1)
+        return not comparison.different_folders()
 
     def without_annotation(
-        self, list_used: Callable[[], Iterable[tuple[str, str]]], *, beside_used: bool
+        self, used_files: Callable[[], Iterable[tuple[str, str]]], *, only_used_folders: bool
     ) -> Iterator[SourceExample]:
         """Yield an example with a problem for each image file that no annotation names.
 
         Its split is that of the other images in its folder, or of all images; "train" if these have several splits.
 
         Args:
-            list_used: returns (path, split) of each file that annotations name, once each; repeatable.
-            beside_used: use only folders that contain a named file and list no others. This applies if the user named
-                one of several annotation files.
+            used_files: returns (path, split) of each file that annotations name, once each; repeatable.
+            only_used_folders: use only folders that contain a named file and list no others. This applies if the
+                user named one of several annotation files.
         """
         by_folder: dict[str, set[str]] = {}
-        tally = PathComparison()
-        for path, split in list_used():
+        comparison = PathComparison()
+        for path, split in used_files():
             by_folder.setdefault(path.rpartition("/")[0], set()).add(split)
-            tally.add(path, -1)
+            comparison.add(path, -1)
         everywhere = set().union(*by_folder.values())
-        if self.all_images_are_named(tally, beside_used=beside_used):
+        if self.all_images_are_named(comparison, only_used_folders=only_used_folders):
             return
-        different_folders = tally.different_folders()
-        used = {path for path, _ in list_used() if path.rpartition("/")[0] in different_folders}
-        for path in self._images_in(by_folder if beside_used else None):
+        different_folders = comparison.different_folders()
+        used = {path for path, _ in used_files() if path.rpartition("/")[0] in different_folders}
+        for path in self._images_in(by_folder if only_used_folders else None):
             folder = path.rpartition("/")[0]
             if folder in different_folders and path not in used:
                 beside = by_folder.get(folder, everywhere)
@@ -385,13 +385,13 @@ class ImageMatcher(Generic[Key]):
             return False
         folder = candidate.path.rpartition("/")[0]
         self._depths[folder] = max(self._depths.get(folder, 0), candidate.shared)
-        if candidate.is_whole and candidate.path == query.name:
+        if candidate.is_complete and candidate.path == query.name:
             self._last = key
             return True
         self._other_files[key] = candidate
         return False
 
-    def others(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
+    def match_remaining(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
         """Return the file of each remaining query, or the error.
 
         Args:
@@ -402,7 +402,7 @@ class ImageMatcher(Generic[Key]):
         for other in self._other_files.values():
             if isinstance(other, _Candidate):
                 names = claims.setdefault(other.path, {})
-                names[other.name] = names.get(other.name, False) or other.is_whole
+                names[other.name] = names.get(other.name, False) or other.is_complete
         for path in list_paths() if claims else ():
             if path in claims:
                 claims[path][path] = True
@@ -413,9 +413,9 @@ class ImageMatcher(Generic[Key]):
 
     def _judge(self, candidate: _Candidate, names: Mapping[str, bool]) -> ImageMatch | SourceError:
         """Return the file of a candidate unless another annotation contradicts it."""
-        if candidate.is_whole:
+        if candidate.is_complete:
             return ImageMatch(path=candidate.path)
-        others = sorted(name for name, is_whole in names.items() if is_whole or name != candidate.name)
+        others = sorted(name for name, is_complete in names.items() if is_complete or name != candidate.name)
         if others:
             against = f"{candidate.path} is the image of {others[0]!r}"
         elif candidate.has_folders and self._depths[candidate.path.rpartition("/")[0]] > candidate.shared:
@@ -429,22 +429,22 @@ class PathComparison:
     """Comparison of two lists of paths per folder, by the count and the sum of hashes."""
 
     def __init__(self) -> None:
-        self._left: dict[str, list[int]] = {}
+        self._balances: dict[str, list[int]] = {}
 
     def add(self, path: str, sign: int) -> None:
         """Add a path of the first list (sign 1) or of the second list (sign -1)."""
-        left = self._left.setdefault(path.rpartition("/")[0], [0, 0])
-        left[0] += sign
-        left[1] += sign * hash(path)
+        balance = self._balances.setdefault(path.rpartition("/")[0], [0, 0])
+        balance[0] += sign
+        balance[1] += sign * hash(path)
 
     @property
     def folders(self) -> AbstractSet[str]:
         """Return the folders of all paths so far."""
-        return self._left.keys()
+        return self._balances.keys()
 
     def different_folders(self) -> set[str]:
         """Return the folders whose paths differ between the two lists."""
-        return {folder for folder, left in self._left.items() if left != [0, 0]}
+        return {folder for folder, balance in self._balances.items() if balance != [0, 0]}
 
 
 def _fold_extension(name: str) -> str:

@@ -99,9 +99,10 @@ def pair_up(
                 more = tuple(other.path for other in masks[1:])
                 image = replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
             examples.append(image)
-    left = [label for others in labels_by_key.values() for label in others]
+    remaining = [label for others in labels_by_key.values() for label in others]
     examples += [
-        SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
+        SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE)
+        for label in remaining
     ]
     return sort_examples(examples)
 

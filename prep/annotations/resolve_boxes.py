@@ -140,21 +140,21 @@ def note_similar_classes(listed: Sequence[SourceExample]) -> list[SourceExample]
 
 def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
     """Return a note for each class that looks like another."""
-    said = {}
+    messages = {}
     for labels in find_similar_names(found):
         plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
         differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
-        said.update(
+        messages.update(
             dict.fromkeys(labels, f"classes of their own that {differ}: {describe_differences(labels)}")
         )
-    return said
+    return messages
 
 
 def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
     """Yield the examples with the notes of their classes."""
     for one in examples:
-        said = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
-        yield replace(one, notes=(*one.notes, *said)) if said else one
+        messages = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
+        yield replace(one, notes=(*one.notes, *messages)) if messages else one
 
 
 def classes_in(example: SourceExample) -> list[str]:

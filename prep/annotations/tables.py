@@ -200,8 +200,8 @@ class _LazyRows:
 def unread_column_notes(table: Table) -> tuple[str, ...]:
     """Return the notes of a table for its images, such as its unread columns."""
     unread = [column for column in table.unread if column]
-    said = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
-    return tuple(filter(None, (said, table.note)))
+    message = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
+    return tuple(filter(None, (message, table.note)))
 
 
 def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
@@ -326,9 +326,9 @@ def _header_of(name: str, cells: Sequence[str], rule: ColumnRules, text: TableTe
     is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
     if is_pair and rule.required == ("filename", "class"):
         return ["filename", "class"]
-    left = {"filename": 1, "class": 1, "split": 1, "xmin": 1, "ymin": 1, "xmax": 1, "ymax": 1}
+    remaining = {"filename": 1, "class": 1, "split": 1, "xmin": 1, "ymin": 1, "xmax": 1, "ymax": 1}
     if "label" in rule.required:
-        left = {"image": 1, "label": 1, "split": 1}
+        remaining = {"image": 1, "label": 1, "split": 1}
     guessed = []
     for place, cell in enumerate(cells, start=1):
         kinds: tuple[str, ...] = ("split",) if is_split_name(cell) else ("class",)
@@ -336,7 +336,7 @@ def _header_of(name: str, cells: Sequence[str], rule: ColumnRules, text: TableTe
             kinds = ("image", "label", "filename")
         elif class_number(cell) is not None:
             kinds = CORNERS
-        known = next((kind for kind in kinds if cell and left.pop(kind, 0)), f"unused{place}")
+        known = next((kind for kind in kinds if cell and remaining.pop(kind, 0)), f"unused{place}")
         guessed.append(known)
     command = shlex.join(["sed", "-i", f"1i {','.join(guessed)}", text.path])
     raise AnnotationsError(

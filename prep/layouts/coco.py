@@ -129,7 +129,7 @@ def list_references(
     listed = _check_sources(listed)
     known = {one.path for one in found.values() if isinstance(one, ImageMatch)}
     used = {example.source: example.split for example in listed if example.source in known}
-    listed += index.without_annotation(used.items, beside_used=annotation_file is not None)
+    listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
 
 

@@ -418,11 +418,11 @@ def _check_class_folders(
         )
         are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
         if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
-            said = (
+            message = (
                 f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {len(pairs)} files of their classes: they may "
                 "show one thing"
             )
-            notes = _join_notes(notes, dict.fromkeys((one, other), said))
+            notes = _join_notes(notes, dict.fromkeys((one, other), message))
     return notes
 
 

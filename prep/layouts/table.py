@@ -130,24 +130,26 @@ def list_references(
     def examples() -> Iterator[SourceExample]:
         for image in images_of_rows():
             found = [_example(image, with_boxes, options)] if image.rows else []
-            lost = [_missing_image_example(image.source, image.lost, image.error)] if image.error else []
-            yield from sort_examples([*found, *lost])
+            missing_rows = (
+                [_missing_image_example(image.source, image.missing_rows, image.error)] if image.error else []
+            )
+            yield from sort_examples([*found, *missing_rows])
 
     def splits() -> Iterator[tuple[str, str]]:
         found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
         return (next(some) for _, some in groupby(found, itemgetter(0)))
 
     others = []
-    if not index.all_images_are_named(named, beside_used=one_file):
-        others = sort_examples(list(index.without_annotation(splits, beside_used=one_file)))
+    if not index.all_images_are_named(named, only_used_folders=one_file):
+        others = sort_examples(list(index.without_annotation(splits, only_used_folders=one_file)))
     if with_boxes:
         resolved = _resolve_tables(images_of_rows(), images, options)
         yield from sort_examples(note_similar_classes([*resolved, *others]))
         return
-    alike = similar_class_notes(name for cell in classes for name in _classes(cell, options))
-    if alike:  # `classes` includes those of rejected images
-        alike = similar_class_notes(label for one in examples() for label in classes_in(one))
-    yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), alike)
+    similar = similar_class_notes(name for cell in classes for name in _classes(cell, options))
+    if similar:  # `classes` includes those of rejected images
+        similar = similar_class_notes(label for one in examples() for label in classes_in(one))
+    yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), similar)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -159,7 +161,7 @@ class _Image:
         number: number of its first row among all rows.
         rows: (row, split) of the existing image.
         notes: notes of its rows.
-        lost: (row, split) of rows whose image file is missing.
+        missing_rows: (row, split) of rows whose image file is missing.
         error: error of the missing image file.
     """
 
@@ -167,23 +169,25 @@ class _Image:
     number: int
     rows: list[tuple[Row, str]]
     notes: tuple[str, ...]
-    lost: list[tuple[Row, str]]
+    missing_rows: list[tuple[Row, str]]
     error: SourceError | None
 
 
 def _image(source: str, records: Iterable[Record]) -> _Image:
     rows: list[tuple[Row, str]] = []
-    lost: list[tuple[Row, str]] = []
-    said: dict[str, None] = {}
+    missing_rows: list[tuple[Row, str]] = []
+    messages: dict[str, None] = {}
     error = None
     first = -1
     for _, place, (fault, file, line, cells, row_fault, split, notes) in records:
         row = Row(file=file, line=line, cells=cells, fault=row_fault)
         first = place if first < 0 else first
-        (rows if fault is None else lost).append((row, split))
-        said.update(dict.fromkeys(notes))
+        (rows if fault is None else missing_rows).append((row, split))
+        messages.update(dict.fromkeys(notes))
         error = error or (None if fault is None else SourceError(*fault))
-    return _Image(source=source, number=first, rows=rows, notes=tuple(said), lost=lost, error=error)
+    return _Image(
+        source=source, number=first, rows=rows, notes=tuple(messages), missing_rows=missing_rows, error=error
+    )
 
 
 def _by_source(
@@ -195,9 +199,9 @@ def _by_source(
     the written name and has a fault.
     """
     found, others = ExternalSort(), ExternalSort()
-    matching: ImageMatcher[_Name] = ImageMatcher(index)
+    matcher: ImageMatcher[_Name] = ImageMatcher(index)
     classes: dict[str, str] = {}
-    tally, places = PathComparison(), count()
+    comparison, places = PathComparison(), count()
     for table in tables:
         folder = split_folder(table.file) or ""
         table_split = folder or split_in_file_name(table.file) or "train"
@@ -207,25 +211,25 @@ def _by_source(
                 classes[written] = row.place
             split, named = row.cell("split") or table_split, row.cell("filename")
             query = _image_query(folder, named)
-            is_path = bool(named) and matching.is_path((folder, named), query)
+            is_path = bool(named) and matcher.is_path((folder, named), query)
             payload = (None, row.file, row.line, row.cells, row.fault, split, notes)
             if is_path:
-                tally.add(query.name, -1)
+                comparison.add(query.name, -1)
                 found.add((query.name, next(places), payload))
             else:
                 others.add((named, next(places), payload))
-    images = matching.others(lambda: (source for source, _, _ in found))
+    images = matcher.match_remaining(lambda: (source for source, _, _ in found))
     for named, place, (_, file, line, cells, row_fault, split, notes) in others:
         folder = split_folder(file) or ""
         image = images[folder, named] if named else _NO_NAME
         if isinstance(image, ImageMatch):
             source, fault, notes = image.path, None, (*notes, image.note) if image.note else notes
-            tally.add(source, -1)
+            comparison.add(source, -1)
         else:
             source = index.relative(posixpath.join(folder, named)) if named else f"{file}:{line}"
             fault, notes = image.args, ()
         found.add((source, place, (fault, file, line, cells, row_fault, split, notes)))
-    return found, classes, tally
+    return found, classes, comparison
 
 
 def _resolve_tables(
@@ -238,7 +242,7 @@ def _resolve_tables(
         if image.rows:
             found.append((image.number, image.rows[0][0].file, _example(image, True, options)))
         if image.error:
-            examples.append(_missing_image_example(image.source, image.lost, image.error))
+            examples.append(_missing_image_example(image.source, image.missing_rows, image.error))
     by_table: dict[str, list[SourceExample]] = {}
     for _, file, example in sorted(found, key=itemgetter(0)):
         by_table.setdefault(file, []).append(example)
@@ -263,8 +267,8 @@ def _image_query(folder: str, name: str) -> ImageQuery:
 
 def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
     """Return a note on the columns that only --keep would read."""
-    left = [name for name in KEPT if name in table.columns and name not in options.keep]
-    return (f"columns of {table.file} that --keep would keep: {', '.join(left)}",) if left else ()
+    unkept = [name for name in KEPT if name in table.columns and name not in options.keep]
+    return (f"columns of {table.file} that --keep would keep: {', '.join(unkept)}",) if unkept else ()
 
 
 def _missing_image_example(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> SourceExample:

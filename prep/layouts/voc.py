@@ -100,7 +100,7 @@ def list_references(
     if annotation_file is None:
         listed += [
             example
-            for example in index.without_annotation(used.items, beside_used=False)
+            for example in index.without_annotation(used.items, only_used_folders=False)
             if not set(example.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
         ]
         paths += [example.source for example in listed[len(paths) :]]
@@ -446,12 +446,12 @@ def _resolve_names(
         chosen = _resolve_by_other_files(conflicts, chosen, taken)
         if len(alone) == 1:
             chosen = dict.fromkeys(conflicts, *alone) | chosen
-    left = [path for path in conflicts if path not in chosen]
-    if 2 * len(left) > len(found):
-        one = conflicts[left[0]]
+    remaining = [path for path in conflicts if path not in chosen]
+    if 2 * len(remaining) > len(found):
+        one = conflicts[remaining[0]]
         raise AnnotationsError(
-            f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
-            f"in {len(left)} of {len(found)} XML files; {_FIX}"
+            f"{remaining[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
+            f"in {len(remaining)} of {len(found)} XML files; {_FIX}"
         )
     answers = {path: _conflict_result(one, chosen.get(path), options) for path, one in conflicts.items()}
     claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
@@ -504,17 +504,17 @@ def _resolve_by_other_files(
     chosen = dict(chosen)
     taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
     while True:
-        left = {path: one for path, one in conflicts.items() if path not in chosen}
-        claims = Counter(one.written.path for one in left.values())
+        remaining = {path: one for path, one in conflicts.items() if path not in chosen}
+        claims = Counter(one.written.path for one in remaining.values())
         found = {}
-        for path, one in left.items():
+        for path, one in remaining.items():
             is_written_taken = one.written.path in taken or claims[one.written.path] > 1
             if is_written_taken is not (one.beside[0] in taken):
                 found[path] = "xml-name" if is_written_taken else "filename"
         if not found:
             return chosen
         chosen |= found
-        taken |= {_path(left[path], what) for path, what in found.items()}
+        taken |= {_path(remaining[path], what) for path, what in found.items()}
 
 
 def _path(one: _Conflict, what: str) -> str:
