@@ -9,7 +9,7 @@ from functools import partial
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
 from halofeed.prep.annotations.suggest_layout import add_hint
-from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
+from halofeed.prep.layouts import class_masks, coco, dicom, folders, msd, nnunet, pairs, table, voc
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import SourceExample
 
@@ -107,8 +107,8 @@ LAYOUTS: dict[str, Layout] = {
             name="lits",
             tasks=_SEGMENTATION,
             summary="LiTS names: volume-N with segmentation-N, test-volume-N",
-            list_references=lits.list_references,
-            label_values=lambda *_: lits.VALUES,
+            list_references=pairs.list_lits,
+            label_values=lambda *_: pairs.LITS_VALUES,
         ),
         Layout(
             name="class-masks",
