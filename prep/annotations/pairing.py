@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.contract import is_split_name, sort_examples
+from halofeed.prep.sources.file_names import missing_part
 from halofeed.prep.sources.reference import SourceExample
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
@@ -39,16 +40,27 @@ class SortedFiles:
     """Files of a folder, sorted into images and labels.
 
     Args:
+        paths: paths of all files, to find missing parts of pairs such as .hdr and .img.
         images: (pairing key, example) of each image; its channel files are already joined.
         labels: (pairing key, label) of each label.
         neither: paths of files that are neither image nor label.
         left_out: examples of channels that were not taken.
     """
 
+    paths: Mapping[str, int]
     images: list[tuple[Key, SourceExample]] = field(default_factory=list)
     labels: list[tuple[Key, Label]] = field(default_factory=list)
     neither: list[str] = field(default_factory=list)
     left_out: list[SourceExample] = field(default_factory=list)
+
+    def add_image(self, key: Key, path: str, split: str = "train") -> None:
+        """Add an image in one file."""
+        problem = missing_part(path, self.paths)
+        self.images.append((key, SourceExample(source=path, key=path, split=split, problem=problem)))
+
+    def add_label(self, key: Key, path: str, class_name: str | None = None) -> None:
+        """Add a label in one file, of all classes or of one class."""
+        self.labels.append((key, single_file_label(path, missing_part(path, self.paths), class_name)))
 
     def has_pair(self) -> bool:
         """Return whether any image has a label."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import in_class_order
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, pair_up, single_file_label
+from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, pair_up
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.layouts.pairs import by_pattern, image_example, other_scans, split_by_folder
-from halofeed.prep.sources.file_names import missing_part, stem_of, whole_scans
+from halofeed.prep.layouts.pairs import by_pattern, other_scans, split_by_folder
+from halofeed.prep.sources.file_names import stem_of, whole_scans
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
 
@@ -101,21 +101,22 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
 
 
 def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
-    result = SortedFiles()
     paths = images.sizes()
+    result = SortedFiles(paths=paths)
     beside: dict[str, list[str]] = {}
     for path in whole_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
         if last.lower() in _MASK_FOLDERS:
-            result.labels.append(((scan,), single_file_label(path, missing_part(path, paths), stem_of(path))))
+            result.add_label((scan,), path, stem_of(path))
         else:
             beside.setdefault(folder, []).append(path)
     scans = {scan for (scan,), _ in result.labels}
     above = {scan.rpartition("/")[0] for scan in scans}
     for folder, found in beside.items():
         if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
-            result.images += [((folder,), image_example(path, paths, {})) for path in found]
+            for path in found:
+                result.add_image((folder,), path)
         else:
             result.neither += found
     return result

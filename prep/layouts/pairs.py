@@ -13,12 +13,10 @@ from halofeed.prep.annotations.labels import from_file
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     Key,
-    Label,
     SortedFiles,
     find_split_folder,
     join_channels,
     pair_up,
-    single_file_label,
     split_at,
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
@@ -136,9 +134,9 @@ def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:
 
 def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
     """Sort all files of a folder by the patterns of images and labels; for errors see `join_channels`."""
-    result = SortedFiles()
-    channels: list[tuple[Key, Mapping[str, str], SourceExample]] = []
     paths = images.sizes()
+    result = SortedFiles(paths=paths)
+    channels: list[tuple[Key, Mapping[str, str], SourceExample]] = []
     for path in whole_scans(paths, options.takes_scan):
         understood = pair.classify(path)
         if understood is None:
@@ -147,26 +145,22 @@ def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -
         is_image, values = understood
         key = tuple(values[name] for name in pair.shared)
         if not is_image:
-            label = single_file_label(path, missing_part(path, paths), values.get("class"))
-            result.labels.append((key, label))
-        elif "channel" in values:
-            channels.append((key, values, image_example(path, paths, values)))
+            result.add_label(key, path, values.get("class"))
+            continue
+        example = SourceExample(
+            source=path,
+            key=path,
+            split=values.get("split", "train"),
+            group=values.get("group"),
+            problem=missing_part(path, paths),
+        )
+        if "channel" in values:
+            channels.append((key, values, example))
         else:
-            result.images.append((key, image_example(path, paths, values)))
+            result.images.append((key, example))
     joined, result.left_out = join_channels(channels, options.channel_order, images.root)
     result.images += joined
     return result
-
-
-def image_example(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> SourceExample:
-    """Return the example of an image with the split and the group that a pattern found in its path."""
-    return SourceExample(
-        source=path,
-        key=path,
-        split=values.get("split", "train"),
-        group=values.get("group"),
-        problem=missing_part(path, paths),
-    )
 
 
 def split_by_folder(
@@ -211,7 +205,7 @@ def _sort_by_folder(
     scans: Sequence[str], paths: Mapping[str, int], image_folder: re.Pattern[str] = _IMAGE_FOLDER
 ) -> SortedFiles:
     """Sort files by rules 1 and 4. A key is (tr or ts or "", the other folders and the stem)."""
-    result = SortedFiles()
+    result = SortedFiles(paths=paths)
     for path in scans:
         *folders, _ = path.split("/")
         for place in reversed(range(len(folders))):
@@ -222,10 +216,9 @@ def _sort_by_folder(
             suffix = (found[1] or "").lower()
             key = (suffix, "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)]))
             if image:
-                values = {"split": _SUFFIX_SPLITS[suffix]} if suffix else {}
-                result.images.append((key, image_example(path, paths, values)))
+                result.add_image(key, path, _SUFFIX_SPLITS[suffix] if suffix else "train")
             else:
-                result.labels.append((key, single_file_label(path, missing_part(path, paths))))
+                result.add_label(key, path)
             break
         else:
             result.neither.append(path)
@@ -245,31 +238,29 @@ def _without_suffix(key: Key, images: Collection[Key]) -> Key:
 
 def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
     """Sort files by rule 2. A key is ("", the folder and the image's stem)."""
-    result = SortedFiles()
+    result = SortedFiles(paths=paths)
     for path in scans:
         folder = path.rpartition("/")[0]
         label = _LABEL_STEM.fullmatch(stem_of(path))
         if label:
-            result.labels.append(
-                (("", f"{folder}/{label[1]}"), single_file_label(path, missing_part(path, paths)))
-            )
+            result.add_label(("", f"{folder}/{label[1]}"), path)
         else:
-            result.images.append((("", f"{folder}/{stem_of(path)}"), image_example(path, paths, {})))
+            result.add_image(("", f"{folder}/{stem_of(path)}"), path)
     return result
 
 
 def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
     """Sort files by rule 3. A key is ("", the image's stem)."""
-    result = SortedFiles()
+    result = SortedFiles(paths=paths)
     for path in scans:
         stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
         label = _LABEL_STEM.fullmatch(stem)
         if not stem.startswith("sub-") or is_derived != bool(label):
             result.neither.append(path)
         elif label:
-            result.labels.append((("", label[1]), single_file_label(path, missing_part(path, paths))))
+            result.add_label(("", label[1]), path)
         else:
-            result.images.append((("", stem), image_example(path, paths, {})))
+            result.add_image(("", stem), path)
     return result
 
 
@@ -296,19 +287,20 @@ def list_lits(
         )
     trained = [path.split("/")[:-1] for path in scans if not named[path]["test"]]
     place = find_split_folder(trained, options.split_folders, images.root)
-    found: list[tuple[Key, SourceExample]] = []
-    labels: list[tuple[Key, Label]] = []
+    found = SortedFiles(paths=paths)
     for path, match in named.items():
         split = "test" if match["test"] else split_at(path.split("/")[:-1], place)
         key = (split, str(int(match["number"])), match["test"] or "")
-        problem = missing_part(path, paths)
         if match["image"]:
-            found.append((key, SourceExample(source=path, key=path, split=split, problem=problem)))
+            found.add_image(key, path, split)
         else:
-            labels.append((key, single_file_label(path, problem)))
-    may_have_test_labels = any(key[2] for key, _ in labels) or bool(unlisted_folders(images))
+            found.add_label(key, path)
+    may_have_test_labels = any(key[2] for key, _ in found.labels) or bool(unlisted_folders(images))
     yield from pair_up(
-        found, labels, options.missing_masks, lambda key: bool(key[2]) and not may_have_test_labels
+        found.images,
+        found.labels,
+        options.missing_masks,
+        lambda key: bool(key[2]) and not may_have_test_labels,
     )
     for path in volumes:
         if path not in named:
