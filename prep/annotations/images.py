@@ -83,6 +83,12 @@ class _FileIndex:
     by_stem: Mapping[str, list[str]]
     folders: AbstractSet[str]
 
+    def named(self, name: str) -> list[str]:
+        return self.by_name.get(_fold_extension(name), [])
+
+    def with_stem(self, stem: str) -> list[str]:
+        return self.by_stem.get(_normalize_unicode(stem), [])
+
 
 class ImageIndex:
     """Index of the files below the images' folder, searched by the names in annotations.
@@ -110,10 +116,10 @@ class ImageIndex:
         self.root = images.root
         self._files = images
         self._annotations_root = annotations_root
-        local = "://" not in images.root
         self._folded: dict[str, dict[str, list[str]]] = {}
         # The real path, so that a symbolic link to the folder has no effect.
-        self._root_parts = _split_path(text_of_name(os.path.realpath(images.root)) if local else images.root)
+        is_url = "://" in images.root
+        self._root_parts = _split_path(images.root if is_url else text_of_name(os.path.realpath(images.root)))
 
     @property
     def paths(self) -> AbstractSet[str]:
@@ -172,9 +178,7 @@ class ImageIndex:
         error: SourceError | None = None
         if parts:
             try:
-                return self._find_by_suffix(
-                    name, parts, self._file_index.by_name.get(_fold_extension(parts[-1]), [])
-                )
+                return self._find_by_suffix(name, parts, self._file_index.named(parts[-1]))
             except SourceError as caught:
                 if not query.stem or caught.reason == "file name is ambiguous":
                     raise self._with_namesake(caught, parts) from None
@@ -183,14 +187,11 @@ class ImageIndex:
 
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
         """Return the error, extended by an image with the same name and another extension."""
-        others = self._file_index.by_stem.get(_normalize_unicode(splitext(parts[-1])[0]), [])
+        others = self._file_index.with_stem(splitext(parts[-1])[0])
         if not others or "; " in error.detail or error.reason == "file name is ambiguous":
             return error
-        return SourceError(
-            error.stage,
-            error.reason,
-            f"{error.detail}; {others[0]} has that name and another extension: correct the names",
-        )
+        detail = f"{error.detail}; {others[0]} has that name and another extension: correct the names"
+        return SourceError(error.stage, error.reason, detail)
 
     def _find_by_path(self, query: ImageQuery, parts: list[str]) -> str | None:
         """Return the file at the path `name`, from the root or a layout folder, or the file in a `beside` folder."""
@@ -259,9 +260,7 @@ class ImageIndex:
     def _find_by_stem(self, query: ImageQuery, error: SourceError | None) -> _Candidate:
         parts = _split_path(query.stem)
         try:
-            return self._find_by_suffix(
-                query.stem, parts, self._file_index.by_stem.get(_normalize_unicode(parts[-1]), [])
-            )
+            return self._find_by_suffix(query.stem, parts, self._file_index.with_stem(parts[-1]))
         except SourceError as caught:
             if caught.reason == "file name is ambiguous":
                 raise
@@ -304,8 +303,7 @@ class ImageIndex:
     def neighbors(self, query: ImageQuery) -> list[str]:
         """Return the images with the name of the annotation, from the first `beside` folder that contains any."""
         name = _split_path(query.stem)[-1]
-        paths = self._file_index.by_stem.get(_normalize_unicode(name), [])
-        paths = paths or self._file_index.by_name.get(_fold_extension(name), [])
+        paths = self._file_index.with_stem(name) or self._file_index.named(name)
         found = ([path for path in paths if path.rpartition("/")[0] == folder] for folder in query.beside)
         return next(filter(None, found), [])
 

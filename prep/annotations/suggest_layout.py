@@ -66,12 +66,12 @@ class Hint:
     Args:
         what: the file and its format.
         layouts: layouts that read it and do not need the hint; () if no layout reads it.
-        fix: advice as one clause.
+        fix: advice as one clause. The default suits formats of boxes, since a table can hold the same content.
     """
 
     what: str
     layouts: tuple[str, ...] = ()
-    fix: str
+    fix: str = _BOX_TABLE
 
     def __str__(self) -> str:
         unread = "" if self.layouts else ", which halofeed does not read"
@@ -80,11 +80,6 @@ class Hint:
 
 def _readable_hint(what: str, layout: str, more: str = "") -> Hint:
     return Hint(what=what, layouts=(layout,), fix=f"take --layout {layout}{more}")
-
-
-def _box_table_hint(what: str) -> Hint:
-    """Return a hint for boxes in a format that no layout reads; a table of boxes can hold the same content."""
-    return Hint(what=what, fix=_BOX_TABLE)
 
 
 def suggest_layout(files: _Files) -> Hint | None:
@@ -99,7 +94,7 @@ def _find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
     if named is not None:
         files = _FileSubset(files, [named])  # the folder may contain any number of other files
     others = [path for path in files.sizes() if not is_image_name(path)]
-    return filter(None, (sign(files, others) for sign in _DETECTORS))
+    return filter(None, (detect(files, others) for detect in _DETECTORS))
 
 
 def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterable[str]) -> bool:
@@ -125,10 +120,10 @@ class _FileSubset:
 
     def __init__(self, files: _Files, paths: Iterable[str]) -> None:
         self.head = files.head
-        self._possible_sizes = dict.fromkeys(sorted(paths), 0)
+        self._sizes = dict.fromkeys(sorted(paths), 0)
 
     def sizes(self) -> Mapping[str, int]:
-        return self._possible_sizes
+        return self._sizes
 
 
 def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
@@ -141,24 +136,18 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
     found = list(_find_hints(files, named))
     if any(one.layouts == (own,) for one in found):
         return ""
-    found = [one for one in found if own not in one.layouts]
-    if (
-        not found
-        and named is None
-        and own != "folders"
-        and _holds_several_classes(files)
-        and not _share_names(files)
-    ):
+    if others := [one for one in found if own not in one.layouts]:
+        return f"; {others[0]}"
+    if named is None and own != "folders" and _holds_several_classes(files) and not _share_names(files):
         return "; its images lie in several folders: for a class each, take --layout folders"
-    return f"; {found[0]}" if found else ""
+    return ""
 
 
 def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
     """Return the error of a layout, with the format of the files if no layout reads them."""
     found = list(_find_hints(files, named))
-    if not found or found[0].layouts or found[0].what in str(error):
-        return error
-    if any(own in one.layouts for one in found):
+    is_known = not found or found[0].layouts or found[0].what in str(error)
+    if is_known or any(own in one.layouts for one in found):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
 
@@ -208,7 +197,7 @@ def _detect_dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
 def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".json"):
         if kind := next((kind for kind, form in _FOREIGN_JSON.items() if form.search(text)), None):
-            return _box_table_hint(f"{path} is {kind}")
+            return Hint(what=f"{path} is {kind}")
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
             return _readable_hint(f"{path} is COCO's", "coco")
     return None
@@ -238,7 +227,7 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
         ]
         for kind, form in _TEXT_LABELS.items():
             if lines and all(form.fullmatch(line) for line in lines[:5]):
-                return _box_table_hint(f"{path} is {kind}")
+                return Hint(what=f"{path} is {kind}")
     return None
 
 
@@ -247,7 +236,7 @@ def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
-            return _box_table_hint(f"{path} is WIDER FACE's")
+            return Hint(what=f"{path} is WIDER FACE's")
     return None
 
 
@@ -259,9 +248,9 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
         if basename(path) in ("metadata.jsonl", "metadata.csv") and {"file_name", "objects"} <= set(
             re.findall(r"\w+", lines[0]) if lines else ()
         ):
-            return _box_table_hint(f"{path} is that of a Hugging Face image folder with objects")
+            return Hint(what=f"{path} is that of a Hugging Face image folder with objects")
         if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
-            return _box_table_hint(f"{path} is that of Google's AutoML, without a header")
+            return Hint(what=f"{path} is that of Google's AutoML, without a header")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
             what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
             fix = "add a column class to it, then take --layout csv and --box-form corner-size"
