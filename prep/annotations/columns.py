@@ -118,8 +118,8 @@ def read_columns(
         AnnotationsError: two columns have the same meaning, the form of a box is ambiguous, or an unread column looks
             like a box or an outline.
 
-    >>> reading = read_columns("t.csv", ["File Name", "label", "x1", "y1", "x2", "y2", "color"], None)
-    >>> reading.columns["filename"], reading.columns["xmax"], reading.form, reading.unread
+    >>> mapping = read_columns("t.csv", ["File Name", "label", "x1", "y1", "x2", "y2", "color"], None)
+    >>> mapping.columns["filename"], mapping.columns["xmax"], mapping.form, mapping.unread
     ('File Name', 'x2', '', ('color',))
     """
     remaining = _remove_ignored(header, ignored)
@@ -133,16 +133,16 @@ def read_columns(
     box_form, box = ("", ()) if boxes is False else _find_box(name, remaining, form)
     if box:
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
-    reading = match_columns(name, header, spellings, (*ignored, *box))
-    unread = tuple(column for column in reading.unread if column not in box)
+    mapping = match_columns(name, header, spellings, (*ignored, *box))
+    unread = tuple(column for column in mapping.unread if column not in box)
     found = [column for column in unread if column in remaining and is_geometry(column)]
-    if found and boxes is not False and {"filename", "class"} <= reading.columns.keys():
+    if found and boxes is not False and {"filename", "class"} <= mapping.columns.keys():
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
             "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
             f"corner-size, center-size); --ignore-columns {','.join(found)} ignores it"
         )
-    return replace(reading, form=box_form, box=box, unread=unread)
+    return replace(mapping, form=box_form, box=box, unread=unread)
 
 
 def match_columns(

@@ -284,16 +284,16 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
     note = ""
     if any(map(is_image_name, header)):
-        header, note = _header_of(name, header, rule, text), _NO_HEADER
+        header, note = _infer_header(name, header, rule, text), _NO_HEADER
     else:
         skipped += 1
-    reading = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
-    class_columns = () if reading is None else tuple(column for column in header if column in reading.one_hot)
-    if reading is None:
-        reading = _check_columns(name, header, rule, text)
+    mapping = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
+    class_columns = () if mapping is None else tuple(column for column in header if column in mapping.one_hot)
+    if mapping is None:
+        mapping = _check_columns(name, header, rule, text)
     else:
         note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(class_columns)}"
-    base_cells = _cell_reader(name, reading, rule)
+    base_cells = _cell_reader(name, mapping, rule)
 
     def cells_of(line: int, written: Mapping[str, object]) -> dict[str, str]:
         found = base_cells(line, written)
@@ -305,19 +305,16 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
 
     def rows() -> Iterator[Row]:
         for line, cells in islice(written(), skipped, None):
-            fault = ""
-            if len(cells) != len(header):
-                if not any(cells[len(header) :]):
-                    cells = cells[: len(header)]
-                if len(cells) != len(header):
-                    fault = f"{len(cells)} cells under {len(header)} columns"
+            if len(cells) > len(header) and not any(cells[len(header) :]):
+                cells = cells[: len(header)]
+            fault = f"{len(cells)} cells under {len(header)} columns" if len(cells) != len(header) else ""
             known = cells_of(line, dict(zip(header, cells, strict=False)))
             yield Row(file=name, line=line, cells=known, fault=fault)
 
-    return replace(_table(name, header, reading, rows, text), note=note)
+    return replace(_table(name, header, mapping, rows, text), note=note)
 
 
-def _header_of(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
+def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
     """Return the columns of a table without a header line, if it has only a file name and a class.
 
     Raises:
@@ -352,32 +349,32 @@ def _read_one_hot(
     if "class" not in rule.required or any(header.count(column) > 1 for column in header):
         return None
     try:
-        reading = rule.read(name, header)
+        mapping = rule.read(name, header)
     except AnnotationsError:
         return None
-    if {"class", "xmin"} & set(reading.known) or "filename" not in reading.known or len(reading.unread) < 2:
+    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(mapping.unread) < 2:
         return None
-    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in reading.unread):
+    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in mapping.unread):
         return None
-    places = [header.index(column) for column in reading.unread if column]
+    places = [header.index(column) for column in mapping.unread if column]
     found = False
     for _, cells in rows():
         found = True
         if len(cells) < len(header) or any(cells[place].strip().lower() not in _YES_NO for place in places):
             return None
-    known = {**reading.columns, "class": header[places[0]]}
-    return replace(reading, columns=known, unread=(), one_hot=reading.unread) if found else None
+    known = {**mapping.columns, "class": header[places[0]]}
+    return replace(mapping, columns=known, unread=(), one_hot=mapping.unread) if found else None
 
 
 def _table(
     name: str,
     header: Sequence[str],
-    reading: ColumnMapping,
+    mapping: ColumnMapping,
     rows: Callable[[], Iterator[Row]],
     text: TableText,
 ) -> Table:
     found = tuple(rows()) if text.is_cached else _LazyRows(rows)
-    return Table(file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=found)
+    return Table(file=name, header=tuple(header), columns=mapping.known, unread=mapping.unread, rows=found)
 
 
 def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
@@ -401,17 +398,17 @@ def _check_columns(
     folded = [column.lower() for column in header if column]
     if twice := sorted({column for column in folded if folded.count(column) > 1}):
         raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
-    reading = rule.read(name, header)
-    missing = [column for column in rule.required if column not in reading.known]
-    if any(column in reading.known for column in rule.together):
-        missing += [column for column in rule.together if column not in reading.known]
+    mapping = rule.read(name, header)
+    missing = [column for column in rule.required if column not in mapping.known]
+    if any(column in mapping.known for column in rule.together):
+        missing += [column for column in rule.together if column not in mapping.known]
     if missing:
         fix = ""
-        if missing == ["class"] and "xmin" in reading.known and text is not None:
+        if missing == ["class"] and "xmin" in mapping.known and text is not None:
             command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", text.path]
             fix = f"; where all objects are of one class, add it with {shlex.join(command)}"
         raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{fix}")
-    return reading
+    return mapping
 
 
 def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
@@ -436,24 +433,24 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     for _, entry in entries():
         if not entry.keys() <= header.keys():
             header.update(dict.fromkeys(entry))
-    reading = _check_columns(name, list(header), rule)
-    cells_of = _cell_reader(name, reading, rule)
+    mapping = _check_columns(name, list(header), rule)
+    cells_of = _cell_reader(name, mapping, rule)
 
     def rows() -> Iterator[Row]:
         for line, entry in entries():
             yield Row(file=name, line=line, cells=cells_of(line, entry))
 
-    return _table(name, list(header), reading, rows, text)
+    return _table(name, list(header), mapping, rows, text)
 
 
 def _cell_reader(
-    name: str, reading: ColumnMapping, rule: ColumnRules
+    name: str, mapping: ColumnMapping, rule: ColumnRules
 ) -> Callable[[int, Mapping[str, object]], dict[str, str]]:
     """Return a function that maps (line number, written values) to cells by known column."""
-    names = {column: known for known, column in reading.columns.items()}
+    names = {column: known for known, column in mapping.columns.items()}
     read = [
         (column, names.get(column, "") in rule.text, names.get(column, "") in rule.lists)
-        for column in dict.fromkeys([*names, *reading.box])
+        for column in dict.fromkeys([*names, *mapping.box])
     ]
 
     def cells(line: int, written: Mapping[str, object]) -> dict[str, str]:
@@ -465,7 +462,7 @@ def _cell_reader(
                     texts[column] = value.strip()
                 else:
                     texts[column] = _cell(f"{name}:{line}", column, value, is_text, may_list)
-        return reading.cells(texts)
+        return mapping.cells(texts)
 
     return cells
 
