@@ -130,8 +130,8 @@ def check_groups(
         are_patients: whether the format stores a patient id, so that a scan without a group lacks it.
 
     Raises:
-        AnnotationsError: after the last example: only some have a group, all have the same group, or the paths of
-            several without a group contain the same patient, case, video or similar.
+        AnnotationsError: after the last example, if only some have a group or all have the same one. Also if the
+            paths of several without a group contain the same patient, case, video or similar.
     """
     if not options.shares:
         yield from examples

@@ -89,8 +89,8 @@ def list_references(
     `instances.json`). For `valid/_annotations.coco.json` the folder is the split.
 
     Raises:
-        AnnotationsError: a file is not COCO instances, an image id occurs twice in it, a category has no definition
-            or shares its name with another, or an image is in two splits.
+        AnnotationsError: a file is not COCO instances, or an image id occurs twice in it; a category has no
+            definition or shares its name with another; or an image is in two splits.
     """
     names = _instance_files(annotations, annotation_file)
     documents = [_read_document(annotations, name, outlines=options.masks) for name in names]

@@ -95,7 +95,7 @@ class FoundSeries:
         return self.scan.folder.split("/") if self.scan.folder != "." else []
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """Return a short description for messages."""
         rows, columns = self.scan.size
         return f"{self.scan.modality or 'DICOM'}, {self.scan.slices} of {rows} x {columns}"
@@ -199,7 +199,7 @@ def find_series(
     if len(chosen) > 1 and all(series.is_left_out for series in chosen):
         raise SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
     if len(chosen) > 1:
-        listed = ", ".join(f"{series.source} ({series.what})" for series in chosen[:8])
+        listed = ", ".join(f"{series.source} ({series.description})" for series in chosen[:8])
         raise SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
     if chosen[0].problem is not None:
         raise SourceError(*chosen[0].problem)
@@ -241,15 +241,15 @@ def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str
     A damaged file may belong to any series with files in its folder. If the series lack as many slices as files are
     damaged, it belongs to one that lacks slices.
     """
-    stacks_in: dict[str, list[int]] = defaultdict(list)
-    for index, stack in enumerate(series):
-        for name in stack.folders:
-            stacks_in[name].append(index)
+    series_in: dict[str, list[int]] = defaultdict(list)
+    for index, one in enumerate(series):
+        for name in one.folders:
+            series_in[name].append(index)
     found: list[str | None] = [None] * len(series)
-    for name in sorted(damaged.keys() & stacks_in.keys()):
-        lacking = [index for index in stacks_in[name] if series[index].lacking]
-        proven = sum(series[index].lacking for index in lacking) >= len(damaged[name])
-        for index in lacking if proven else stacks_in[name]:
+    for name in sorted(damaged.keys() & series_in.keys()):
+        lacking = [index for index in series_in[name] if series[index].lacking]
+        is_proven = sum(series[index].lacking for index in lacking) >= len(damaged[name])
+        for index in lacking if is_proven else series_in[name]:
             found[index] = found[index] or damaged[name][0]
     return found
 
@@ -268,7 +268,7 @@ def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
     for one in found:
         best, problem = largest.get(one.scan.study, [one]), one.problem
         if problem is None and one.voxels < best[0].voxels:
-            detail = f"{one.what}; {best[0].what} is"
+            detail = f"{one.description}; {best[0].description} is"
             problem = ("selection", "series is not the largest of its study", detail)
         elif problem is None and len({other.scan.series for other in best}) > 1:
             listed = ", ".join(other.source for other in best[:8])
@@ -285,12 +285,12 @@ def _is_unread_volume(one: Apart) -> bool:
     return one.kind == "not DICOM" and one.path.lower().endswith(tuple(RECOGNIZED))
 
 
-def _selection_problem(stack: Series, policy: SeriesPolicy) -> Problem | None:
-    if stack.chosen:
+def _selection_problem(series: Series, policy: SeriesPolicy) -> Problem | None:
+    if series.chosen:
         return None
     asked = [f"--series-modality {','.join(policy.modalities)}"] if policy.modalities else []
     asked += [f"--series-description {policy.description!r}"] if policy.description is not None else []
-    return "selection", "series is not chosen", f"{stack.modality or 'no modality'}; {' and '.join(asked)}"
+    return "selection", "series is not chosen", f"{series.modality or 'no modality'}; {' and '.join(asked)}"
 
 
 def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:

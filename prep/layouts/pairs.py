@@ -55,14 +55,14 @@ def list_references(
 ) -> Iterator[SourceExample]:
     """Yield an example for every image with the label that matches its name.
 
-    With patterns in the options, an image and its label have the same values of {id}, and of {split} and {group} if
-    both patterns contain them. Files that differ only in {channel} are channels of one image. Without patterns, the
-    first of these rules that finds a label for any image applies:
+    With patterns in the options, an image and its label have the same values of the placeholders {id}, {split} and
+    {group} that both patterns contain. Files that differ only in {channel} are channels of one image. Without
+    patterns, the first of these rules that finds a label for any image applies:
 
     1. The label's path has a folder `labels` (label, masks, segmentations, ...) in place of `images` (image, scans,
-       ...), or labelsTr in place of imagesTr, and VOC's SegmentationClass for JPEGImages. Extensions may differ, and
-       the label's name may have a suffix of rule 2. The split is Tr: train, Ts: test, Val: validation. Images in
-       imagesTs are for prediction if there is no labelsTs.
+       ...). Other pairs of folders are labelsTr for imagesTr and SegmentationClass for JPEGImages (VOC). Extensions
+       may differ, and the label's name may have a suffix of rule 2. The split is Tr: train, Ts: test, Val:
+       validation. Images in imagesTs are for prediction if there is no labelsTs.
     2. Both files are in one folder, and the label's name is the image's name followed by _seg, -mask, _label or
        similar, and any further text.
     3. BIDS: the image is called sub-01_...; the label, in a folder `derivatives`, has the same name followed by

@@ -130,10 +130,8 @@ def list_references(
     def examples() -> Iterator[SourceExample]:
         for image in images_of_rows():
             found = [_example(image, with_boxes, options)] if image.rows else []
-            missing_rows = (
-                [_missing_image_example(image.source, image.missing_rows, image.error)] if image.error else []
-            )
-            yield from sort_examples([*found, *missing_rows])
+            found += [_missing_image_example(image, image.error)] if image.error else []
+            yield from sort_examples(found)
 
     def splits() -> Iterator[tuple[str, str]]:
         found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
@@ -242,7 +240,7 @@ def _resolve_tables(
         if image.rows:
             found.append((image.number, image.rows[0][0].file, _example(image, True, options)))
         if image.error:
-            examples.append(_missing_image_example(image.source, image.missing_rows, image.error))
+            examples.append(_missing_image_example(image, image.error))
     by_table: dict[str, list[SourceExample]] = {}
     for _, file, example in sorted(found, key=itemgetter(0)):
         by_table.setdefault(file, []).append(example)
@@ -271,13 +269,17 @@ def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
     return (f"columns of {table.file} that --keep would keep: {', '.join(unkept)}",) if unkept else ()
 
 
-def _missing_image_example(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> SourceExample:
+def _missing_image_example(image: _Image, error: SourceError) -> SourceExample:
     """Return one example with a problem for all rows of a missing image."""
-    (row, split), more = rows[0], len(rows) - 1
+    (row, split), more = image.missing_rows[0], len(image.missing_rows) - 1
     place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
     group = row.cell("group") or None
     return SourceExample(
-        source=named, key=row.cell("id") or named, split=split, group=group, problem=error.at(place).args
+        source=image.source,
+        key=row.cell("id") or image.source,
+        split=split,
+        group=group,
+        problem=error.at(place).args,
     )
 
 

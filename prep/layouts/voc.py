@@ -163,8 +163,8 @@ def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> Sour
 def _image_queries(names: Mapping[str, str]) -> dict[str, ImageQuery]:
     """Return the possible locations of each XML file's image; `names` are the <filename> values.
 
-    If the XML files are in several folders, an image outside the folder of its XML file must be in a folder of the
-    same name. Annotations/cam1/a.xml belongs to JPEGImages/cam1/a.jpg, and never to JPEGImages/cam2/a.jpg.
+    If XML files are in several folders, an image elsewhere must be in a folder with the name of its XML file's
+    folder. Annotations/cam1/a.xml belongs to JPEGImages/cam1/a.jpg, and never to JPEGImages/cam2/a.jpg.
     """
     common = common_folder(names)
     result = {}
