@@ -53,7 +53,7 @@ _SHARE_LOST = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
+class InstancesFile:
     """Checked content of one instances file.
 
     Args:
@@ -176,7 +176,7 @@ def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Document:
+def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> InstancesFile:
     """Return the content of an instances file; raise AnnotationsError for faults that affect the complete file."""
     try:
         content = json.loads(
@@ -208,7 +208,7 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Do
     used = {entry["category_id"] for entry in objects}
     names_by_id = _names_by_id(name, lists["categories"], used)
     _refuse_lost_categories(name, written, objects, names_by_id)
-    return Document(
+    return InstancesFile(
         file=name,
         split=_split_of(name) or "train",
         names_split=_split_of(name) is not None,
@@ -255,14 +255,14 @@ def _valid_images(
             by_id.setdefault(identity, {}).setdefault(file_name, entry)
     if faulty and not by_id:
         raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
-    sound: list[dict[str, Any]] = []
+    valid: list[dict[str, Any]] = []
     for identity, named in by_id.items():
         if len(named) == 1:
-            sound += named.values()
+            valid += named.values()
             continue
         detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
         faulty += [(file_name, "image id comes twice", detail) for file_name in named]
-    return tuple(sound), tuple(faulty)
+    return tuple(valid), tuple(faulty)
 
 
 def _refuse_lost_categories(
@@ -308,7 +308,7 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
-def _image_query(file_name: str, document: Document) -> ImageQuery:
+def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
     """Return the possible locations of an entry's image: the folder of the document's split, the root, or images/."""
     split, common = document.split, ("", "images")
     own = (split, f"images/{split}", f"{split}/images")
@@ -316,7 +316,7 @@ def _image_query(file_name: str, document: Document) -> ImageQuery:
 
 
 def _document_examples(
-    document: Document,
+    document: InstancesFile,
     found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
     options: LayoutOptions,
     skeletons: Skeletons | None,
@@ -370,7 +370,7 @@ def _document_examples(
 
 
 def _refuse_lost_annotations(
-    document: Document,
+    document: InstancesFile,
     by_image: Mapping[int | str | None, Sequence[object]],
     orphans: Mapping[str, Sequence[object]],
 ) -> None:

@@ -183,22 +183,11 @@ def _with_image(
             reason = "channels are not volumes in files or pictures"
             raise SourceError("annotation", reason, ", ".join(others[:3]))
         return replace(known, source=paths[0], channels=tuple(paths[1:]))
-    path = relative_path(written[0], images.root)
-    if images.size(path) is not None:
-        path = locate(written[0], "image", images)
-        return replace(known, source=path, members=() if options.takes_scan(path) else (path,))
-    series = _series_at(written[0], index, options, listings)
-    if series is None:
-        path = locate(written[0], "image", images)
-        return replace(known, source=path, members=(path,))
-    return replace(
-        known,
-        source=series.source,
-        members=series.members,
-        stored=series.stored,
-        volume=series.volume,
-        group=known.group or series.group,
-    )
+    if (series := _series_at(written[0], index, options, listings)) is not None:
+        return _as_channels(known, [series])
+    is_file = images.size(relative_path(written[0], images.root)) is not None
+    path = locate(written[0], "image", images)
+    return replace(known, source=path, members=() if is_file and options.takes_scan(path) else (path,))
 
 
 def _series_at(
@@ -214,7 +203,7 @@ def _series_at(
 
 
 def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> SourceExample:
-    """Return the example with several DICOM series as the channels of one image."""
+    """Return the example with one or several DICOM series as the channels of its image."""
     first, *others = series
     names = [one.source for one in series]
     if len(set(names)) < len(names):
