@@ -261,9 +261,9 @@ def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
         if one.problem is None and one.scan.study is not None:
             studies[one.scan.study].append(one)
     largest: dict[str | None, list[FoundSeries]] = {}
-    for study, some in studies.items():
-        most = max(one.voxels for one in some)
-        largest[study] = [one for one in some if one.voxels == most]
+    for study, members in studies.items():
+        most = max(one.voxels for one in members)
+        largest[study] = [one for one in members if one.voxels == most]
     result = []
     for one in found:
         best, problem = largest.get(one.scan.study, [one]), one.problem

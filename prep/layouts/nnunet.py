@@ -57,28 +57,27 @@ def list_references(
     found: list[tuple[Key, SourceExample]] = []
     labels: list[tuple[Key, Label]] = []
     strays: list[SourceExample] = []
-    unnumbered = _is_unnumbered(dataset, images, below)
+    ending = dataset.file_ending
+    is_unnumbered = _is_unnumbered(dataset, images, below)
     for suffix, split in _FOLDERS.items():
         channels: dict[str, dict[int, str]] = {}
         for path in _files(images, f"{below}images{suffix}/"):
-            stem = path.rpartition("/")[2].removesuffix(dataset.file_ending)
+            stem = path.rpartition("/")[2].removesuffix(ending)
             match = _CASE.fullmatch(stem)
-            if unnumbered and path.endswith(dataset.file_ending):
+            if is_unnumbered and path.endswith(ending):
                 channels[stem] = {0: path}
-            elif not path.endswith(dataset.file_ending) or match is None:
-                expected = (
-                    f"expected CASE_0000{dataset.file_ending}, such as {stem}_0000{dataset.file_ending}"
-                )
+            elif not path.endswith(ending) or match is None:
+                expected = f"expected CASE_0000{ending}, such as {stem}_0000{ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no channel of a case", expected)))
             else:
                 channels.setdefault(match[1], {})[int(match[2])] = path
         found += [((suffix, case), _case(case, files, split, dataset)) for case, files in channels.items()]
         for path in _files(images, f"{below}labels{suffix}/"):
-            if path.endswith(dataset.file_ending):
-                case = path.rpartition("/")[2].removesuffix(dataset.file_ending)
+            if path.endswith(ending):
+                case = path.rpartition("/")[2].removesuffix(ending)
                 labels.append(((suffix, case), single_file_label(path)))
             else:
-                expected = f"expected CASE{dataset.file_ending}"
+                expected = f"expected CASE{ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
     cases = sum(key[0] == "Tr" for key, _ in found)
     if cases != dataset.training:

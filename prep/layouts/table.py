@@ -125,7 +125,7 @@ def list_references(
         index.check_any_image(tables[0].file)
 
     def images_of_rows() -> Iterator[_Image]:
-        return (_image(source, some) for source, some in groupby(by_source, itemgetter(0)))
+        return (_image(source, records) for source, records in groupby(by_source, itemgetter(0)))
 
     def examples() -> Iterator[SourceExample]:
         for image in images_of_rows():
@@ -135,7 +135,7 @@ def list_references(
 
     def splits() -> Iterator[tuple[str, str]]:
         found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
-        return (next(some) for _, some in groupby(found, itemgetter(0)))
+        return (next(records) for _, records in groupby(found, itemgetter(0)))
 
     others = []
     if not index.all_images_are_named(named, only_used_folders=one_file):
@@ -244,8 +244,8 @@ def _resolve_tables(
     by_table: dict[str, list[SourceExample]] = {}
     for _, file, example in sorted(found, key=itemgetter(0)):
         by_table.setdefault(file, []).append(example)
-    for file, some in by_table.items():
-        examples += resolve_boxes(some, images, options, file)
+    for file, of_table in by_table.items():
+        examples += resolve_boxes(of_table, images, options, file)
     return examples
 
 
