@@ -1,1 +1,1 @@
-"""What the layouts share: tables, boxes and their grids, patterns, pairs of files."""
+"""Code that the layouts share: tables, boxes and their grids, patterns, pairs of files."""

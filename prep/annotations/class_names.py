@@ -1,4 +1,4 @@
-"""Names of classes: their order, the choice among them, and names that look alike."""
+"""Class names: sort order, selection and renaming, and detection of names that look alike."""
 
 from __future__ import annotations
 
@@ -9,49 +9,59 @@ from dataclasses import dataclass
 
 from halofeed.errors import AnnotationsError, SourceError
 
-# Small letters of Cyrillic and Greek, and others, that look like Latin ones in one case at least.
-_LATIN = str.maketrans(
+# Cyrillic, Greek and other letters that look like Latin letters in at least one case.
+_LATIN_LOOKALIKES = str.maketrans(
     "авекмнорстухіјѕһԁԛԝ" + "αβεζηικμνορτυχ" + "ɑɡı×" + "’‘ʼ´`" + "“”",
     "abekmhopctyxijshdqw" + "abezhikmnoptyx" + "agix" + "'''''" + '""',
 )
-_UNSEEN = ("Cf", "Cc")
-_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_INVISIBLE_CATEGORIES = ("Cf", "Cc")
+_INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+BACKGROUND = "background"
 
 
-def look_of(name: str) -> str:
-    """A name as it looks: names that a person may take for one have the same.
+def _visual_form(name: str) -> str:
+    """Return a canonical form that is equal for names that look alike.
 
-    >>> look_of("Red  hat") == look_of("red_hat") == look_of("red\\u00a0h\\u0430t") == look_of("red\\u200b\\u2011hat")
+    >>> _visual_form("Red  hat") == _visual_form("red_hat") == _visual_form("red\\u00a0h\\u0430t")
     True
-    >>> look_of("caf\\u00e9") == look_of("cafe\\u0301") != look_of("cafe")
+    >>> _visual_form("red_hat") == _visual_form("red\\u200b\\u2011hat")
+    True
+    >>> _visual_form("caf\\u00e9") == _visual_form("cafe\\u0301") != _visual_form("cafe")
     True
     """
-    if number_of(name) is not None:
+    if class_number(name) is not None:
         return name
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_LATIN)
-    return " ".join("".join(map(_seen, folded)).split())
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(
+        _LATIN_LOOKALIKES
+    )
+    return " ".join("".join(map(_visible_form, folded)).split())
 
 
-def _seen(character: str) -> str:
+def _visible_form(character: str) -> str:
     category = unicodedata.category(character)
     if character.isspace() or category == "Pd" or character in "_\u2212":
         return " "
     is_variation = 0xFE00 <= ord(character) <= 0xFE0F
-    return "" if category in _UNSEEN or character in _FILLERS or is_variation else character
+    return (
+        ""
+        if category in _INVISIBLE_CATEGORIES or character in _INVISIBLE_LETTERS or is_variation
+        else character
+    )
 
 
-def alike_names(names: Iterable[str]) -> list[list[str]]:
-    """The groups of two and more names that look alike, each in order."""
-    alike: dict[str, list[str]] = {}
+def find_similar_names(names: Iterable[str]) -> list[list[str]]:
+    """Return the groups of two or more names that look alike, each group sorted."""
+    by_form: dict[str, list[str]] = {}
     for name in sorted(set(names)):
-        alike.setdefault(look_of(name), []).append(name)
-    return [group for group in alike.values() if len(group) > 1]
+        by_form.setdefault(_visual_form(name), []).append(name)
+    return [group for group in by_form.values() if len(group) > 1]
 
 
-def shown_apart(names: Iterable[str]) -> str:
-    """Names that look alike, each with those of its characters that ASCII lacks and not all of the names have.
+def describe_differences(names: Iterable[str]) -> str:
+    """Return names that look alike as text, with the code points of the non-ASCII characters that differ.
 
-    >>> shown_apart(["dog", "d\\u043eg"])
+    >>> describe_differences(["dog", "d\\u043eg"])
     "'dog', 'd\u043eg' (U+043E)"
     """
     names = list(names)
@@ -63,49 +73,38 @@ def shown_apart(names: Iterable[str]) -> str:
     return ", ".join(shown)
 
 
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
-
-
 def in_class_order(names: Iterable[str]) -> list[str]:
-    """Each name once: those that are numbers first, by their value, then the others as text.
+    """Return the distinct names: numbers first, sorted by value, then other names as text.
 
     >>> in_class_order(["10", "2", "hat", "9", "coat", "2"])
     ['2', '9', '10', 'coat', 'hat']
     """
-    return sorted(set(names), key=_order)
+    return sorted(set(names), key=lambda name: (class_number(name) is None, class_number(name) or 0.0, name))
 
 
-def _order(name: str) -> tuple[bool, float, str]:
-    value = number_of(name)
-    return value is None, value or 0.0, name
-
-
-def some_of(names: Iterable[str]) -> str:
-    """The first twenty names, for a message, and how many there are where these are not all."""
+def shorten_list(names: Iterable[str]) -> str:
+    """Return the first twenty names as text for a message, with the total if there are more."""
     listed = list(names)
     return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
 
 
-def number_of(name: str) -> float | None:
-    """The number that a class name is, or None.
+def class_number(name: str) -> float | None:
+    """Return the number that a class name consists of, or None.
 
-    >>> number_of("10"), number_of("2.0"), number_of("hat 2")
+    >>> class_number("10"), class_number("2.0"), class_number("hat 2")
     (10.0, 2.0, None)
     """
     return float(name) if _NUMBER.fullmatch(name) else None
 
 
-BACKGROUND = "background"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClassChoice:
-    """What becomes of each class of the source.
+    """Selection and renaming of the source's classes.
 
     Args:
-        keep: the classes of the data set; (): all. Others are left out.
-        renamed: (class of the source by name or value, class of the data set); several may become one, and what becomes
-            "background" is left out.
+        keep: classes of the data set; () keeps all, otherwise all others are left out.
+        renamed: (class of the source by name or value, class of the data set). Several source classes may become one.
+            A class that becomes "background" is left out.
     """
 
     keep: tuple[str, ...] = ()
@@ -113,7 +112,7 @@ class ClassChoice:
 
     @classmethod
     def of(cls, classes: tuple[str, ...], map_classes: tuple[str, ...]) -> ClassChoice:
-        """That of --classes and --map-classes.
+        """Return the choice that --classes and --map-classes define.
 
         >>> ClassChoice.of((), ("kidney left=kidney", "500=background")).renamed
         (('kidney left', 'kidney'), ('500', 'background'))
@@ -125,7 +124,7 @@ class ClassChoice:
         return bool(self.keep or self.renamed)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it by itself."""
+        """Yield a message for each contradiction within the choice."""
         names = [name for name, _ in self.renamed]
         for name, target in self.renamed:
             if not name or not target:
@@ -144,7 +143,7 @@ class ClassChoice:
             yield f"--classes: {BACKGROUND} is always there, with id 0; leave it out"
 
     def target(self, name: str, value: int | None = None) -> str | None:
-        """The class of the data set that a class of the source becomes; None: it is left out.
+        """Return the data set class of a source class; None if the choice leaves it out.
 
         >>> choice = ClassChoice(keep=("kidney",), renamed=(("left", "kidney"), ("7", "kidney")))
         >>> [choice.target("left"), choice.target("right", 7), choice.target("liver")]
@@ -157,10 +156,11 @@ class ClassChoice:
         return found
 
     def takes(self, name: str) -> bool:
-        """Whether a named class of a label file is kept.
+        """Return whether the choice keeps a named class of a label file.
 
         Raises:
-            SourceError: it is left out, and differs from a class of the choice in capitals, spaces and the like alone.
+            SourceError: the class is left out, but differs from a chosen class only in spelling (case, spaces and
+                similar).
 
         >>> choice = ClassChoice(keep=("tumor",), renamed=(("left kidney", "tumor"), ("Tumor", "background")))
         >>> choice.takes("tumor"), choice.takes("Tumor"), choice.takes("liver")
@@ -181,17 +181,17 @@ class ClassChoice:
         return False
 
     def check_known(self, known: Iterable[str], where: str) -> None:
-        """Refuse names that are no class of the source, which would change nothing or leave all of it out.
+        """Raise AnnotationsError for names that are not classes of the source; they would have no effect.
 
         Args:
-            known: the names and values of the source's classes.
-            where: the source, for the message.
+            known: names and values of the source's classes.
+            where: description of the source, for the message.
 
         Raises:
-            AnnotationsError: names them, and the classes that there are.
+            AnnotationsError: lists the unknown names and the existing classes.
         """
         names = list(dict.fromkeys(known))
-        found = f"no such class in {where}; found {some_of(names)}"
+        found = f"no such class in {where}; found {shorten_list(names)}"
         if unknown := [name for name, _ in self.renamed if name not in names]:
             raise AnnotationsError(f"--map-classes: {', '.join(unknown)}: {found}")
         targets = {target for target in map(self.target, names) if target is not None}
@@ -200,9 +200,9 @@ class ClassChoice:
 
 
 def plain_name(name: str) -> str:
-    """A name without what people write in several ways.
+    """Return a name without case, spaces and other differences in spelling.
 
     >>> plain_name("Left_Kidney") == plain_name("left kidney ")
     True
     """
-    return look_of(name).replace(" ", "")
+    return _visual_form(name).replace(" ", "")

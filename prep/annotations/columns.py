@@ -1,4 +1,4 @@
-"""Which column of a table means what: known spellings, how a box is written, and what is not read."""
+"""Mapping from table columns to their meaning: known spellings, forms of boxes, and unread columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from halofeed.errors import AnnotationsError
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 FORMS = ("auto", "corners", "corner-size", "center-size")
 
-# Column: its spellings in ranks, without case, blanks and signs; a later rank counts where no earlier one is there.
+# Spellings of each column as `normalize_name` returns them, in ranks; the first rank with a match decides.
 SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "filename": (
         ("filename",),
@@ -43,7 +43,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
 }
-# How a box may be written otherwise; the same ranks.
+# Spellings of the parts of a box that is not written as two corners, in ranks.
 _SIZES = {
     "w": (("w", "boxw", "bboxw", "boxwidth", "bboxwidth"), ("width",)),
     "h": (("h", "boxh", "bboxh", "boxheight", "bboxheight"), ("height",)),
@@ -68,16 +68,16 @@ _GEOMETRY = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How the columns of one table are read.
+class ColumnMapping:
+    """Meaning of the columns of one table.
 
     Args:
-        columns: from a column that is known to the column of the table that holds it.
-        form: how `box` is written: "corners", "corner-size", "center-size"; "" where the corners have columns of their
-            own, or where there is no box.
-        box: the columns of x, y, w and h, or of the list that holds all four.
-        unread: columns that nothing is made of, as they are written.
-        one_hot: columns of which each is a class, with 1 for the pictures that have it.
+        columns: maps each known column to the column of the table that contains it.
+        form: form of `box`: "corners", "corner-size" or "center-size"; "" if the corners have their own columns or
+            there is no box.
+        box: columns of x, y, w and h, or the one column of a list with all four.
+        unread: columns without a known meaning, in their original spelling.
+        one_hot: columns that are classes, with 1 for the images that have the class.
     """
 
     columns: Mapping[str, str]
@@ -88,104 +88,104 @@ class Reading:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The columns that a row has after `cells`."""
+        """Return the names of the columns in the result of `cells`."""
         return (*self.columns, *CORNERS) if self.box else tuple(self.columns)
 
     def cells(self, written: Mapping[str, str]) -> dict[str, str]:
-        """The cells of a row by the columns that are known."""
+        """Return the cells of a row by known column."""
         known = {name: written[column] for name, column in self.columns.items() if column in written}
         if not self.box:
             return known
         values = [written.get(column, "") for column in self.box]
         if len(values) == 1:
-            values = _four(values[0])
-        return {**known, **dict(zip(CORNERS, _corners(values, self.form), strict=True))}
+            values = _split_list(values[0])
+        return {**known, **dict(zip(CORNERS, _corner_cells(values, self.form), strict=True))}
 
 
 def read_columns(
     name: str, header: Sequence[str], boxes: bool | None, form: str = "auto", ignored: Sequence[str] = ()
-) -> Reading:
-    """What the columns of a table mean.
+) -> ColumnMapping:
+    """Return the meaning of the columns of a table.
 
     Args:
-        name: the table, for messages.
-        header: its columns as they are written.
-        boxes: whether they are asked for; None: where there are any.
+        name: name of the table, for messages.
+        header: columns of the table in their original spelling.
+        boxes: whether the task needs boxes; None reads boxes if the table has any.
         form: one of FORMS.
-        ignored: columns that shall not be read.
+        ignored: columns to ignore.
 
     Raises:
-        AnnotationsError: two columns can be one, a box is written so that it can be read in two ways, or a column looks
-            like a box or an outline and would not be read.
+        AnnotationsError: two columns have the same meaning, the form of a box is ambiguous, or an unread column looks
+            like a box or an outline.
 
-    >>> reading = read_columns("t.csv", ["File Name", "label", "x1", "y1", "x2", "y2", "color"], None)
-    >>> reading.columns["filename"], reading.columns["xmax"], reading.form, reading.unread
+    >>> mapping = read_columns("t.csv", ["File Name", "label", "x1", "y1", "x2", "y2", "color"], None)
+    >>> mapping.columns["filename"], mapping.columns["xmax"], mapping.form, mapping.unread
     ('File Name', 'x2', '', ('color',))
     """
-    left = _without(header, ignored)
+    remaining = _remove_ignored(header, ignored)
     spellings = dict(SPELLINGS)
-    squashed = {squash(column) for column in left}
-    if {"x0", "y0", "x1", "y1"} <= squashed and not {"x2", "y2"} & squashed:
+    normalized = {normalize_name(column) for column in remaining}
+    if {"x0", "y0", "x1", "y1"} <= normalized and not {"x2", "y2"} & normalized:
         for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
             spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
-    if boxes is not None or any(map(is_geometry, left)):
+    if boxes is not None or any(map(is_geometry, remaining)):
         spellings["filename"] = (*spellings["filename"], ("image",))
-    box_form, box = ("", ()) if boxes is False else _find_box(name, left, form)
+    box_form, box = ("", ()) if boxes is False else _find_box(name, remaining, form)
     if box:
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
-    reading = read_known(name, header, spellings, (*ignored, *box))
-    unread = tuple(column for column in reading.unread if column not in box)
-    found = [column for column in unread if column in left and is_geometry(column)]
-    if found and boxes is not False and {"filename", "class"} <= reading.columns.keys():
+    mapping = match_columns(name, header, spellings, (*ignored, *box))
+    unread = tuple(column for column in mapping.unread if column not in box)
+    found = [column for column in unread if column in remaining and is_geometry(column)]
+    if found and boxes is not False and {"filename", "class"} <= mapping.columns.keys():
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
             "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
-            f"corner-size, center-size); --ignore-columns {','.join(found)} goes on without"
+            f"corner-size, center-size); --ignore-columns {','.join(found)} ignores it"
         )
-    return replace(reading, form=box_form, box=box, unread=unread)
+    return replace(mapping, form=box_form, box=box, unread=unread)
 
 
-def read_known(
+def match_columns(
     name: str,
     header: Sequence[str],
     spellings: Mapping[str, Sequence[Sequence[str]]],
     ignored: Sequence[str] = (),
-) -> Reading:
-    """What the columns of a table mean by their spellings alone; see `read_columns`."""
-    left = _without(header, ignored)
-    chosen = {known: _choose(name, left, ranks, known) for known, ranks in spellings.items()}
+) -> ColumnMapping:
+    """Return the meaning of the columns by their spellings only; see `read_columns`."""
+    remaining = _remove_ignored(header, ignored)
+    chosen = {known: _find_column(name, remaining, ranks, known) for known, ranks in spellings.items()}
     columns = {known: column for known, column in chosen.items() if column is not None}
     unread = tuple(column for column in header if column not in columns.values())
-    return Reading(columns=columns, unread=unread)
+    return ColumnMapping(columns=columns, unread=unread)
 
 
-def _without(header: Sequence[str], ignored: Sequence[str]) -> list[str]:
-    passed = {squash(column) for column in ignored}
-    return [column for column in header if squash(column) not in passed]
+def _remove_ignored(header: Sequence[str], ignored: Sequence[str]) -> list[str]:
+    passed = {normalize_name(column) for column in ignored}
+    return [column for column in header if normalize_name(column) not in passed]
 
 
-def can_hold(
+def has_columns(
     header: Sequence[str], required: Sequence[str], spellings: Mapping[str, Sequence[Sequence[str]]]
 ) -> bool:
-    """Whether all the required columns are there in some spelling."""
-    squashed = {squash(column) for column in header}
-    return all(any(squashed.intersection(rank) for rank in spellings[known]) for known in required)
+    """Return whether a header contains all required columns in some spelling."""
+    normalized = {normalize_name(column) for column in header}
+    return all(any(normalized.intersection(rank) for rank in spellings[known]) for known in required)
 
 
 @lru_cache(maxsize=4096)
-def squash(column: str) -> str:
-    """A column's name without what people spell differently: case, blanks, and signs.
+def normalize_name(column: str) -> str:
+    """Return a column's name without case, spaces and punctuation.
 
-    >>> squash("Is_Crowd"), squash("x-min")
+    >>> normalize_name("Is_Crowd"), normalize_name("x-min")
     ('iscrowd', 'xmin')
     """
     return re.sub(r"[^a-z0-9]", "", column.lower()) or column
 
 
-def _choose(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], known: str) -> str | None:
-    """The column of the table that is meant by the first rank of which there is one."""
+def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], known: str) -> str | None:
+    """Return the column that matches the first rank with a match, or None."""
     for rank in ranks:
-        found = [column for column in header if squash(column) in rank]
+        found = [column for column in header if normalize_name(column) in rank]
         if len(found) > 1:
             raise AnnotationsError(
                 f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or say "
@@ -197,20 +197,24 @@ def _choose(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], kn
 
 
 def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[str, ...]]:
-    """How boxes are written and in which columns, where it is otherwise than by two corners."""
-    if form == "auto" and can_hold(header, ("xmax",), SPELLINGS):
+    """Return the form and the columns of boxes that are not written as two corners."""
+    if form == "auto" and has_columns(header, ("xmax",), SPELLINGS):
         return "", ()
     sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
-    if form == "corner-size" and can_hold(header, CORNERS, SPELLINGS) and not can_hold(header, "wh", sizes):
-        named = [_choose(name, header, SPELLINGS[side], side) for side in CORNERS]
+    if (
+        form == "corner-size"
+        and has_columns(header, CORNERS, SPELLINGS)
+        and not has_columns(header, "wh", sizes)
+    ):
+        named = [_find_column(name, header, SPELLINGS[side], side) for side in CORNERS]
         return form, tuple(column for column in named if column is not None)
-    lists = [column for column in header if squash(column) in _LISTS]
+    lists = [column for column in header if normalize_name(column) in _LISTS]
     for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
         if form not in ("auto", kind):
             continue
-        # Without a word only columns that cannot mean anything else: left and top, or the center, with w and h.
+        # With "auto", accept only unambiguous columns: left and top, or the center, with w and h.
         ranks = {side: one if form == kind else one[:1] for side, one in spellings.items()}
-        found = [_choose(name, header, one, f"{side} of a box") for side, one in ranks.items()]
+        found = [_find_column(name, header, one, f"{side} of a box") for side, one in ranks.items()]
         if all(found):
             return kind, tuple(column for column in found if column is not None)
     if form != "auto" and len(lists) == 1:
@@ -224,18 +228,18 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
 
 
 def is_geometry(column: str) -> bool:
-    """Whether a column's name says that it holds a box, an outline, or a part of one.
+    """Return whether a column's name indicates a box, an outline, or a part of one.
 
     >>> is_geometry("bbox_x"), is_geometry("Points"), is_geometry("color")
     (True, True, False)
     """
-    return _GEOMETRY.fullmatch(squash(column)) is not None
+    return _GEOMETRY.fullmatch(normalize_name(column)) is not None
 
 
-def _four(text: str) -> list[str]:
-    """The four numbers of a list as text; the whole text four times where it holds no four, to be refused.
+def _split_list(text: str) -> list[str]:
+    """Return the four numbers of a list as text; repeat a text without four numbers, so that parsing fails later.
 
-    >>> _four("[1, 2.5, 3, 4]"), _four("1 2 3 4"), _four("")
+    >>> _split_list("[1, 2.5, 3, 4]"), _split_list("1 2 3 4"), _split_list("")
     (['1', '2.5', '3', '4'], ['1', '2', '3', '4'], ['', '', '', ''])
     """
     try:
@@ -246,22 +250,24 @@ def _four(text: str) -> list[str]:
     return list(map(str, values)) if is_flat and len(values) == 4 else [text] * 4
 
 
-def _corners(values: Sequence[str], form: str) -> list[str]:
-    """The cells of the two corners; cells that are no numbers stay as they are, to be refused."""
+def _corner_cells(values: Sequence[str], form: str) -> list[str]:
+    """Return the cells of the two corners; keep cells that are not numbers, so that parsing fails later."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
         return list(values)
     if form == "corners" or not all(map(math.isfinite, numbers)):
         return list(values)
-    return [repr(value) for value in corners(numbers, form)]
+    return [repr(value) for value in to_corners(numbers, form)]
 
 
-def corners(numbers: Sequence[float], form: str) -> tuple[float, float, float, float]:
-    """xmin, ymin, xmax, ymax of a box whose four numbers are written in this form.
+def to_corners(numbers: Sequence[float], form: str) -> tuple[float, float, float, float]:
+    """Return (xmin, ymin, xmax, ymax) of a box with four numbers in the given form.
 
-    >>> corners((1, 2, 3, 5), "corners"), corners((1, 2, 2, 3), "corner-size"), corners((2, 3.5, 2, 3), "center-size")
-    ((1, 2, 3, 5), (1, 2, 3, 5), (1.0, 2.0, 3.0, 5.0))
+    >>> to_corners((1, 2, 3, 5), "corners"), to_corners((1, 2, 2, 3), "corner-size")
+    ((1, 2, 3, 5), (1, 2, 3, 5))
+    >>> to_corners((2, 3.5, 2, 3), "center-size")
+    (1.0, 2.0, 3.0, 5.0)
     """
     x, y, third, fourth = numbers
     if form == "corners":

@@ -1,9 +1,7 @@
-"""Which texts of annotations can be written into records: all but those with a lone surrogate.
+"""Shared contract of the annotation layouts: `Layout`, `LayoutOptions`, split names, and checks of numbers and boxes.
 
-JSON can hold "\ud800", half of a pair of code units, which has no bytes in UTF-8. Names of files that are not UTF-8
-have lone surrogates too, U+DC80 to U+DCFF; those stand for bytes (see `halofeed.system.atomic_files`) and pass.
-
-What every annotation layout shares: its form, its options, split names, and the check of a box.
+A layout turns annotations and images into `SourceExample`s. A fault of one input becomes the `problem` of its
+example. A fault that affects the complete source raises AnnotationsError.
 """
 
 from __future__ import annotations
@@ -28,115 +26,11 @@ if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
 
 
-REASON = "text holds a lone surrogate"
-
-
-def with_written_texts(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """The references; one of which a text cannot be written has that for its problem, and escapes in its place.
-
-    >>> (found,) = with_written_texts([Reference(source="a.jpg", key="a\\ud800")])
-    >>> print(*found.problem, sep="; ")
-    annotation; text holds a lone surrogate; id 'a\\ud800' is no Unicode text: correct it
-    """
-    for reference in references:
-        if _is_plain(reference):
-            yield reference
-            continue
-        fault = next((one for one in _texts(reference) if not can_be_named(one[1])), None)
-        fault = fault or next((one for one in _kept_texts(reference) if not can_be_encoded(one[1])), None)
-        if fault is None:
-            yield _with_written_remarks(reference)
-            continue
-        what, text = fault
-        yield SourceExample(
-            source=escaped(reference.source),
-            key=escaped(reference.key) if isinstance(reference.key, str) else reference.key,
-            split=escaped(reference.split),
-            problem=("annotation", REASON, f"{what} {text!r} is no Unicode text: correct it"),
-        )
-
-
-def _is_plain(reference: SourceExample) -> bool:
-    """Whether a reference is that of an image with at most its class, and is written in ASCII, as most are."""
-    return (
-        reference.source.isascii()
-        and str(reference.key).isascii()
-        and reference.split.isascii()
-        and (reference.label or "").isascii()
-        and (reference.group or "").isascii()
-        and not (reference.boxes or reference.labels or reference.mask or reference.class_masks)
-        and not (reference.members or reference.channels or reference.more_masks)
-        and not (reference.problem or reference.notes or reference.bad_objects)
-    )
-
-
-def can_be_encoded(text: str) -> bool:
-    """Whether a text is Unicode, without the lone surrogates of file names as well."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def escaped(text: str) -> str:
-    """A text that can be written, in which escapes stand for lone surrogates.
-
-    >>> escaped("hat"), escaped("a\\ud800")
-    ('hat', 'a\\\\ud800')
-    """
-    return text if can_be_named(text) else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _texts(reference: SourceExample) -> Iterator[tuple[str, str]]:
-    """What each text of a reference is, and the text, of those that stand for bytes where they are no UTF-8."""
-    yield "file name", reference.source
-    yield "id", str(reference.key)
-    yield "split", reference.split
-    if reference.group is not None:
-        yield "group", reference.group
-    for label in (*reference.classes, *(box.label for box in reference.boxes or ())):
-        yield "class", label
-    for name, path in reference.class_masks:
-        yield "class", name
-        yield "file name", path
-    frames = (file for _, files in reference.mask_members for file in files)
-    for path in (*reference.members, *reference.channels, *reference.masks, *frames):
-        yield "file name", path
-
-
-def _kept_texts(reference: SourceExample) -> Iterator[tuple[str, str]]:
-    """The same of texts that are written as they stand."""
-    for box in reference.boxes or ():
-        if box.view is not None:
-            yield "view", box.view
-        for point in box.keypoints:
-            yield "keypoint", point.name
-
-
-def _with_written_remarks(reference: SourceExample) -> SourceExample:
-    """The reference with escapes in what is said of it, which often repeats what the annotations hold."""
-    remarks = [
-        *(reference.problem or ()),
-        *reference.notes,
-        *(part for bad in reference.bad_objects for part in bad),
-    ]
-    if all(map(can_be_named, remarks)):
-        return reference
-    stage, reason, detail = map(escaped, reference.problem or ("", "", ""))
-    return replace(
-        reference,
-        problem=(stage, reason, detail) if reference.problem else None,
-        notes=tuple(map(escaped, reference.notes)),
-        bad_objects=tuple((escaped(reason), escaped(detail)) for reason, detail in reference.bad_objects),
-    )
-
-
 ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy, Sequence[str]], Mapping[str, SeriesListing]]"
 T = TypeVar("T")
 LEAST_BAD_OBJECTS = 10
-"""Fewer objects that cannot be used are slips, whatever their share, unless they are all that there are."""
-LEAST_OF_ALL = 3
+"""Fewer unusable objects are slips, whatever their share, unless no object is usable."""
+_MIN_ALL_BAD = 3
 INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _SPLIT_NAME = re.compile(
@@ -144,31 +38,33 @@ _SPLIT_NAME = re.compile(
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
     re.IGNORECASE,
 )
+_LONE_SURROGATE = "text holds a lone surrogate"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutOptions:
-    """How to read the annotations.
+    """Options for reading annotations.
 
-    What has no line here is the option of that name of a `halofeed.prep.options.recipe.Recipe`, which says what it
-    means, of which values and for which layouts.
+    Fields without an entry below are the options of the same name in `halofeed.prep.options.recipe.Recipe`, which
+    documents their meaning, values and layouts.
 
     Args:
-        task: "classification", "detection" or "segmentation"; None: what the annotations hold.
-        box_origin: 1 (VOC's own rule, both ends inclusive) turns xmin into xmin - 1; 0 takes the numbers as they
-            stand; None is 1 for VOC, unless boxes begin below it, and 0 for tables.
-        voc_images: VOC: which image is meant where <filename> and the XML file's own name are those of two.
-        keep: of the layout's `keeps`.
-        takes: class folders and tables: whether a path is that of an image.
-        takes_scan: pairs, class-masks and tables of masks: whether a path is that of an image, or of a mask.
-        source_splits: whether the source says the splits; False where shares or lists of the user do.
-        needs_groups: whether shares divide the images and no pattern says their groups.
-        split_folders: whether the first folder is a split; None: decided by the names.
-        image_pattern, label_pattern: see `halofeed.prep.annotations.patterns`.
-        classes, map_classes: see `ClassChoice`.
-        regions: "channels" as well: a voxel is in all regions that hold its value.
-        series: DICOM: which series are taken, and the salt of the hashes that stand for patients and series.
-        list_series: DICOM: finds the series below each of some folders; None: in this process.
+        task: "classification", "detection" or "segmentation"; None accepts what the annotations hold.
+        box_origin: number of the first pixel. 1 (VOC's rule, both ends inclusive) turns xmin into xmin - 1; 0 keeps
+            the numbers; None is 1 for VOC, unless boxes begin below 1, and 0 for tables.
+        voc_images: VOC: image to use where <filename> and the name of the XML file match two different images.
+        keep: additional object fields to keep, from the layout's `keeps`.
+        takes: class folders and tables: returns whether a path is an image.
+        takes_scan: pairs, class-masks and tables of masks: returns whether a path is an image or a mask.
+        source_splits: whether the source defines the splits; False if the user gives shares or lists.
+        needs_groups: whether shares divide the images and no pattern defines their groups.
+        split_folders: whether the first folder is a split; None decides by the folder names.
+        image_pattern, label_pattern: path patterns, see `halofeed.prep.annotations.patterns`.
+        classes, map_classes: selection and renaming of classes, see `ClassChoice`.
+        regions: "refuse", "combine" or "channels". With "channels" a voxel belongs to all regions that contain its
+            value.
+        series: DICOM: selection of series, and the salt of the hashes that replace patient and series ids.
+        list_series: DICOM: function that lists the series below given folders; None lists them in this process.
     """
 
     task: str | None = None
@@ -204,66 +100,68 @@ class LayoutOptions:
 
     @property
     def wants_boxes(self) -> bool | None:
-        """Whether objects with boxes are asked for; None: what the annotations hold."""
+        """Return whether the task needs objects with boxes; None if the annotations decide."""
         return None if self.task is None else task_named(self.task).has_boxes
 
     @property
     def wants_label_images(self) -> bool:
-        """Whether a class for each pixel or voxel is asked for."""
+        """Return whether the task needs a class for each pixel or voxel."""
         return self.task is not None and task_named(self.task).has_label_image
 
     @property
     def choice(self) -> ClassChoice:
-        """Which classes of the source become which of the data set."""
+        """Return the mapping from source classes to data set classes."""
         return ClassChoice.of(self.classes, self.map_classes)
 
 
-class Seen(Protocol):
-    """What is known of a part of a source."""
+class PartSummary(Protocol):
+    """Summary of one part of a source, which can be merged with the summaries of other parts."""
 
     def add(self, other: Any, /) -> None:
-        """Add what is known of another part."""
+        """Merge the summary of another part into this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InParts:
-    """How a layout of which each reference depends on one path alone is listed in parts, in several processes.
+    """Functions that list a layout in parts, in several processes.
+
+    They apply to a layout in which each example depends on one path only.
 
     Args:
-        look: from the paths of a part to what must be known of all parts.
-        settle: (that, the paths of all files but images, files, options) to the rules of all references; None where
-            more must be known, so that the source is to be listed at once.
-        references_of: (paths, rules, options) to their references.
+        look: maps the paths of a part to a summary; summaries of all parts are merged.
+        settle: resolves the rules of all examples from (merged summary, paths of all files except images, files,
+            options); None if the source must be listed in one process.
+        references_of: maps (paths, rules, options) to the examples of these paths.
     """
 
-    look: Callable[[Iterable[str], LayoutOptions], Seen]
+    look: Callable[[Iterable[str], LayoutOptions], PartSummary]
     settle: Callable[[Any, Iterable[str], SourceFiles, LayoutOptions], Any]
     references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[SourceExample]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way in which people lay out images and annotations.
+    """One convention for storing images and annotations.
 
     Args:
-        name: as the user writes it.
-        tasks: what its annotations can be used for.
-        summary: one line for the help.
-        list_references: (annotations, images, annotation_file, options) to every image and every annotation
-            in a fixed order; a fault of one input is its Reference's `problem`, a fault of the whole an
-            AnnotationsError.
-        list_labels: (annotations, annotation_file) to the class names in the layout's own order, where it has
-            one.
-        has_masks: whether its annotations can hold a mask of each object.
-        keeps: what else of each object it can read, of `halofeed.schemas.tasks.KEPT`.
-        label_values: segmentation: (annotations, images, annotation_file, options) to the class name of each value
-            of a label volume, as the layout gives it; 0 is the background, named or not.
-        channel_names: segmentation: (annotations, annotation_file) to the names of an image's channels, such as
-            ("CT",), as the layout gives them.
-        regions: segmentation: (annotations, annotation_file) to the values of each class, where some have several or
-            share one; else {}.
-        in_parts: how it is listed in parts, which gives the same references.
-        chooses_classes: whether references and `label_values` hold the data set's classes already.
+        name: name of the layout in options.
+        tasks: tasks that its annotations support.
+        summary: one line for the help text.
+        list_references: maps (annotations, images, annotation_file, options) to the examples, in a fixed order. There
+            is one for every image and every annotation. A faulty input has a `problem`; a fault of the complete
+            source raises AnnotationsError.
+        list_labels: maps (annotations, annotation_file) to the class names in the layout's own order, if it has one.
+        has_masks: whether its annotations can contain a mask for each object.
+        keeps: additional object fields that it can read, from `halofeed.schemas.tasks.KEPT`.
+        label_values: segmentation: maps (annotations, images, annotation_file, options) to the class name of each
+            value in a label volume; 0 is the background, with or without a name.
+        channel_names: segmentation: maps (annotations, annotation_file) to the channel names of an image, such as
+            ("CT",).
+        regions: segmentation: maps (annotations, annotation_file) to the values of each class, if a class has several
+            values or shares one; otherwise returns {}.
+        chooses_classes: whether examples and `label_values` already contain the classes of the data set.
+        takes_clips: whether its images can be clips.
+        in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
 
     name: str
@@ -283,7 +181,7 @@ class Layout:
     in_parts: InParts | None = None
 
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:
-        """Refuse a task, masks, or what else to keep of objects that this layout's annotations cannot give."""
+        """Raise UsageError if this layout cannot provide the task, the masks, or the object fields to keep."""
         if task is not None and task not in self.tasks:
             raise UsageError(f"task {task!r}: layout {self.name} serves {', '.join(self.tasks)}")
         if masks and not self.has_masks:
@@ -294,7 +192,7 @@ class Layout:
 
 
 def is_split_name(name: str) -> bool:
-    """Whether a folder or a part of a file name is one that people give to a split.
+    """Return whether a folder or a part of a file name is a usual name of a split.
 
     >>> [is_split_name(name) for name in ("train", "Test", "val2017", "fold_3", "trainer", "hat")]
     [True, True, True, True, False, False]
@@ -303,7 +201,7 @@ def is_split_name(name: str) -> bool:
 
 
 def split_in_file_name(path: str) -> str | None:
-    """The split that a file's name names, as it is written there.
+    """Return the split that a file name contains, in the original spelling, or None.
 
     >>> split_in_file_name("a/train_labels.csv"), split_in_file_name("instances_val2017.json")
     ('train', 'val2017')
@@ -314,15 +212,15 @@ def split_in_file_name(path: str) -> str | None:
     return next((part for part in re.split(r"[-_ ]", stem) if is_split_name(part)), None)
 
 
-def read_whole(annotations: SourceFiles, name: str) -> bytes:
-    """The bytes of a file on which all references depend; AnnotationsError where it cannot be read."""
-    with telling_unread(annotations, name):
+def read_required(annotations: SourceFiles, name: str) -> bytes:
+    """Return the bytes of a file that all examples depend on; raise AnnotationsError if it is unreadable."""
+    with report_unreadable(annotations, name):
         return annotations.read(name)
 
 
 @contextmanager
-def telling_unread(annotations: SourceFiles, name: str) -> Iterator[None]:
-    """Turn what a file on which all references depend cannot be read for into an AnnotationsError."""
+def report_unreadable(annotations: SourceFiles, name: str) -> Iterator[None]:
+    """Convert a read error of a file that all examples depend on to AnnotationsError."""
     try:
         yield
     except (SourceError, OSError) as error:
@@ -331,10 +229,10 @@ def telling_unread(annotations: SourceFiles, name: str) -> Iterator[None]:
         ) from error
 
 
-def number(text: object, what: str) -> float:
-    """A written number as a float; SourceError where it is none or is not finite.
+def parse_number(text: object, what: str) -> float:
+    """Return a written number as a float; raise SourceError if it is not a finite number.
 
-    >>> number(" 12.5 ", "xmin")
+    >>> parse_number(" 12.5 ", "xmin")
     12.5
     """
     try:
@@ -349,16 +247,19 @@ def number(text: object, what: str) -> float:
     return value
 
 
-def sound_boxes(
+def usable_boxes(
     objects: Iterable[T], box_of: Callable[[T], Box | None], options: LayoutOptions
 ) -> tuple[tuple[Box, ...], tuple[tuple[str, str], ...]]:
-    """The boxes of one image, and (reason, detail) of each of its objects that cannot be used.
+    """Return the boxes of one image, and (reason, detail) of each unusable object.
 
     Args:
-        box_of: the box of an object, None where it stands for "no objects"; SourceError where it cannot be used.
+        objects: annotated objects of the image.
+        box_of: returns the box of an object, or None if the entry means "no objects"; raises SourceError for an
+            unusable one.
+        options: `on_bad_object` drops unusable objects or rejects their image.
 
     Raises:
-        SourceError: the first of these, if one bad object is to reject its image.
+        SourceError: error of the first unusable object, if `on_bad_object` is "reject".
     """
     boxes: list[Box] = []
     bad: list[tuple[str, str]] = []
@@ -375,16 +276,16 @@ def sound_boxes(
 
 
 def is_mostly_bad(bad: int, objects: int) -> bool:
-    """Whether so many of all objects cannot be used that the annotations as a whole are at fault: most, or all.
+    """Return whether most or all objects are unusable, so that the annotations as a whole must be wrong.
 
     >>> is_mostly_bad(9, 10), is_mostly_bad(11, 20), is_mostly_bad(2, 2), is_mostly_bad(3, 3)
     (False, True, False, True)
     """
-    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= LEAST_OF_ALL)
+    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= _MIN_ALL_BAD)
 
 
 def check_box(box: Box, what: str) -> Box:
-    """The box itself, or SourceError where it ends before it begins or its area is negative; no area passes.
+    """Return the box; raise SourceError if it ends before it begins or its area is negative. An empty box is valid.
 
     >>> try:
     ...     check_box(Box(ymin=0, xmin=5, ymax=1, xmax=4, label="hat"), "row 3")
@@ -401,32 +302,139 @@ def check_box(box: Box, what: str) -> Box:
 
 
 def check_rotation(value: object, what: str, options: LayoutOptions) -> None:
-    """SourceError where an object's box is turned about its middle, as CVAT can; unless that shall be ignored."""
+    """Raise SourceError if a box is rotated about its center, as CVAT allows, unless the options ignore rotation."""
     if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
         return
-    angle = number(value, f"{what} rotation")
+    angle = parse_number(value, f"{what} rotation")
     if angle % 180:
         detail = f"{what}: by {angle:g} degrees; --ignore-columns rotation takes the box as it is before it is turned"
         raise SourceError("annotation", "box is rotated", detail)
 
 
 def declared_size(height: object, width: object) -> tuple[int, int] | None:
-    """(height, width) as the annotations claim it; None where it is not given or written as 0.
+    """Return (height, width) from the annotations; None if the size is absent or 0.
 
     >>> declared_size("480", "640"), declared_size("0", "0"), declared_size(None, "")
     ((480, 640), None, None)
     """
-    sides = [0.0 if side is None or side == "" else number(side, "size") for side in (height, width)]
+    sides = [0.0 if side is None or side == "" else parse_number(side, "size") for side in (height, width)]
     if min(sides) < 0 or any(side != int(side) for side in sides):
         raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
     return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None
 
 
-def in_order(references: list[SourceExample]) -> list[SourceExample]:
-    """The references by source, then key: an order that does not depend on the order of the annotations."""
-    return sorted(references, key=order_of)
+def sort_examples(examples: list[SourceExample]) -> list[SourceExample]:
+    """Return the examples sorted by source, then key, independent of the order of the annotations."""
+    return sorted(examples, key=sort_key)
 
 
-def order_of(reference: SourceExample) -> tuple[str, str]:
-    """The place of a reference among all of a source."""
-    return (reference.source, str(reference.key))
+def sort_key(example: SourceExample) -> tuple[str, str]:
+    """Return the sort key of an example."""
+    return (example.source, str(example.key))
+
+
+def with_written_texts(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """Yield the examples; replace one with a text that records cannot store by an example with a problem.
+
+    JSON can contain "\\ud800", half of a surrogate pair, which UTF-8 cannot encode. Names of files that are not UTF-8
+    contain lone surrogates too, U+DC80 to U+DCFF. Those represent bytes and are valid (see
+    `halofeed.system.atomic_files`).
+
+    >>> (found,) = with_written_texts([SourceExample(source="a.jpg", key="a\\ud800")])
+    >>> print(*found.problem, sep="; ")
+    annotation; text holds a lone surrogate; id 'a\\ud800' is no Unicode text: correct it
+    """
+    for example in examples:
+        if _is_plain(example):
+            yield example
+            continue
+        fault = next((one for one in _texts(example) if not can_be_named(one[1])), None)
+        fault = fault or next((one for one in _verbatim_texts(example) if not can_be_encoded(one[1])), None)
+        if fault is None:
+            yield _with_escaped_messages(example)
+            continue
+        what, text = fault
+        yield SourceExample(
+            source=_escape_surrogates(example.source),
+            key=_escape_surrogates(example.key) if isinstance(example.key, str) else example.key,
+            split=_escape_surrogates(example.split),
+            problem=("annotation", _LONE_SURROGATE, f"{what} {text!r} is no Unicode text: correct it"),
+        )
+
+
+def _is_plain(example: SourceExample) -> bool:
+    """Return whether an example has at most a class and only ASCII texts, as most have (a fast path)."""
+    return (
+        example.source.isascii()
+        and str(example.key).isascii()
+        and example.split.isascii()
+        and (example.label or "").isascii()
+        and (example.group or "").isascii()
+        and not (example.boxes or example.labels or example.mask or example.class_masks)
+        and not (example.members or example.channels or example.more_masks)
+        and not (example.problem or example.notes or example.bad_objects)
+    )
+
+
+def can_be_encoded(text: str) -> bool:
+    """Return whether a text is valid Unicode, without the lone surrogates that file names may contain."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _escape_surrogates(text: str) -> str:
+    """Return the text with escape sequences in place of invalid lone surrogates.
+
+    >>> _escape_surrogates("hat"), _escape_surrogates("a\\ud800")
+    ('hat', 'a\\\\ud800')
+    """
+    return text if can_be_named(text) else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _texts(example: SourceExample) -> Iterator[tuple[str, str]]:
+    """Yield (description, text) of the texts in an example in which lone surrogates may represent bytes."""
+    yield "file name", example.source
+    yield "id", str(example.key)
+    yield "split", example.split
+    if example.group is not None:
+        yield "group", example.group
+    for label in (*example.classes, *(box.label for box in example.boxes or ())):
+        yield "class", label
+    for name, path in example.class_masks:
+        yield "class", name
+        yield "file name", path
+    frames = (file for _, files in example.mask_members for file in files)
+    for path in (*example.members, *example.channels, *example.masks, *frames):
+        yield "file name", path
+
+
+def _verbatim_texts(example: SourceExample) -> Iterator[tuple[str, str]]:
+    """Yield (description, text) of the texts that records store unchanged."""
+    for box in example.boxes or ():
+        if box.view is not None:
+            yield "view", box.view
+        for point in box.keypoints:
+            yield "keypoint", point.name
+
+
+def _with_escaped_messages(example: SourceExample) -> SourceExample:
+    """Return the example with escape sequences in its problem and notes, which often quote the annotations."""
+    remarks = [
+        *(example.problem or ()),
+        *example.notes,
+        *(part for bad in example.bad_objects for part in bad),
+    ]
+    if all(map(can_be_named, remarks)):
+        return example
+    stage, reason, detail = map(_escape_surrogates, example.problem or ("", "", ""))
+    return replace(
+        example,
+        problem=(stage, reason, detail) if example.problem else None,
+        notes=tuple(map(_escape_surrogates, example.notes)),
+        bad_objects=tuple(
+            (_escape_surrogates(reason), _escape_surrogates(detail)) for reason, detail in example.bad_objects
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Which of the source files an annotation means."""
+"""Search for the image file that an annotation names."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from halofeed.prep.sources.reference import SourceExample
 from halofeed.system.atomic_files import text_of_name
 
 Key = TypeVar("Key", bound=Hashable)
-_FROM_THE_ROOT = (("",),)
+_ROOT_ONLY = (("",),)
 _PLAIN_PATH = re.compile(r"(?:[^/\\.:][^/\\:]*/)*[^/\\.:][^/\\:]*")
-"""What is a path from the root without more ado, as most names are."""
-ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
+"""Relative paths that need no normalization, as most names are."""
+_ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
 
 
-@dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
+@dataclass(kw_only=True, slots=True)  # not frozen: creation takes a third of the time
 class ImageQuery:
-    """What one annotation says of its image's place.
+    """Location of an image according to one annotation.
 
     Args:
-        name: the path or file name as it is written; "" where none is.
-        places: folders below the root ("" is the root) from which `name` is a path, in the order of their rank;
-            in folders of one rank it may be only once.
-        beside: folders in which the last component alone is enough, such as that of the annotation itself.
-        stem: the path without extension of an image that is meant where `name` is none; of any image extension.
+        name: path or file name from the annotation; "" if it has none.
+        places: folders below the root ("" is the root) that `name` may be relative to, grouped by rank. Only one
+            folder of a rank may contain the file.
+        beside: folders in which the file name alone is sufficient, such as the folder of the annotation.
+        stem: path without extension of an image to use if `name` is not found, with any image extension.
     """
 
     name: str
-    places: tuple[tuple[str, ...], ...] = _FROM_THE_ROOT
+    places: tuple[tuple[str, ...], ...] = _ROOT_ONLY
     beside: tuple[str, ...] = ()
     stem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageMatch:
-    """The file that an annotation means; `note` is what a person should know of how it was found."""
+    """File that an annotation names; `note` tells the user about an unusual match."""
 
     path: str
     note: str = ""
@@ -62,32 +62,48 @@ class ImageMatch:
 
 @dataclass(kw_only=True, slots=True)
 class _Candidate:
-    """A file that may be meant: how much of the name's end its path shares, and whether that is the whole name."""
+    """File that an annotation may name.
+
+    `shared` is the number of trailing path components that it shares with the name. `is_complete` tells whether the
+    complete name matches.
+    """
 
     path: str
     name: str
     shared: int
-    is_whole: bool
+    is_complete: bool
     has_folders: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listing:
-    """The files below the root by their names, and the folders that hold images."""
+class _FileIndex:
+    """Files below the root by name and by stem, and the folders that contain images."""
 
     by_name: Mapping[str, list[str]]
     by_stem: Mapping[str, list[str]]
     folders: AbstractSet[str]
 
+    def named(self, name: str) -> list[str]:
+        return self.by_name.get(_fold_extension(name), [])
+
+    def with_stem(self, stem: str) -> list[str]:
+        return self.by_stem.get(_normalize_unicode(stem), [])
+
 
 class ImageIndex:
-    """The files below the images' folder, found by the names that annotations give them.
+    """Index of the files below the images' folder, searched by the names in annotations.
 
-    A name that is a path from the root, or from a folder where the layout puts images, is that file, and nothing
-    is listed for it. Any other is looked up by its end: first a file whose whole path ends in the whole name
-    (`a.jpg` may be `a.JPG`), then the one file that shares the most trailing folders. The latter is a guess, and
-    holds only where nothing speaks against it: no other annotation names that file, none names its folder, and
-    the folder that the name gives does not exist. It is counted by `Found.note`.
+    A name that is a path from the root, or from a folder of the layout, is that file; this needs no listing. Other
+    names are matched from their end. A file whose full path ends with the full name comes first (`a.jpg` may be
+    `a.JPG`). The next choice is the one file that shares the most trailing folders.
+
+    The latter is a guess. It is rejected if another annotation names that file, if another annotation names its
+    folder, or if the folder in the name exists. `ImageMatch.note` reports accepted guesses.
+
+    Args:
+        images: files to search.
+        annotations_root: folder of the annotations, which paths in them may be relative to.
+        takes: returns whether a path is an image.
     """
 
     def __init__(
@@ -96,35 +112,30 @@ class ImageIndex:
         annotations_root: str = "",
         takes: Callable[[str], bool] = is_image_name,
     ) -> None:
-        """Args:
-        images: the files.
-        annotations_root: the folder of the annotations, from which their paths may start as well.
-        takes: whether a path is that of an image.
-        """
         self._takes = takes
         self.root = images.root
         self._files = images
         self._annotations_root = annotations_root
-        local = "://" not in images.root
         self._folded: dict[str, dict[str, list[str]]] = {}
-        # The folder's own names, so that a link to it changes nothing.
-        self._above = _parts(text_of_name(os.path.realpath(images.root)) if local else images.root)
+        # The real path, so that a symbolic link to the folder has no effect.
+        is_url = "://" in images.root
+        self._root_parts = _split_path(images.root if is_url else text_of_name(os.path.realpath(images.root)))
 
     @property
     def paths(self) -> AbstractSet[str]:
-        """Every file below the root."""
+        """Return the paths of all files below the root."""
         return self._files.sizes().keys()
 
     @property
-    def _listed(self) -> _Listing:
-        """The files of all folders, for a name that is no path; SourceError where they are never listed."""
+    def _file_index(self) -> _FileIndex:
+        """Return the index of all folders; raise SourceError if the source does not allow listing."""
         try:
-            return self._listing
+            return self._built_file_index
         except UsageError as error:
             raise SourceError("annotation", "image file not found", str(error)) from error
 
     @cached_property
-    def _listing(self) -> _Listing:
+    def _built_file_index(self) -> _FileIndex:
         by_name: dict[str, list[str]] = {}
         by_stem: dict[str, list[str]] = {}
         folders: set[str] = set()
@@ -132,75 +143,72 @@ class ImageIndex:
             *above, name = path.split("/")
             by_name.setdefault(_fold_extension(name), []).append(path)
             if self._takes(path):
-                by_stem.setdefault(_composed(splitext(name)[0]), []).append(path)
+                by_stem.setdefault(_normalize_unicode(splitext(name)[0]), []).append(path)
                 folders.update(above)
-        return _Listing(by_name=by_name, by_stem=by_stem, folders=folders)
+        return _FileIndex(by_name=by_name, by_stem=by_stem, folders=folders)
 
     def relative(self, name: str) -> str:
-        """A name as annotations write it, without the images' folder where it begins with that."""
+        """Return a name from an annotation without the images' folder, if it begins with that."""
         return path_below(self.root, name) or name
 
-    def match(self, wanted: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
-        """The file that each annotation means, or why there is none; all at once, as one can speak against another."""
-        matching: Matching[Key] = Matching(self)
-        paths = {key: ImageMatch(path=one.name) for key, one in wanted.items() if matching.is_path(key, one)}
-        return {**paths, **matching.others(lambda: (found.path for found in paths.values()))}
+    def match(self, queries: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
+        """Return the file for each query, or the error; together, since one query can contradict another."""
+        matcher: ImageMatcher[Key] = ImageMatcher(self)
+        paths = {key: ImageMatch(path=one.name) for key, one in queries.items() if matcher.is_path(key, one)}
+        return {**paths, **matcher.match_remaining(lambda: (found.path for found in paths.values()))}
 
-    def candidate(self, wanted: ImageQuery) -> _Candidate:
-        """The file that may be meant by one annotation; SourceError where there is none."""
-        name = wanted.name
-        if wanted.places == _FROM_THE_ROOT and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
+    def candidate(self, query: ImageQuery) -> _Candidate:
+        """Return the file that may match one query; raise SourceError if there is none."""
+        name = query.name
+        if query.places == _ROOT_ONLY and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
             above = name.count("/")
-            return _Candidate(path=name, name=name, shared=above + 1, is_whole=True, has_folders=above > 0)
-        parts = _parts(name)
-        if not parts and not wanted.stem:
+            return _Candidate(path=name, name=name, shared=above + 1, is_complete=True, has_folders=above > 0)
+        parts = _split_path(name)
+        if not parts and not query.stem:
             raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
-        path = self._named(wanted, parts) if parts else None
+        path = self._find_by_path(query, parts) if parts else None
         if path is not None:
             return _Candidate(
                 path=path,
                 name=name,
                 shared=self._shared(parts, path.split("/")),
-                is_whole=True,
+                is_complete=True,
                 has_folders=len(parts) > 1,
             )
         error: SourceError | None = None
         if parts:
             try:
-                return self._by_end(name, parts, self._listed.by_name.get(_fold_extension(parts[-1]), []))
+                return self._find_by_suffix(name, parts, self._file_index.named(parts[-1]))
             except SourceError as caught:
-                if not wanted.stem or caught.reason == "file name is ambiguous":
+                if not query.stem or caught.reason == "file name is ambiguous":
                     raise self._with_namesake(caught, parts) from None
                 error = caught
-        return self._by_stem(wanted, error)
+        return self._find_by_stem(query, error)
 
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
-        """The error, and the image of that name but another extension, if there is one: what was converted since."""
-        others = self._listed.by_stem.get(_composed(splitext(parts[-1])[0]), [])
+        """Return the error, extended by an image with the same name and another extension."""
+        others = self._file_index.with_stem(splitext(parts[-1])[0])
         if not others or "; " in error.detail or error.reason == "file name is ambiguous":
             return error
-        return SourceError(
-            error.stage,
-            error.reason,
-            f"{error.detail}; {others[0]} has that name and another extension: correct the names",
-        )
+        detail = f"{error.detail}; {others[0]} has that name and another extension: correct the names"
+        return SourceError(error.stage, error.reason, detail)
 
-    def _named(self, wanted: ImageQuery, parts: list[str]) -> str | None:
-        """The file of which the name is a path, from the root or a place of the layout, or that lies beside."""
-        name = wanted.name
+    def _find_by_path(self, query: ImageQuery, parts: list[str]) -> str | None:
+        """Return the file at the path `name`, from the root or a layout folder, or the file in a `beside` folder."""
+        name = query.name
         below = path_below(self.root, name)
         if below is not None:
             if (found := self.at("", below)) is None:
-                self._check_seen([below])
+                self._check_listable([below])
                 raise SourceError("annotation", "image file not found", f"{below!r} {BELOW}")
             return found
         is_absolute = name.startswith(("/", "\\")) or "://" in name
-        path = posixpath.normpath("/".join(_parts(name, keep_up=True)))
+        path = posixpath.normpath("/".join(_split_path(name, keep_up=True)))
         leads_up = path.split("/")[0] == ".."
         if not is_absolute and not leads_up:
             if "\\" in name and ".." not in name and self._is_file(name):
                 return name
-            for rank in wanted.places:
+            for rank in query.places:
                 hits = [found for place in rank if self._is_file(found := posixpath.join(place, path))]
                 hits = hits or [found for place in rank if (found := self.at(place, path)) is not None]
                 if len(hits) > 1:
@@ -217,18 +225,18 @@ class ImageIndex:
                 if not below.startswith("../"):
                     return below
                 outside = name
-        for folder in wanted.beside:
+        for folder in query.beside:
             if (found := self.at(folder, parts[-1])) is not None:
                 return found
         if outside is not None:
             raise SourceError("annotation", "image file lies outside --images", lies_outside(outside))
-        places = [] if is_absolute or leads_up else [place for rank in wanted.places for place in rank]
-        self._check_seen(posixpath.join(place, path) for place in places)
-        self._check_seen(posixpath.join(folder, parts[-1]) for folder in wanted.beside)
+        places = [] if is_absolute or leads_up else [place for rank in query.places for place in rank]
+        self._check_listable(posixpath.join(place, path) for place in places)
+        self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
         return None
 
-    def _check_seen(self, paths: Iterable[str]) -> None:
-        """SourceError for the first of these paths at which there may be a file for all that is known."""
+    def _check_listable(self, paths: Iterable[str]) -> None:
+        """Raise SourceError for the first path whose existence is unknown because of a read error."""
         for path in paths:
             if refusal := self._files.refusal(path):
                 raise SourceError("read", UNREAD, f"{path}: {refusal}")
@@ -237,7 +245,7 @@ class ImageIndex:
         return self._files.size(path) is not None
 
     def at(self, folder: str, name: str) -> str | None:
-        """The file `name` in exactly this folder ("" is the root), or None; `a.jpg` may be `a.JPG`."""
+        """Return the file `name` in exactly this folder ("" is the root), or None; `a.jpg` may be `a.JPG`."""
         path = f"{folder}/{name}" if folder else name
         if self._is_file(path):
             return path
@@ -249,19 +257,19 @@ class ImageIndex:
         spelled = self._folded[above].get(_fold_extension(path), [])
         return spelled[0] if len(spelled) == 1 else None
 
-    def _by_stem(self, wanted: ImageQuery, error: SourceError | None) -> _Candidate:
-        parts = _parts(wanted.stem)
+    def _find_by_stem(self, query: ImageQuery, error: SourceError | None) -> _Candidate:
+        parts = _split_path(query.stem)
         try:
-            return self._by_end(wanted.stem, parts, self._listed.by_stem.get(_composed(parts[-1]), []))
+            return self._find_by_suffix(query.stem, parts, self._file_index.with_stem(parts[-1]))
         except SourceError as caught:
             if caught.reason == "file name is ambiguous":
                 raise
             other = f"; {error.detail.partition('; ')[2]}" if error and "; " in error.detail else ""
-            detail = f"neither {wanted.name!r} nor an image called {parts[-1]!r} {BELOW}{other}"
+            detail = f"neither {query.name!r} nor an image called {parts[-1]!r} {BELOW}{other}"
             raise SourceError("annotation", "image file not found", detail) from None
 
-    def _by_end(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
-        """The one file that shares most of the end of a name; SourceError where none or several do."""
+    def _find_by_suffix(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
+        """Return the file that shares most of the end of a name; raise SourceError if there is none or several."""
         ranked = {path: self._rank(parts, path.split("/")) for path in paths}
         best = max(ranked.values(), default=(0, False))
         if best[0] == 0:
@@ -274,34 +282,33 @@ class ImageIndex:
             path=chosen[0],
             name=name,
             shared=best[0],
-            is_whole=1 < len(parts) == best[0],
+            is_complete=1 < len(parts) == best[0],
             has_folders=len(parts) > 1,
         )
 
     def _rank(self, parts: list[str], path: list[str]) -> tuple[int, bool]:
         shared = self._shared(parts, path)
-        if shared < len(parts) and parts[-1 - shared] in self._listed.folders:
+        if shared < len(parts) and parts[-1 - shared] in self._file_index.folders:
             return (0, False)
         return (shared, parts[-1] == path[-1])
 
     def _shared(self, parts: list[str], path: list[str]) -> int:
-        """How many of the last components a name and the whole path of a file share, the file name counted anyway."""
-        whole = [*self._above, *path]
+        """Return the number of trailing components (at least 1) that a name and a file's full path share."""
+        whole = [*self._root_parts, *path]
         shared = 1
         while shared < min(len(parts), len(whole)) and parts[-1 - shared] == whole[-1 - shared]:
             shared += 1
         return shared
 
-    def neighbors(self, wanted: ImageQuery) -> list[str]:
-        """The images called as the annotation itself, in the first of the folders beside it that holds any."""
-        name = _parts(wanted.stem)[-1]
-        paths = self._listed.by_stem.get(_composed(name), [])
-        paths = paths or self._listed.by_name.get(_fold_extension(name), [])
-        found = ([path for path in paths if path.rpartition("/")[0] == folder] for folder in wanted.beside)
+    def neighbors(self, query: ImageQuery) -> list[str]:
+        """Return the images with the name of the annotation, from the first `beside` folder that contains any."""
+        name = _split_path(query.stem)[-1]
+        paths = self._file_index.with_stem(name) or self._file_index.named(name)
+        found = ([path for path in paths if path.rpartition("/")[0] == folder] for folder in query.beside)
         return next(filter(None, found), [])
 
     def check_any_image(self, what: str) -> None:
-        """Refuse a folder without any image file: the annotations' images must lie elsewhere."""
+        """Raise AnnotationsError if the folder contains no image file, so the images must be elsewhere."""
         if not any(self._takes(path) for path in self.paths):
             raise AnnotationsError(
                 f"{what}: no image file lies below {self.root} "
@@ -309,147 +316,149 @@ class ImageIndex:
             )
 
     def _images_in(self, folders: Iterable[str] | None) -> Iterator[str]:
-        """The image files straight in these folders; below the root where they are None."""
+        """Yield the image files directly in these folders, or all below the root if `folders` is None."""
         inside = (path for folder in sorted(folders or ()) for path in self._files.files_in(folder))
         return filter(self._takes, self.paths if folders is None else inside)
 
-    def are_named_once(self, tally: Tally, *, beside_used: bool) -> bool:
-        """Whether annotations name each image file exactly once; else `without_annotation` tells which they do not.
+    def all_images_are_named(self, comparison: PathComparison, *, only_used_folders: bool) -> bool:
+        """Return whether annotations name each image file exactly once; else `without_annotation` finds the rest.
 
         Args:
-            tally: has each name that they give as one of its second list, and is used up.
+            comparison: comparison that contains each named file with sign -1; this call modifies it.
+            only_used_folders: compare only the folders of named files.
         """
-        for path in self._images_in(list(tally.folders) if beside_used else None):
-            tally.add(path, 1)
-        return not tally.uneven()
+        for path in self._images_in(list(comparison.folders) if only_used_folders else None):
+            comparison.add(path, 1)
+        return not comparison.different_folders()
 
     def without_annotation(
-        self, list_used: Callable[[], Iterable[tuple[str, str]]], *, beside_used: bool
+        self, used_files: Callable[[], Iterable[tuple[str, str]]], *, only_used_folders: bool
     ) -> Iterator[SourceExample]:
-        """A problem for each image file that no annotation names.
+        """Yield an example with a problem for each image file that no annotation names.
+
+        Its split is that of the other images in its folder, or of all images; "train" if these have several splits.
 
         Args:
-            list_used: gives each file that annotations name once, with its split, the same each time. A file that none
-                names has that of the others in its folder, or of all; "train" where these have several.
-            beside_used: only those in folders that hold a used file, for when one of several annotation files
-                was read; no other folder is listed.
+            used_files: returns (path, split) of each file that annotations name, once each; repeatable.
+            only_used_folders: use only folders that contain a named file and list no others. This applies if the
+                user named one of several annotation files.
         """
         by_folder: dict[str, set[str]] = {}
-        tally = Tally()
-        for path, split in list_used():
+        comparison = PathComparison()
+        for path, split in used_files():
             by_folder.setdefault(path.rpartition("/")[0], set()).add(split)
-            tally.add(path, -1)
+            comparison.add(path, -1)
         everywhere = set().union(*by_folder.values())
-        if self.are_named_once(tally, beside_used=beside_used):
+        if self.all_images_are_named(comparison, only_used_folders=only_used_folders):
             return
-        uneven = tally.uneven()
-        used = {path for path, _ in list_used() if path.rpartition("/")[0] in uneven}
-        for path in self._images_in(by_folder if beside_used else None):
+        different_folders = comparison.different_folders()
+        used = {path for path, _ in used_files() if path.rpartition("/")[0] in different_folders}
+        for path in self._images_in(by_folder if only_used_folders else None):
             folder = path.rpartition("/")[0]
-            if folder in uneven and path not in used:
+            if folder in different_folders and path not in used:
                 beside = by_folder.get(folder, everywhere)
                 split = next(iter(beside)) if len(beside) == 1 else "train"
                 fault = ("selection", "image has no annotation", "")
                 yield SourceExample(source=path, key=path, split=split, problem=fault)
 
 
-class Matching(Generic[Key]):
-    """Of names in any order those that are the path of their file, told at once, and the others, judged at the end."""
+class ImageMatcher(Generic[Key]):
+    """Matcher for a stream of names: it confirms full paths at once and resolves all other names at the end."""
 
     def __init__(self, index: ImageIndex) -> None:
         self._index = index
-        self._others: dict[Key, _Candidate | SourceError] = {}
-        self._depths: dict[str, int] = {}  # how many of a folder's names an annotation shares
+        self._other_files: dict[Key, _Candidate | SourceError] = {}
+        self._depths: dict[str, int] = {}  # the most components that an annotation shares with each folder
         self._last: Key | None = None
 
-    def is_path(self, key: Key, wanted: ImageQuery) -> bool:
-        """Whether a name is the path of its file; equal ones may come again, under the same key."""
-        if key == self._last or key in self._others:
+    def is_path(self, key: Key, query: ImageQuery) -> bool:
+        """Return whether the query's name is the path of its file. Repeated queries must use the same key."""
+        if key == self._last or key in self._other_files:
             return key == self._last
         try:
-            candidate = self._index.candidate(wanted)
+            candidate = self._index.candidate(query)
         except SourceError as error:
-            # With its traceback each would hold the frames in which it came to be.
-            self._others[key] = error.with_traceback(None)
+            # A traceback would keep the frames of each error in memory.
+            self._other_files[key] = error.with_traceback(None)
             return False
         folder = candidate.path.rpartition("/")[0]
         self._depths[folder] = max(self._depths.get(folder, 0), candidate.shared)
-        if candidate.is_whole and candidate.path == wanted.name:
+        if candidate.is_complete and candidate.path == query.name:
             self._last = key
             return True
-        self._others[key] = candidate
+        self._other_files[key] = candidate
         return False
 
-    def others(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
-        """The file that each of the other names means, or why there is none.
+    def match_remaining(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
+        """Return the file of each remaining query, or the error.
 
         Args:
-            list_paths: gives the names that are the path of their file, as often as one likes.
+            list_paths: returns the names that are paths of their files; repeatable.
         """
-        # By which names each file is meant, and whether by its whole name.
+        # Names that annotations use for each file, and whether the complete name matches.
         claims: dict[str, dict[str, bool]] = {}
-        for other in self._others.values():
+        for other in self._other_files.values():
             if isinstance(other, _Candidate):
                 names = claims.setdefault(other.path, {})
-                names[other.name] = names.get(other.name, False) or other.is_whole
+                names[other.name] = names.get(other.name, False) or other.is_complete
         for path in list_paths() if claims else ():
             if path in claims:
                 claims[path][path] = True
         return {
             key: other if isinstance(other, SourceError) else self._judge(other, claims[other.path])
-            for key, other in self._others.items()
+            for key, other in self._other_files.items()
         }
 
     def _judge(self, candidate: _Candidate, names: Mapping[str, bool]) -> ImageMatch | SourceError:
-        """The file of a candidate that nothing speaks against."""
-        if candidate.is_whole:
+        """Return the file of a candidate unless another annotation contradicts it."""
+        if candidate.is_complete:
             return ImageMatch(path=candidate.path)
-        others = sorted(name for name, is_whole in names.items() if is_whole or name != candidate.name)
+        others = sorted(name for name, is_complete in names.items() if is_complete or name != candidate.name)
         if others:
             against = f"{candidate.path} is the image of {others[0]!r}"
         elif candidate.has_folders and self._depths[candidate.path.rpartition("/")[0]] > candidate.shared:
             against = f"{candidate.path} lies in a folder that other annotations name"
         else:
-            return ImageMatch(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
+            return ImageMatch(path=candidate.path, note=_ELSEWHERE if candidate.has_folders else "")
         return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
 
 
-class Tally:
-    """Whether two lists of paths are of the same ones: told for each folder by their number and the sum of hashes."""
+class PathComparison:
+    """Comparison of two lists of paths per folder, by the count and the sum of hashes."""
 
     def __init__(self) -> None:
-        self._left: dict[str, list[int]] = {}
+        self._balances: dict[str, list[int]] = {}
 
     def add(self, path: str, sign: int) -> None:
-        """Take a path of the one list (1) or the other (-1)."""
-        left = self._left.setdefault(path.rpartition("/")[0], [0, 0])
-        left[0] += sign
-        left[1] += sign * hash(path)
+        """Add a path of the first list (sign 1) or of the second list (sign -1)."""
+        balance = self._balances.setdefault(path.rpartition("/")[0], [0, 0])
+        balance[0] += sign
+        balance[1] += sign * hash(path)
 
     @property
     def folders(self) -> AbstractSet[str]:
-        """Of all paths so far."""
-        return self._left.keys()
+        """Return the folders of all paths so far."""
+        return self._balances.keys()
 
-    def uneven(self) -> set[str]:
-        """The folders whose paths are not the same in both lists."""
-        return {folder for folder, left in self._left.items() if left != [0, 0]}
+    def different_folders(self) -> set[str]:
+        """Return the folders whose paths differ between the two lists."""
+        return {folder for folder, balance in self._balances.items() if balance != [0, 0]}
 
 
 def _fold_extension(name: str) -> str:
-    """A name as names are compared: its extension in small letters, its accents composed, which macOS takes apart."""
-    stem, dot, extension = _composed(name).rpartition(".")
+    """Return a name for comparisons: with a lowercase extension and composed accents (macOS decomposes them)."""
+    stem, dot, extension = _normalize_unicode(name).rpartition(".")
     return f"{stem}{dot}{extension.lower()}" if dot else extension
 
 
-def _composed(name: str) -> str:
+def _normalize_unicode(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-def _parts(name: str, *, keep_up: bool = False) -> list[str]:
-    """The components of a path, however it is written.
+def _split_path(name: str, *, keep_up: bool = False) -> list[str]:
+    """Return the components of a path in any notation.
 
-    >>> _parts(r"C:\\data\\.\\a.jpg"), _parts("../images/a.jpg"), _parts("x/../images/a.jpg")
+    >>> _split_path(r"C:\\data\\.\\a.jpg"), _split_path("../images/a.jpg"), _split_path("x/../images/a.jpg")
     (['C:', 'data', 'a.jpg'], ['images', 'a.jpg'], ['images', 'a.jpg'])
     """
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]

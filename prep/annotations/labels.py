@@ -1,4 +1,4 @@
-"""Which number each class name has: a label map from the data or from a file."""
+"""Label maps, which assign an id to each class name: from the data or from a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import in_class_order, number_of, some_of
+from halofeed.prep.annotations.class_names import class_number, in_class_order, shorten_list
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 
@@ -28,23 +28,26 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
+_NAMES = ("class", "name", "class name", "class_name", "label name")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMap:
-    """The class names by id.
+    """Class names by id.
 
     Args:
         entries: (id, name) in ascending order of id; gaps are allowed.
-        first_id: the least id allowed: 0 for classification; 1 for detection, where 0 is the background.
-        aliases: (other name, id): a .pbtxt's display names, under which labels are also found.
-        where: the file, or what else the map was made from; for messages only.
-        is_open: segmentation where nothing names the classes: every value is one, and its own name.
-        values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
-            of several classes (a region's) comes with each of their ids, where records hold sets of classes.
-        drops_others: segmentation: values that are not among `values` are left out, too.
-        ignore: segmentation: (value of a label image, value in records) of what is no class; None: there is none.
-        by_names: segmentation: label files that name their values are read by these names.
+        first_id: smallest allowed id: 0 for classification; 1 for detection, where 0 is the background.
+        aliases: (other name, id), the display names of a .pbtxt file.
+        where: file or other origin of the map, for messages only.
+        is_open: segmentation without class names: every value is a class and its own name.
+        values: segmentation: (value of a label image, id), with id 0 for values that are left out; None if values are
+            ids. If records hold sets of classes, a value of several classes (regions) has one pair per id.
+        drops_others: segmentation: whether to leave out values that are not in `values`.
+        ignore: segmentation: (value of a label image, value in records) of pixels without a class; None if there are
+            none.
+        by_names: segmentation: whether to read label files with named values by these names.
     """
 
     entries: tuple[tuple[int, str], ...]
@@ -98,35 +101,35 @@ class LabelMap:
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """The names by id, in ascending order of id."""
+        """Return the names by id, in ascending order of id."""
         return dict(self.entries)
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """The ids by name, aliases included."""
+        """Return the ids by name, including aliases."""
         return {**dict(self.aliases), **{name: identity for identity, name in self.entries}}
 
     def id_of(self, name: str) -> int:
-        """The id of a class name; AnnotationsError names an unknown one."""
+        """Return the id of a class name; raise AnnotationsError for an unknown name."""
         if name not in self.ids:
             raise AnnotationsError(
-                f"label {name!r} is not in {self.where}; known: {some_of(self.names.values())}; add it there, "
+                f"label {name!r} is not in {self.where}; known: {shorten_list(self.names.values())}; add it there, "
                 "or correct the annotation"
             )
         return self.ids[name]
 
     @property
     def dtype(self) -> str:
-        """The type that holds every class index of segmentation."""
+        """Return the smallest dtype that holds every class index of segmentation."""
         return "uint8" if max(*self.names, self.stored_ignore or 0) <= 255 else "uint16"
 
     @property
     def stored_ignore(self) -> int | None:
-        """The value in records of what is no class, and to be ignored; None where there is none."""
+        """Return the value in records of pixels to ignore; None if there are none."""
         return None if self.ignore is None else self.ignore[1]
 
     def ignoring(self, value: int) -> LabelMap:
-        """The map with a value of label images that is no class. In records it is itself, unless a class is that.
+        """Return the map with a value of label images to ignore; records store the same value if it is free.
 
         >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
         >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
@@ -147,19 +150,19 @@ class LabelMap:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The ids of the classes in the order of their bits, where records hold sets of classes."""
+        """Return the class ids in the order of their bits in sets of classes."""
         return channel_ids(self.names)
 
     def stored_dtype(self, *, sets: bool) -> str:
-        """The type of a record's label: of class indices, or of sets of classes."""
+        """Return the dtype of a record's label: class indices, or sets of classes."""
         return set_dtype(len(self.channels)) if sets else self.dtype
 
     def set_of(self, identity: int) -> int:
-        """The set that holds one class; the empty one of the background."""
+        """Return the set that contains one class, as a bit mask; the background is the empty set."""
         return 1 << self.channels.index(identity) if identity else 0
 
     def sets_of_values(self, values: Iterable[int]) -> dict[int, int]:
-        """As `ids_of_values`, the set of each value's classes.
+        """Return the set of classes of each value, see `ids_of_values`.
 
         >>> regions = LabelMap(
         ...     entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=((1, 1), (2, 1), (2, 2))
@@ -174,10 +177,10 @@ class LabelMap:
         return sets
 
     def check_values(self, values: Iterable[int]) -> None:
-        """Refuse values of a label image or volume that are no class; 0, the background, always is one.
+        """Raise SourceError for values of a label image or volume that are not classes; 0 is always the background.
 
         Raises:
-            SourceError: names them, and the classes.
+            SourceError: lists the unknown values and the classes.
         """
         present = [int(value) for value in values if value]
         if self.is_open:
@@ -193,10 +196,10 @@ class LabelMap:
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
 
     def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
-        """The id of each value of a label image or volume, 0 for those that were left out by choice.
+        """Return the id of each value of a label image or volume; 0 for values that the user left out.
 
         Raises:
-            SourceError: some are no class; names them, and the classes.
+            SourceError: some values are not classes; lists them and the classes.
 
         >>> classes = LabelMap(entries=((0, "background"), (1, "kidney")), first_id=0, values=((300, 1), (7, 0)))
         >>> classes.ids_of_values([0, 7, 300])
@@ -216,18 +219,18 @@ class LabelMap:
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
-            cure = f"--map-classes {others[0]}=background leaves it out"
-            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {cure}")
+            fix = f"--map-classes {others[0]}=background leaves it out"
+            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {fix}")
         return {value: ids.get(value, 0) for value in present}
 
     def id_of_value(self, value: int) -> int | None:
-        """The id of a value of a label file; None where it is no class, or nothing says which."""
+        """Return the id of a value of a label file; None if it is not a class or its class is unknown."""
         if self.values is not None:
             return dict(self.values).get(value)
         return value if value in self.names else None
 
     def to_json(self) -> dict[str, Any]:
-        """The map as a JSON object: first_id, names by decimal id, and aliases where there are any."""
+        """Return the map as a JSON object: first_id, names by decimal id, and optional entries."""
         document: dict[str, Any] = {
             "first_id": self.first_id,
             "names": {str(identity): name for identity, name in self.entries},
@@ -250,7 +253,7 @@ class LabelMap:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
-        """The map that `to_json` wrote."""
+        """Return the map from the result of `to_json`."""
         return cls(
             entries=tuple((int(identity), str(name)) for identity, name in document["names"].items()),
             first_id=int(document["first_id"]),
@@ -270,9 +273,9 @@ class LabelMap:
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
-    """Consecutive ids from `first_id` for the labels in the layout's own `order`, else numbers by value, then texts.
+    """Return a map with consecutive ids from `first_id`, in the layout's `order` or sorted by name.
 
-    A background that the order names and no object has is no class of detection.
+    If the order contains a background that no object has, the map omits it in detection.
 
     >>> from_data(["hat", "coat", "hat"], 0).names
     {0: 'coat', 1: 'hat'}
@@ -284,17 +287,17 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
         if name in used or first_id == 0 or name.lower() not in _BACKGROUND
     ]
     names += in_class_order(used.difference(names))
-    _refuse_one_number_twice(names)
+    _check_number_spellings(names)
     return LabelMap(
         entries=tuple(enumerate(names, start=first_id)), first_id=first_id, where="the labels of the data"
     )
 
 
-def _refuse_one_number_twice(names: Iterable[str]) -> None:
-    """Refuse "1" beside "1.0" or "01": one class, written in two ways, would become two."""
+def _check_number_spellings(names: Iterable[str]) -> None:
+    """Raise AnnotationsError for two spellings of one number, such as "1" and "1.0": one class would become two."""
     first: dict[float, str] = {}
     for name in names:
-        if (value := number_of(name)) is not None and first.setdefault(value, name) != name:
+        if (value := class_number(name)) is not None and first.setdefault(value, name) != name:
             raise AnnotationsError(
                 f"classes {first[value]!r} and {name!r} are one number, written in two ways; write it in one way (a "
                 "CSV column with empty cells makes 1.0 of 1), or give both an id with --label-map"
@@ -302,12 +305,11 @@ def _refuse_one_number_twice(names: Iterable[str]) -> None:
 
 
 def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
-    """The label map of a .txt, .json, .pbtxt or .csv file.
+    """Return the label map of a .txt, .json, .pbtxt or .csv file in UTF-8.
 
-    .txt: one name a line, the first has `first_id`. .json: a list likewise, {name: id}, {id: name}, or what
-    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and
-    a name in each row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class). UTF-8; a byte order mark
-    is passed over.
+    .txt: one name per line; the first has `first_id`. .json: a list of names, {name: id}, {id: name}, or the result
+    of `LabelMap.to_json`. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and a name in each
+    row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class).
 
     >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
     {1: 'hat', 2: 'coat'}
@@ -367,7 +369,7 @@ def _from_json(name: str, text: str, first_id: int) -> LabelMap:
 def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
     entries, aliases = [], []
     try:
-        items = parse_label_items(name, text)
+        items = _parse_label_items(name, text)
     except RecursionError as error:
         raise AnnotationsError(f"{name}: messages are nested too deep for a label map") from error
     for item in items:
@@ -396,26 +398,24 @@ def _from_csv(name: str, text: str, first_id: int) -> LabelMap:
     return LabelMap(entries=entries, first_id=first_id, where=name)
 
 
-_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
-_NAMES = ("class", "name", "class name", "class_name", "label name")
 _FORMATS = {".csv": _from_csv, ".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
 
 
-def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
-    """The scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
+def _parse_label_items(name: str, text: str) -> list[dict[str, str]]:
+    """Return the scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
 
-    Other fields, nested ones too (keypoints, ancestor_ids), are read over.
+    The parser skips other fields, including nested ones (keypoints, ancestor_ids).
 
-    >>> parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
+    >>> _parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
     [{'id': '1', 'name': 'hat'}]
     """
-    tokens = _tokens(name, text)
+    tokens = _tokenize(name, text)
     items: list[dict[str, str]] = []
     position = 0
     while position < len(tokens):
         if tokens[position][1] == "item":
             position += 2 if tokens[position + 1 : position + 2] == [("mark", ":")] else 1
-            fields, position = _fields(name, tokens, position)
+            fields, position = _parse_fields(name, tokens, position)
             items.append(fields)
         elif tokens[position] in (("mark", ","), ("mark", ";")):
             position += 1
@@ -424,7 +424,7 @@ def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
     return items
 
 
-def _tokens(name: str, text: str) -> list[tuple[str, str]]:
+def _tokenize(name: str, text: str) -> list[tuple[str, str]]:
     tokens, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -439,8 +439,8 @@ def _tokens(name: str, text: str) -> list[tuple[str, str]]:
     return tokens
 
 
-def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
-    """The scalar fields of the message whose bracket opens at `position`, and where it has closed."""
+def _parse_fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
+    """Return the scalar fields of the message that opens at `position`, and the position after it."""
     closing = {"{": "}", "<": ">"}.get(tokens[position][1] if position < len(tokens) else "")
     if closing is None:
         raise AnnotationsError(f"{name}: expected {{ after the name of a message")
@@ -457,7 +457,7 @@ def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[di
             raise AnnotationsError(f"{name}: expected the name of a field, got {written!r}")
         if tokens[position : position + 1] == [("mark", ":")]:
             position += 1
-        value, position = _value(name, tokens, position)
+        value, position = _parse_value(name, tokens, position)
         if value is not None and written in ("id", "name", "display_name"):
             if written in fields:
                 raise AnnotationsError(
@@ -467,30 +467,30 @@ def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[di
     raise AnnotationsError(f"{name}: the file ends inside a message; expected {closing!r}")
 
 
-def _value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
-    """The scalar at `position`, or None for a message or a list, and where it has ended."""
+def _parse_value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
+    """Return the scalar at `position` (None for a message or a list), and the position after it."""
     kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
     if kind == "word":
         return written, position + 1
     if kind == "string":
         text = b""
         while position < len(tokens) and tokens[position][0] == "string":
-            text += _ESCAPE.sub(_unescape, tokens[position][1][1:-1].encode())
+            text += _ESCAPE.sub(_decode_escape, tokens[position][1][1:-1].encode())
             position += 1
         return text.decode("utf-8", "replace"), position
     if written in ("{", "<"):
-        return None, _fields(name, tokens, position)[1]
+        return None, _parse_fields(name, tokens, position)[1]
     if written == "[":
         position += 1
         while position < len(tokens) and tokens[position][1] != "]":
-            position = position + 1 if tokens[position][1] == "," else _value(name, tokens, position)[1]
+            position = position + 1 if tokens[position][1] == "," else _parse_value(name, tokens, position)[1]
         if position < len(tokens):
             return None, position + 1
         written = "the end of the file"
     raise AnnotationsError(f"{name}: expected a value, got {written!r}")
 
 
-def _unescape(match: re.Match[bytes]) -> bytes:
+def _decode_escape(match: re.Match[bytes]) -> bytes:
     code = match.group(1)
     if code[:1] in b"01234567":
         return bytes([int(code, 8) & 255])

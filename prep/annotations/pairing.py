@@ -1,4 +1,4 @@
-"""Pairs of images and labels, and images of several channel files."""
+"""Pairing of images with labels, and joining of the channel files of an image."""
 
 from __future__ import annotations
 
@@ -7,69 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import in_order, is_split_name
+from halofeed.prep.annotations.contract import is_split_name, sort_examples
+from halofeed.prep.sources.file_names import missing_part
 from halofeed.prep.sources.reference import SourceExample
 
-LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
-
-
-def join_channels(
-    images: Iterable[tuple[Key, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
-) -> tuple[list[tuple[Key, SourceExample]], list[SourceExample]]:
-    """Each image once, with all its channels, and the files of channels that the order leaves out.
-
-    Args:
-        images: each file of an image: what it shares with its label, what its pattern's placeholders stand for, and its
-            reference.
-        order: the channels to take; (): all that there are, by name, which is noted.
-        root: of the source, for messages.
-
-    Raises:
-        AnnotationsError: a channel of the order is nowhere.
-    """
-    cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
-    for key, values, reference in images:
-        case = tuple(value for name, value in sorted(values.items()) if name != "channel")
-        cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, reference))
-    present = sorted({name for channels in cases.values() for name in channels})
-    if missing := [name for name in order if name not in present]:
-        raise AnnotationsError(
-            f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
-        )
-    names = tuple(order) or tuple(present)
-    note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
-    joined, left_out = [], []
-    for channels in cases.values():
-        taken = [channels[name] for name in names if name in channels]
-        left_out += [
-            replace(reference, problem=LEFT_OUT)
-            for name, found in channels.items()
-            if name not in names
-            for _, reference in found
-        ]
-        if taken:
-            key, first = taken[0][0]
-            references = [found[0][1] for found in taken]
-            more = tuple(reference.source for reference in references[1:])
-            problem = _problem(channels, names, references)
-            joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
-    return joined, left_out
-
-
-def _problem(
-    channels: Mapping[str, Sequence[tuple[Key, SourceExample]]],
-    names: Sequence[str],
-    references: Sequence[SourceExample],
-) -> Problem | None:
-    if missing := [name for name in names if name not in channels]:
-        listed = f"no {', '.join(missing)}; --channel-order takes fewer"
-        return ("annotation", "channel is missing", listed)
-    if twice := [name for name in names if len(channels[name]) > 1]:
-        paths = ", ".join(reference.source for _, reference in channels[twice[0]][:3])
-        return ("annotation", "several files of one channel", paths)
-    return next((reference.problem for reference in references if reference.problem), None)
-
-
+CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 Key = tuple[str, ...]
 NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
 NO_IMAGE: Problem = ("annotation", "label has no image", "")
@@ -78,7 +20,7 @@ NEITHER: Problem = ("selection", "file is neither image nor label by its name", 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """The label of one example: its files as a Reference has them, or what is wrong with it."""
+    """Label of one example: its files in the form of `SourceExample`, or its problem."""
 
     path: str
     mask: str | None = None
@@ -86,8 +28,8 @@ class Label:
     problem: Problem | None = None
 
 
-def label_of(path: str, problem: Problem | None = None, name: str | None = None) -> Label:
-    """The label that is one file, of all classes or of the one that is named."""
+def single_file_label(path: str, problem: Problem | None = None, name: str | None = None) -> Label:
+    """Return a label of one file, for all classes or for the class `name`."""
     if name is not None:
         return Label(path=path, class_masks=((name, path),), problem=problem)
     return Label(path=path, mask=path, problem=problem)
@@ -95,22 +37,33 @@ def label_of(path: str, problem: Problem | None = None, name: str | None = None)
 
 @dataclass(kw_only=True)
 class SortedFiles:
-    """The files of a folder, sorted into images and labels.
+    """Files of a folder, sorted into images and labels.
 
     Args:
-        images: each with what it shares with its label; channels in files of their own are joined.
-        labels: likewise.
-        neither: files that are no image and no label.
-        left_out: channels that were not taken.
+        paths: paths of all files, to find missing parts of pairs such as .hdr and .img.
+        images: (pairing key, example) of each image; its channel files are already joined.
+        labels: (pairing key, label) of each label.
+        neither: paths of files that are neither image nor label.
+        left_out: examples of channels that were not taken.
     """
 
+    paths: Mapping[str, int]
     images: list[tuple[Key, SourceExample]] = field(default_factory=list)
     labels: list[tuple[Key, Label]] = field(default_factory=list)
     neither: list[str] = field(default_factory=list)
     left_out: list[SourceExample] = field(default_factory=list)
 
+    def add_image(self, key: Key, path: str, split: str = "train") -> None:
+        """Add an image in one file."""
+        problem = missing_part(path, self.paths)
+        self.images.append((key, SourceExample(source=path, key=path, split=split, problem=problem)))
+
+    def add_label(self, key: Key, path: str, class_name: str | None = None) -> None:
+        """Add a label in one file, of all classes or of one class."""
+        self.labels.append((key, single_file_label(path, missing_part(path, self.paths), class_name)))
+
     def has_pair(self) -> bool:
-        """Whether any image has a label."""
+        """Return whether any image has a label."""
         return not {key for key, _ in self.images}.isdisjoint(key for key, _ in self.labels)
 
 
@@ -121,16 +74,17 @@ def pair_up(
     has_no_label: Callable[[Key], bool] = lambda key: False,
     several_masks: str | None = None,
 ) -> list[SourceExample]:
-    """One reference for each image, and for each label without one, in order of source.
+    """Return one example for each image, and one for each label without an image, sorted by source.
 
-    An image with two labels, two images with one label, and an image or a label left alone are problems.
+    An image with several labels, several images with one label, and a missing partner are problems.
 
     Args:
-        images: each with what it shares with its label.
-        labels: likewise.
+        images: (pairing key, example) of each image.
+        labels: (pairing key, label) of each label.
         missing_masks: "refuse" or "prediction", see `LayoutOptions`.
-        has_no_label: whether the layout itself says that images of this key have no labels.
-        several_masks: what becomes of several labels of one image, see `LayoutOptions`; None: the layout allows none.
+        has_no_label: returns whether the layout defines that images with this key have no labels.
+        several_masks: handling of several labels of one image, see `LayoutOptions`; None if the layout never allows
+            them.
     """
     labels_by_key: dict[Key, list[Label]] = defaultdict(list)
     for key, label in labels:
@@ -138,15 +92,15 @@ def pair_up(
     images_by_key: dict[Key, list[SourceExample]] = defaultdict(list)
     for key, image in images:
         images_by_key[key].append(image)
-    references = []
+    examples = []
     for key, found in images_by_key.items():
         masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
         keep = missing_masks == "prediction" or has_no_label(key)
         together = _one_problem("several images for one label", [image.source for image in found])
         if several_masks != "merge":
-            cure = "" if several_masks is None else "; --several-masks merge takes them together"
+            fix = "" if several_masks is None else "; --several-masks merge takes them together"
             paths = [label.path for label in masks]
-            together = together or _one_problem("several labels for one image", paths, cure)
+            together = together or _one_problem("several labels for one image", paths, fix)
         together = together or next((one.problem for one in masks if one.problem is not None), None)
         if not masks and not keep:
             together = together or NO_LABEL
@@ -156,26 +110,31 @@ def pair_up(
             elif masks:
                 more = tuple(other.path for other in masks[1:])
                 image = replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
-            references.append(image)
-    left = [label for others in labels_by_key.values() for label in others]
-    references += [
-        SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
+            examples.append(image)
+    remaining = [label for others in labels_by_key.values() for label in others]
+    examples += [
+        SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE)
+        for label in remaining
     ]
-    return in_order(references)
+    return sort_examples(examples)
 
 
-def _one_problem(reason: str, paths: Sequence[str], cure: str = "") -> Problem | None:
-    return ("annotation", reason, ", ".join(sorted(paths)[:3]) + cure) if len(paths) > 1 else None
+def _one_problem(reason: str, paths: Sequence[str], fix: str = "") -> Problem | None:
+    return ("annotation", reason, ", ".join(sorted(paths)[:3]) + fix) if len(paths) > 1 else None
 
 
 def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root: str) -> int | None:
-    """Which folder of the images' paths names the split, counted from 0; None where none does.
+    """Return the depth of the folder that names the split, counted from 0; None if there is none.
 
-    It is the first place at which any image has a folder called like a split; then all must have one there.
+    It is the first depth at which any image has a folder with a split name. All images must have one there.
 
     Args:
-        paths: the folders of each image, outermost first.
-        chosen: --split-folders: True is the first folder, False is none, None is found out by the names.
+        paths: folders of each image, outermost first.
+        chosen: --split-folders: True for the first folder, False for none, None to decide by the names.
+        root: root of the source, for messages.
+
+    Raises:
+        AnnotationsError: only some of the images have a split folder at that depth.
 
     >>> find_split_folder([["train", "images"], ["val", "images"]], None, "scans")
     0
@@ -199,5 +158,61 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
 
 
 def split_at(folders: Sequence[str], place: int | None) -> str:
-    """The split of an image with these folders; "train" where none names it."""
+    """Return the split of an image with these folders; "train" if no folder names it."""
     return folders[place] if place is not None and len(folders) > place else "train"
+
+
+def join_channels(
+    images: Iterable[tuple[Key, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
+) -> tuple[list[tuple[Key, SourceExample]], list[SourceExample]]:
+    """Return each image with all its channels, and the channel files that `order` leaves out.
+
+    Args:
+        images: (pairing key, values of the pattern's placeholders, example) for each file of an image.
+        order: channels to take; () takes all, sorted by name, and adds a note.
+        root: root of the source, for messages.
+
+    Raises:
+        AnnotationsError: no image has a channel of the order.
+    """
+    cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
+    for key, values, example in images:
+        case = tuple(value for name, value in sorted(values.items()) if name != "channel")
+        cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
+    present = sorted({name for channels in cases.values() for name in channels})
+    if missing := [name for name in order if name not in present]:
+        raise AnnotationsError(
+            f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
+        )
+    names = tuple(order) or tuple(present)
+    note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
+    joined, left_out = [], []
+    for channels in cases.values():
+        taken = [channels[name] for name in names if name in channels]
+        left_out += [
+            replace(example, problem=CHANNEL_LEFT_OUT)
+            for name, found in channels.items()
+            if name not in names
+            for _, example in found
+        ]
+        if taken:
+            key, first = taken[0][0]
+            examples = [found[0][1] for found in taken]
+            more = tuple(example.source for example in examples[1:])
+            problem = _problem(channels, names, examples)
+            joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
+    return joined, left_out
+
+
+def _problem(
+    channels: Mapping[str, Sequence[tuple[Key, SourceExample]]],
+    names: Sequence[str],
+    examples: Sequence[SourceExample],
+) -> Problem | None:
+    if missing := [name for name in names if name not in channels]:
+        listed = f"no {', '.join(missing)}; --channel-order takes fewer"
+        return ("annotation", "channel is missing", listed)
+    if twice := [name for name in names if len(channels[name]) > 1]:
+        paths = ", ".join(example.source for _, example in channels[twice[0]][:3])
+        return ("annotation", "several files of one channel", paths)
+    return next((example.problem for example in examples if example.problem), None)

@@ -1,4 +1,4 @@
-"""Patterns of users: file names with fields such as `images/{id}.nii.gz`, and regular expressions with a time limit."""
+"""Patterns from options: path patterns such as `images/{id}.nii.gz`, and regular expressions with a time limit."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from typing import Any
 from halofeed.errors import UsageError
 from halofeed.prep.sources.file_names import files_of
 
-_MOST_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
+_PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
+_EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
+_MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expression:
-    """A regular expression of an option, in the syntax of Python's `re`.
+    """Regular expression from an option, in the syntax of Python's `re`.
 
     Args:
-        option: the option's name for messages, such as --group-pattern.
+        option: name of the option for messages, such as --group-pattern.
         text: the expression.
-        ignore_case: whether upper and lower case are equal.
+        ignore_case: whether matching ignores case.
 
     Raises:
-        UsageError: if the text is not a regular expression.
+        UsageError: the text is not a regular expression.
 
     >>> Expression(option="--group-pattern", text="p([0-9]+)").search("scans/p12.nii")[1]
     '12'
@@ -55,55 +58,49 @@ class Expression:
         return int(self._compiled.groups)
 
     def search(self, text: str) -> Any:
-        """The first match in a text, or None.
+        """Return the first match in a text, or None.
 
         Raises:
-            UsageError: if the search takes longer than 10 s, as that of (a+)+b in a long text does. The text is not in
-                the message: it can hold a person's name.
+            UsageError: the search takes longer than 10 s, as (a+)+b does in a long text. The message omits the text,
+                which can contain a person's name.
         """
         try:
-            return self._compiled.search(text, timeout=_MOST_SECONDS)
+            return self._compiled.search(text, timeout=_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise UsageError(
                 f"{self.option} {self.text!r}: the search in a text of {len(text):,} characters took longer than "
-                f"{_MOST_SECONDS:g} s. Write the expression without a repetition inside a repetition"
+                f"{_TIMEOUT_SECONDS:g} s. Write the expression without a repetition inside a repetition"
             ) from error
-
-
-_PLACEHOLDERS = ("id", "split", "group", "class", "channel")
-_PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
-_EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
-_MOST_STEPS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Token:
-    """A part of a pattern: fixed text, a star, or a placeholder.
+    """Part of a pattern: fixed text, a star, or a placeholder.
 
     Attributes:
-        fixed: the text; empty for a star or a placeholder.
-        name: the placeholder's name; empty for a star.
-        least: the fewest characters that it can be.
-        within_folder: whether it ends at the next slash.
-        ends_folder: whether it is empty or ends with a slash, as **/ does.
-        again: whether it repeats the value of an earlier placeholder.
-        repeated: the placeholders that are repeated behind it.
-        following: the token behind it.
+        fixed: fixed text; empty for a star or a placeholder.
+        name: name of the placeholder; empty for a star.
+        min_length: minimum number of characters.
+        within_folder: whether the token cannot contain a slash.
+        ends_folder: whether the token is empty or ends with a slash, as **/ does.
+        is_repeat: whether it repeats the value of an earlier placeholder.
+        repeated: placeholders that later tokens repeat.
+        following: next token.
     """
 
     fixed: str = ""
     name: str = ""
-    least: int = 0
+    min_length: int = 0
     within_folder: bool = True
     ends_folder: bool = False
-    again: bool = False
+    is_repeat: bool = False
     repeated: tuple[str, ...] = ()
     following: _Token | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A pattern ready for use; `literal` is the number of characters that it fixes."""
+    """Compiled pattern; `literal` is the number of its fixed characters."""
 
     text: str
     tokens: tuple[_Token, ...]
@@ -111,28 +108,28 @@ class Pattern:
     literal: int
 
     def match(self, path: str) -> dict[str, str] | None:
-        """What the placeholders stand for in a path, or None; a .hdr/.img pair matches by either name.
+        """Return the values of the placeholders in a path, or None; a .hdr/.img pair matches by either name.
 
-        Each star and placeholder is as long as the rest allows, the first one first. The time is linear in the
-        length of the path, unless the pattern repeats a placeholder.
+        Matching is greedy from left to right. Its time is linear in the length of the path, unless the pattern
+        repeats a placeholder.
 
         Raises:
-            UsageError: if a repeated placeholder takes more than 100,000 steps on this path.
+            UsageError: a repeated placeholder needs more than 100,000 steps on this path.
         """
         for file in dict.fromkeys([path, *files_of(path)]):
             if file.startswith(self.tokens[0].fixed) and file.endswith(self.tokens[-1].fixed):
-                values = _Search(file, self.text).match(self.tokens[0], 0, {})
+                values = _Matcher(file, self.text).match(self.tokens[0], 0, {})
                 if values is not None:
                     return values
         return None
 
 
-class _Search:
-    """One match of a path.
+class _Matcher:
+    """Backtracking matcher for one path, with a cache of failures.
 
-    `_failed` has the smallest start from which a token failed, per token, end of its reach and values that are needed
-    later. Its ends from there are not tried again from earlier starts. The value of a repeated placeholder depends on
-    its start, so each start has an entry.
+    `_failed` maps (token, limit, values needed later) to the smallest start at which the token failed. An earlier
+    start does not try the same ends again. A repeated placeholder's value depends on its start, so each start has its
+    own entry.
     """
 
     def __init__(self, path: str, pattern: str) -> None:
@@ -141,11 +138,11 @@ class _Search:
         self._steps = 0
 
     def match(self, token: _Token | None, start: int, values: dict[str, str]) -> dict[str, str] | None:
-        """The values with those of the token and of what follows it, which end where the path ends; else None."""
+        """Return the values, including those of the token and its successors up to the end of the path, or None."""
         path = self._path
         if token is None:
             return values if start == len(path) else None
-        fixed = values[token.name] if token.again else token.fixed
+        fixed = values[token.name] if token.is_repeat else token.fixed
         if fixed:
             found = path.startswith(fixed, start)
             return self.match(token.following, start + len(fixed), values) if found else None
@@ -158,22 +155,24 @@ class _Search:
             *map(values.get, token.repeated),
         )
         known = self._failed.get(key)
-        for end in self._ends(token, start, limit if known is None else min(limit, known + token.least - 1)):
+        for end in self._ends(
+            token, start, limit if known is None else min(limit, known + token.min_length - 1)
+        ):
             self._steps += 1
-            if self._steps > _MOST_STEPS:
+            if self._steps > _MAX_STEPS:
                 raise UsageError(
                     f"pattern {self._pattern!r}: too many ways to read {path!r}. Write each placeholder once and * in "
                     "its other places"
                 )
-            grown = {**values, token.name: path[start:end]} if token.name else values
-            if (result := self.match(token.following, end, grown)) is not None:
+            new_values = {**values, token.name: path[start:end]} if token.name else values
+            if (result := self.match(token.following, end, new_values)) is not None:
                 return result
         self._failed[key] = start
         return None
 
     def _ends(self, token: _Token, start: int, last: int) -> Iterator[int]:
-        """Where a token that begins at start can end, the last one first."""
-        path, following, first = self._path, token.following, start + token.least
+        """Yield the possible ends of a token that begins at `start`, the last one first."""
+        path, following, first = self._path, token.following, start + token.min_length
         if token.ends_folder:
             while (slash := path.rfind("/", start, last)) >= 0:
                 yield slash + 1
@@ -190,7 +189,7 @@ class _Search:
 
 
 def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern:
-    """The pattern of an option; UsageError where it is malformed.
+    """Return the compiled pattern of an option; raise UsageError if it is malformed.
 
     >>> compile_pattern("sub-{id}/{id}_ct.nii.gz", "image_pattern", ("id",)).match("sub-3/3_ct.nii.gz")
     {'id': '3'}
@@ -211,7 +210,9 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
         if star:
             tokens.append(_Token(within_folder=star == "*", ends_folder=star == "**/"))
         else:
-            tokens.append(_Token(name=name, least=1, within_folder=name != "id", again=name in names))
+            tokens.append(
+                _Token(name=name, min_length=1, within_folder=name != "id", is_repeat=name in names)
+            )
             names.add(name)
     if fixed := text[end:]:
         tokens.append(_Token(fixed=fixed))
@@ -219,7 +220,7 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
         raise UsageError(f"{option} {text!r}: {_EXAMPLE}")
     for number in reversed(range(len(tokens))):
         behind = tokens[number + 1 :]
-        repeated = tuple(dict.fromkeys(token.name for token in behind if token.again))
+        repeated = tuple(dict.fromkeys(token.name for token in behind if token.is_repeat))
         following = behind[0] if behind else None
         tokens[number] = replace(tokens[number], repeated=repeated, following=following)
     literal = sum(len(token.fixed) for token in tokens)
@@ -228,21 +229,20 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class PatternPair:
-    """The patterns of images and of labels, checked against each other."""
+    """Compatible patterns of images and labels."""
 
     image: Pattern
     label: Pattern
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The placeholders by which an image finds its label."""
+        """Return the placeholders that connect an image and its label."""
         return tuple(sorted(self.image.names & self.label.names))
 
     def classify(self, path: str) -> tuple[bool, dict[str, str]] | None:
-        """(whether a file is an image, what the placeholders stand for), or None where it is neither.
+        """Return (whether a file is an image, values of the placeholders), or None if it is neither image nor label.
 
-        A file that both patterns match belongs to the one that fixes more characters: `{id}_seg.nii.gz` rather
-        than `{id}.nii.gz`.
+        If both patterns match, the one with more fixed characters wins: `{id}_seg.nii.gz` over `{id}.nii.gz`.
         """
         image, label = self.image.match(path), self.label.match(path)
         if image is not None and (label is None or self.image.literal > self.label.literal):
@@ -251,7 +251,7 @@ class PatternPair:
 
 
 def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> PatternPair:
-    """The two patterns of the options; UsageError where one is missing or they do not go together."""
+    """Return the two compiled patterns; raise UsageError if one is missing or they are incompatible."""
     if image is None or label is None:
         missing = "--image-pattern" if image is None else "--label-pattern"
         raise UsageError(f"{missing}: --image-pattern and --label-pattern go together; give both")
@@ -263,7 +263,7 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
     )
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
-            f"--image-pattern {image!r}, --label-pattern {label!r}: {{id}} stands in both or in neither"
+            f"--image-pattern {image!r}, --label-pattern {label!r}: expected {{id}} in both or in neither"
         )
     if with_class and "class" not in pair.label.names:
         raise UsageError(f"--label-pattern {label!r}: class masks need {{class}} in it")

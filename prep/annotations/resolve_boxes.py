@@ -1,4 +1,4 @@
-"""Units, origin and grid of the boxes of an annotation file, resolved from all of them together."""
+"""Resolution of the units, origin and grid of boxes from all boxes of an annotation file together."""
 
 from __future__ import annotations
 
@@ -8,46 +8,351 @@ from dataclasses import replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import alike_names, shown_apart
+from halofeed.prep.annotations.class_names import describe_differences, find_similar_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_mostly_bad
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, Keypoint, SourceExample
 
-_HEADS = (1 << 12, 1 << 16)
-"""Bytes that are read of a picture to find its orientation; in most files the first few hundred say it."""
+_HEADER_BYTES = (1 << 12, 1 << 16)
+"""Bytes to read from an image to find its orientation; the first few hundred suffice for most files."""
 _THREADS = 16
 _PNG_HEAD = 24
 NEITHER = "neither"
 Size = tuple[int, int]
+_NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"
+_FROM_ZERO = (
+    "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
+)
+_MAX_SHARE_BELOW_ONE = 0.01
+"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0."""
+_WITH_FRACTIONS = (
+    "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
+)
+_FEW_FRACTIONS = (
+    "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
+)
+_SHARE_WITH_FRACTIONS = 0.1
+"""Share of boxes with fractions above which the numbers are positions and not pixel numbers."""
+_MAX_FRACTION = 1.5
+"""Limit for normalized coordinates, including slips. No file with boxes in pixels stays below it."""
+_IN_FIRST_PIXEL = (
+    "box lies within the first pixel",
+    "its file has boxes in pixels as well; --box-units says what all of them are",
+)
+_NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
+_DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
+_SAMPLE = 200
+"""Number of images without a declared size to open, evenly spaced over the file."""
+_TOLERANCE = 0.05
+"""Share of a side: a box that exceeds its image by less was drawn over the border."""
+
+
+def resolve_boxes(
+    listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str, origin: int = 0
+) -> list[SourceExample]:
+    """Return the examples of one annotation file with boxes in continuous pixels, or marked as normalized.
+
+    Args:
+        file: annotation file, or the folder of all annotation files, for messages.
+        origin: number of the first pixel by the rule of the layout.
+
+    Raises:
+        AnnotationsError: the meaning of the numbers is ambiguous, so the user must choose an option.
+    """
+    known = _resolve_units(listed, options, file)
+    resolved = resolve_grid(_resolve_origin(known, options, origin, file), images, options)
+    _check_boxes_fit(resolved, images, options, file)
+    return [
+        replace(one, notes=(*one.notes, _DUPLICATE_OBJECT)) if _has_duplicate(one) else one
+        for one in resolved
+    ]
+
+
+def _check_boxes_fit(
+    listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str
+) -> None:
+    """Raise AnnotationsError if most boxes exceed their images, unless the user chose the units.
+
+    The message contains the first such box, and whether all boxes fit with x and y exchanged.
+    """
+    if options.box_units != "auto":
+        return
+    boxes = leaving = fitting = 0
+    first = ""
+    for example, sizes in _with_possible_sizes(listed, images):
+        for box in example.boxes or ():
+            boxes += 1
+            if all(_leaves(box, size) for size in sizes):
+                leaving += 1
+                first = first or _describe_box(example, box, sizes[0])
+            fitting += any(_fits_exchanged(box, size) for size in sizes)
+    if not is_mostly_bad(leaving, boxes):
+        return
+    fix = (
+        "with x and y exchanged all fit: exchange those columns"
+        if fitting == boxes
+        else "correct the boxes, say with --box-form how they are written, or name with --images the pictures that "
+        "were annotated, if these were scaled since"
+    )
+    raise AnnotationsError(
+        f"{file}: {leaving:,} of {boxes:,} boxes leave their pictures, the first in {first}; {fix}; "
+        "--box-units pixels takes them all the same"
+    )
+
+
+def _with_possible_sizes(
+    listed: Sequence[SourceExample], images: SourceFiles
+) -> list[tuple[SourceExample, tuple[Size, ...]]]:
+    """Return the examples with boxes in pixels and the sizes of their images: declared, otherwise stored."""
+    boxed = [one for one in listed if one.boxes and not one.normalized and one.problem is None]
+    declared = [(one, (one.declared_size,)) for one in boxed if one.declared_size is not None]
+    others = [one for one in boxed if one.declared_size is None and is_image_name(one.source)]
+    chosen = others[:: max(1, -(-len(others) // _SAMPLE))]
+    found = possible_sizes([one.source for one in chosen], images)
+    return [*declared, *((one, sizes) for one, sizes in zip(chosen, found, strict=True) if sizes)]
+
+
+def _leaves(box: Box, size: Size) -> bool:
+    height, width = size
+    across, down = 1 + _TOLERANCE * width, 1 + _TOLERANCE * height
+    return box.xmin < -across or box.ymin < -down or box.xmax > width + across or box.ymax > height + down
+
+
+def _fits_exchanged(box: Box, size: Size) -> bool:
+    height, width = size
+    return min(box.xmin, box.ymin) >= -1 and box.ymax <= width + 1 and box.xmax <= height + 1
+
+
+def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
+    return (
+        f"{example.source} ({box.label!r}: x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}, "
+        f"picture {size[1]} wide and {size[0]} high)"
+    )
+
+
+def note_similar_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
+    """Return the examples with a note on each class that looks like another, which is mostly a typing error."""
+    return list(
+        add_class_notes(listed, similar_class_notes(label for one in listed for label in classes_in(one)))
+    )
+
+
+def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
+    """Return a note for each class that looks like another."""
+    messages = {}
+    for labels in find_similar_names(found):
+        plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
+        differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
+        messages.update(
+            dict.fromkeys(labels, f"classes of their own that {differ}: {describe_differences(labels)}")
+        )
+    return messages
+
+
+def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
+    """Yield the examples with the notes of their classes."""
+    for one in examples:
+        messages = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
+        yield replace(one, notes=(*one.notes, *messages)) if messages else one
+
+
+def classes_in(example: SourceExample) -> list[str]:
+    """Return the classes of an example; [] if it has a problem."""
+    if example.problem is not None:
+        return []
+    of_boxes = {box.label for box in example.boxes or ()}
+    return sorted(of_boxes) if example.boxes is not None else list(example.classes)
+
+
+def _has_duplicate(example: SourceExample) -> bool:
+    boxes = example.boxes or ()
+    if example.problem is not None or len(boxes) < 2:
+        return False
+    seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
+    return len(seen) < len(boxes)
+
+
+def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
+    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty.
+
+    Raises:
+        AnnotationsError: all boxes consist of 0 and 1, so both units are possible.
+    """
+    if options.box_units == "pixels":
+        return list(listed)
+    if options.box_units == "normalized":
+        return [_mark_normalized(one, options, "") for one in listed]
+    boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
+    small = [box for box in boxes if _is_small(box)]
+    if not small:
+        return list(listed)
+    if len(small) < len(boxes):
+        return [
+            one if _is_tiny(one) else _drop_faulty_boxes(one, options, _is_small, _IN_FIRST_PIXEL)
+            for one in listed
+        ]
+    if not any(map(_has_fractions, small)):
+        raise AnnotationsError(
+            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
+            "--box-units normalized"
+        )
+    return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
+
+
+def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
+    if not example.boxes:
+        return example
+    checked = _drop_faulty_boxes(example, options, lambda box: not _is_normalized(box), _NOT_NORMALIZED)
+    if checked.problem is not None:
+        return checked
+    return replace(checked, normalized=True, notes=(*checked.notes, note) if note else checked.notes)
+
+
+def _drop_faulty_boxes(
+    example: SourceExample, options: LayoutOptions, is_faulty: Callable[[Box], bool], fault: tuple[str, str]
+) -> SourceExample:
+    """Return the example without its faulty boxes, which it lists; or with a problem if `on_bad_object` is "reject"."""
+    faulty = [box for box in example.boxes or () if is_faulty(box)]
+    if not faulty:
+        return example
+    reason, why = fault
+    bad = [
+        (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
+        for box in faulty
+    ]
+    if options.on_bad_object == "reject":
+        return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
+    kept = tuple(box for box in example.boxes or () if not is_faulty(box))
+    return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
+
+
+def _has_area(box: Box) -> bool:
+    return box.xmax > box.xmin and box.ymax > box.ymin
+
+
+def _is_normalized(box: Box) -> bool:
+    return min(box.xmin, box.ymin) >= -(_MAX_FRACTION - 1) and max(box.xmax, box.ymax) <= _MAX_FRACTION
+
+
+def _is_small(box: Box) -> bool:
+    return _has_area(box) and _is_normalized(box)
+
+
+def _is_tiny(example: SourceExample) -> bool:
+    """Return whether an image is so small that its boxes may be within the first pixel."""
+    size = example.declared_size
+    return size is not None and min(size) < 2 * _MAX_FRACTION
+
+
+def _resolve_origin(
+    listed: Sequence[SourceExample], options: LayoutOptions, default: int, file: str
+) -> list[SourceExample]:
+    """Return the examples with boxes in continuous pixels from 0.
+
+    `options.box_origin` is the user's choice: 0 keeps the numbers, 1 is VOC's rule, None leaves the choice to the
+    data.
+
+    Args:
+        default: origin by the rule of the layout.
+        file: annotation file, for messages.
+
+    Raises:
+        AnnotationsError: the user chose no origin and the share of boxes with fractions is inconclusive, or too many
+            boxes begin below the first pixel.
+    """
+    origin = options.box_origin
+    if (default if origin is None else origin) == 0:
+        return list(listed)
+    counted = [one for one in listed if one.boxes and not one.normalized]
+    boxes = sum(len(one.boxes or ()) for one in counted)
+    fractions = [one.source for one in counted for box in one.boxes or () if _has_fractions(box)]
+    if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
+        return [
+            replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if one.boxes and not one.normalized else one
+            for one in listed
+        ]
+    if origin is None and len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
+        raise AnnotationsError(
+            f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
+            "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
+            "--box-origin 1 to shift them all"
+        )
+    below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
+    if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
+        raise AnnotationsError(
+            f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
+            "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
+        )
+    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
+    few = _FEW_FRACTIONS if origin is None else ""
+    return [_shift_example(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
+
+
+def _begins_below_one(box: Box) -> bool:
+    return 0 <= box.xmin < 1 or 0 <= box.ymin < 1
+
+
+def _has_fractions(box: Box) -> bool:
+    return not all(float(side).is_integer() for side in (box.ymin, box.xmin, box.ymax, box.xmax))
+
+
+def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
+    boxes, notes = example.boxes or (), example.notes
+    if any(map(_begins_below_one, boxes)):
+        notes = (*notes, _FROM_ZERO)
+    if few_fractions and any(map(_has_fractions, boxes)):
+        notes = (*notes, few_fractions)
+    return replace(example, boxes=tuple(map(shift, boxes)), notes=notes)
+
+
+def _size_from_one(box: Box) -> Box:
+    """Return a box written with its width and height, shifted to origin 0: both ends move with its corner."""
+    return replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
+
+
+def _from_one(box: Box) -> Box:
+    (ymin, ymax), (xmin, xmax) = continuous(box.ymin, box.ymax), continuous(box.xmin, box.xmax)
+    return replace(box, ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax)
+
+
+def continuous(first: float, last: float) -> tuple[float, float]:
+    """Return the continuous extent of one side of a box that is written as pixel numbers from 1.
+
+    Pixels 3 to 5 extend from 2.0 to 5.0. A side without extent keeps none and is at the center of its pixel.
+
+    >>> continuous(3, 5), continuous(3, 3)
+    ((2, 5), (2.5, 2.5))
+    """
+    return (first - 1, last) if first != last else (first - 0.5, last - 0.5)
 
 
 def resolve_grid(
     listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions
 ) -> list[SourceExample]:
-    """The references of one annotation file, each with the grid that the others prove for it.
+    """Return the examples of one annotation file with the pixel grid that the declared sizes prove.
 
-    A tool draws either on the stored pixels or on the upright picture, for all pictures alike. Where an EXIF
-    orientation swaps the sides, the declared size of a picture (or the size of its label image) shows which. Those
-    of which both grids have one size, or no size is declared, follow the others of their file; where the others
-    do not agree, or there are none, the grid stays open: see `prep.picture`.
+    A tool draws either on the stored pixels or on the upright image, the same for all images. If an EXIF orientation
+    swaps the sides, the declared size (or the size of the label image) shows which. Images without such proof get the
+    grid of the other images in their file. If the proofs disagree or there are none, the grid stays open: see
+    `prep.picture`.
     """
     if options.annotation_grid != "auto":
         return list(listed)
-    sized = [reference for reference in listed if _can_prove(reference)]
+    sized = [example for example in listed if _may_prove_grid(example)]
     with ThreadPoolExecutor(_THREADS) as threads:
-        proofs = list(threads.map(lambda reference: _proof(reference, images), sized))
-    if len(sized) == sum(reference.problem is None for reference in listed):
-        _refuse_other_sizes(sized, proofs)
+        proofs = list(threads.map(lambda example: _proven_grid(example, images), sized))
+    if len(sized) == sum(example.problem is None for example in listed):
+        _check_declared_sizes(sized, proofs)
     proven = {proof for proof in proofs if proof not in (None, NEITHER)}
     if len(proven) != 1:
         return list(listed)
     (grid,) = proven
-    return [replace(reference, grid=grid) if reference.problem is None else reference for reference in listed]
+    return [replace(example, grid=grid) if example.problem is None else example for example in listed]
 
 
-def _refuse_other_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | None]) -> None:
-    """Refuse annotations of which not one declared size is that of its picture: sides swapped, or other pictures."""
+def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | None]) -> None:
+    """Raise AnnotationsError if no declared size matches its image: sides are swapped, or the images are others."""
     if sized and all(proof == NEITHER for proof in proofs):
         height, width = sized[0].declared_size or (0, 0)
         raise AnnotationsError(
@@ -57,37 +362,37 @@ def _refuse_other_sizes(sized: Sequence[SourceExample], proofs: Sequence[str | N
         )
 
 
-def _can_prove(reference: SourceExample) -> bool:
-    if reference.problem is not None or not is_image_name(reference.source):
+def _may_prove_grid(example: SourceExample) -> bool:
+    if example.problem is not None or not is_image_name(example.source):
         return False
-    if reference.mask is not None:
-        return reference.mask.lower().endswith(".png")
-    size = reference.declared_size
-    return reference.boxes is not None and size is not None and size[0] != size[1]
+    if example.mask is not None:
+        return example.mask.lower().endswith(".png")
+    size = example.declared_size
+    return example.boxes is not None and size is not None and size[0] != size[1]
 
 
-def _proof(reference: SourceExample, images: SourceFiles) -> str | None:
-    """The grid that a picture's own declared size proves: "stored" or "displayed", or NEITHER; None: either of them."""
+def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
+    """Return the grid that the declared size proves: "stored", "displayed" or NEITHER; None if both are possible."""
     try:
-        sizes, declared = _sizes(reference.source, images), reference.declared_size
-        if sizes and reference.mask is None and declared not in sizes:
+        sizes, declared = _possible_sizes(example.source, images), example.declared_size
+        if sizes and example.mask is None and declared not in sizes:
             return NEITHER
         if len(set(sizes)) < 2:
             return None
-        if reference.mask is not None:
-            header = images.head(reference.mask, _PNG_HEAD)
+        if example.mask is not None:
+            header = images.head(example.mask, _PNG_HEAD)
             declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
     except SourceError:
         return None
     return dict(zip(sizes, ("stored", "displayed"), strict=True)).get(declared or (0, 0))
 
 
-def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
-    """The sizes that annotations of each picture may speak of, () where the beginning of the file does not show it."""
+def possible_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
+    """Return for each image the sizes that annotations may refer to; () if the file header does not contain one."""
 
     def sizes(path: str) -> tuple[Size, ...]:
         try:
-            return _sizes(path, images)
+            return _possible_sizes(path, images)
         except SourceError:
             return ()
 
@@ -95,12 +400,12 @@ def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, 
         return list(threads.map(sizes, paths))
 
 
-def _sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
-    """The size of a picture as stored, and as displayed where that swaps the sides; () where it does not say one."""
-    # The command line's help imports the layouts, and is not to wait for the decoders.
+def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
+    """Return the stored size of an image, followed by the displayed size if EXIF swaps the sides; () if unknown."""
+    # Imported here because the command line's help imports the layouts and must not load the decoders.
     from halofeed.prep.formats.picture import size_and_orientation
 
-    for size in _HEADS:  # as few bytes as show it
+    for size in _HEADER_BYTES:  # as few bytes as possible
         head = images.head(path, size)
         found = size_and_orientation(head)
         if found is not None or len(head) < size:
@@ -113,182 +418,8 @@ def _sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
     return ((height, width), (width, height)) if orientation >= 5 else ((height, width),)
 
 
-NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"
-FROM_ZERO = (
-    "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
-)
-SHARE_FROM_ZERO = 0.01
-"""Of boxes that begin below 1: fewer are slips under VOC's rule, more show that the numbers count from 0."""
-WITH_FRACTIONS = (
-    "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
-)
-FEW_FRACTIONS = (
-    "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
-)
-_SHARE_WITH_FRACTIONS = 0.1
-"""Of boxes with fractions: more prove that a tool wrote places and no numbers of pixels."""
-_REACH = 1.5
-"""What no share passes, slips included, and no box in pixels stays within that anybody drew."""
-_IN_FIRST_PIXEL = (
-    "box lies within the first pixel",
-    "its file has boxes in pixels as well; --box-units says what all of them are",
-)
-_NO_SHARE = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
-
-
-def resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
-    """The references of one annotation file, those with shares marked; a box that does not fit the others is faulty.
-
-    Raises:
-        AnnotationsError: every box is of 0 and 1 alone, so that either can be meant.
-    """
-    if options.box_units == "pixels":
-        return list(listed)
-    if options.box_units == "normalized":
-        return [_marked(one, options, "") for one in listed]
-    boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
-    small = [box for box in boxes if _is_small(box)]
-    if not small:
-        return list(listed)
-    if len(small) < len(boxes):
-        return [
-            one if _is_tiny(one) else _without(one, options, _is_small, _IN_FIRST_PIXEL) for one in listed
-        ]
-    if all(float(side).is_integer() for box in small for side in (box.ymin, box.xmin, box.ymax, box.xmax)):
-        raise AnnotationsError(
-            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
-            "--box-units normalized"
-        )
-    return [_marked(one, options, NORMALIZED) for one in listed]
-
-
-def _marked(reference: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
-    if not reference.boxes:
-        return reference
-    checked = _without(reference, options, lambda box: not _is_share(box), _NO_SHARE)
-    if checked.problem is not None:
-        return checked
-    return replace(checked, normalized=True, notes=(*checked.notes, note) if note else checked.notes)
-
-
-def _without(
-    reference: SourceExample, options: LayoutOptions, is_faulty: Callable[[Box], bool], fault: tuple[str, str]
-) -> SourceExample:
-    """The reference without its faulty boxes, which are listed; or its rejection, as the options say."""
-    faulty = [box for box in reference.boxes or () if is_faulty(box)]
-    if not faulty:
-        return reference
-    reason, why = fault
-    bad = [
-        (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
-        for box in faulty
-    ]
-    if options.on_bad_object == "reject":
-        return replace(reference, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
-    kept = tuple(box for box in reference.boxes or () if not is_faulty(box))
-    return replace(reference, boxes=kept, bad_objects=(*reference.bad_objects, *bad))
-
-
-def _has_area(box: Box) -> bool:
-    return box.xmax > box.xmin and box.ymax > box.ymin
-
-
-def _is_share(box: Box) -> bool:
-    return min(box.xmin, box.ymin) >= -(_REACH - 1) and max(box.xmax, box.ymax) <= _REACH
-
-
-def _is_small(box: Box) -> bool:
-    return _has_area(box) and _is_share(box)
-
-
-def _is_tiny(reference: SourceExample) -> bool:
-    """Whether a picture is so small that its boxes may lie within the first pixel."""
-    size = reference.declared_size
-    return size is not None and min(size) < 2 * _REACH
-
-
-def resolve_origin(
-    listed: Sequence[SourceExample], options: LayoutOptions, default: int, file: str
-) -> list[SourceExample]:
-    """The references with boxes in continuous pixels from 0.
-
-    `options.box_origin` is what the user says: 0 takes the numbers as they stand, 1 is VOC's rule; None: not said.
-
-    Args:
-        default: what the layout says.
-
-    Raises:
-        AnnotationsError: the user did not say it, and neither most boxes nor hardly any have fractions, or too many
-            begin below the first pixel for slips.
-    """
-    origin = options.box_origin
-    if (default if origin is None else origin) == 0:
-        return list(listed)
-    counted = [one for one in listed if one.boxes and not one.normalized]
-    boxes = sum(len(one.boxes or ()) for one in counted)
-    fractions = [one.source for one in counted for box in one.boxes or () if _has_fractions(box)]
-    if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
-        return [
-            replace(one, notes=(*one.notes, WITH_FRACTIONS)) if one.boxes and not one.normalized else one
-            for one in listed
-        ]
-    if origin is None and len(fractions) > SHARE_FROM_ZERO * boxes:
-        raise AnnotationsError(
-            f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
-            "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
-            "--box-origin 1 to shift them all"
-        )
-    below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
-    if origin is None and len(below) > SHARE_FROM_ZERO * boxes:
-        raise AnnotationsError(
-            f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
-            "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
-        )
-    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
-    few = FEW_FRACTIONS if origin is None else ""
-    return [_shifted(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
-
-
-def _begins_below_one(box: Box) -> bool:
-    return 0 <= box.xmin < 1 or 0 <= box.ymin < 1
-
-
-def _has_fractions(box: Box) -> bool:
-    return not all(float(side).is_integer() for side in (box.ymin, box.xmin, box.ymax, box.xmax))
-
-
-def _shifted(reference: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
-    boxes, notes = reference.boxes or (), reference.notes
-    if any(map(_begins_below_one, boxes)):
-        notes = (*notes, FROM_ZERO)
-    if few_fractions and any(map(_has_fractions, boxes)):
-        notes = (*notes, few_fractions)
-    return replace(reference, boxes=tuple(map(shift, boxes)), notes=notes)
-
-
-def _size_from_one(box: Box) -> Box:
-    """A box that was written with its width and height: both ends move with its corner."""
-    return replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
-
-
-def _from_one(box: Box) -> Box:
-    (ymin, ymax), (xmin, xmax) = continuous(box.ymin, box.ymax), continuous(box.xmin, box.xmax)
-    return replace(box, ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax)
-
-
-def continuous(first: float, last: float) -> tuple[float, float]:
-    """The extent in continuous pixels of one side of a box that is written as pixels counted from 1.
-
-    Pixels 3 to 5 run from 2.0 to 5.0. A side written without extent keeps none, and lies in the middle of its pixel.
-
-    >>> continuous(3, 5), continuous(3, 3)
-    ((2, 5), (2.5, 2.5))
-    """
-    return (first - 1, last) if first != last else (first - 0.5, last - 0.5)
-
-
 def in_pixels(box: Box, size: tuple[int, int]) -> Box:
-    """A box of shares, its area, polygons and keypoints in pixels of a picture of this (height, width).
+    """Scale a normalized box with its area, polygons and keypoints to pixels of an image of size (height, width).
 
     >>> box = in_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))
     >>> (box.ymin, box.xmin, box.ymax, box.xmax, box.area)
@@ -301,149 +432,23 @@ def in_pixels(box: Box, size: tuple[int, int]) -> Box:
         xmin=box.xmin * width,
         ymax=box.ymax * height,
         xmax=box.xmax * width,
-        area=None if box.area is None else box.area * (height * width if box.area <= _REACH else 1),
+        area=None if box.area is None else box.area * (height * width if box.area <= _MAX_FRACTION else 1),
         mask=_polygons_in_pixels(box.mask, size),
         keypoints=_keypoints_in_pixels(box.keypoints, size),
     )
 
 
 def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
-    if any(max(point.y, point.x) > _REACH for point in points):
+    if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
         return points
     height, width = size
     return tuple(replace(point, y=point.y * height, x=point.x * width) for point in points)
 
 
 def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
-    if not isinstance(mask, list) or any(value > _REACH for polygon in mask for value in polygon):
+    if not isinstance(mask, list) or any(value > _MAX_FRACTION for polygon in mask for value in polygon):
         return mask
     height, width = size
     return [
         [value * (height if place % 2 else width) for place, value in enumerate(polygon)] for polygon in mask
     ]
-
-
-TWICE = "an object stands there twice, with one class and one box; both are kept"
-_SAMPLE = 200
-"""Pictures without a declared size that are opened, spread over the file."""
-_SLACK = 0.05
-"""Of a side: a box that leaves its picture by less was drawn over the border."""
-
-
-def resolve_boxes(
-    listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str, origin: int = 0
-) -> list[SourceExample]:
-    """The references of one annotation file with boxes in continuous pixels, or in shares where they are marked.
-
-    Args:
-        file: the annotation file, or the folder of all, for messages.
-        origin: the number of the first pixel by the layout's own rule.
-
-    Raises:
-        AnnotationsError: what the numbers mean has to be said.
-    """
-    known = resolve_units(listed, options, file)
-    settled = resolve_grid(resolve_origin(known, options, origin, file), images, options)
-    _refuse_other_pixels(settled, images, options, file)
-    return [replace(one, notes=(*one.notes, TWICE)) if _holds_one_twice(one) else one for one in settled]
-
-
-def _refuse_other_pixels(
-    listed: Sequence[SourceExample], images: SourceFiles, options: LayoutOptions, file: str
-) -> None:
-    """Refuse a file of which most boxes leave their pictures; where the user says what boxes count, that holds.
-
-    Raises:
-        AnnotationsError: with the first such box, and whether all fit with x and y exchanged.
-    """
-    if options.box_units != "auto":
-        return
-    boxes = leaving = fitting = 0
-    first = ""
-    for reference, sizes in _sized(listed, images):
-        for box in reference.boxes or ():
-            boxes += 1
-            if all(_leaves(box, size) for size in sizes):
-                leaving += 1
-                first = first or _said(reference, box, sizes[0])
-            fitting += any(_fits_exchanged(box, size) for size in sizes)
-    if not is_mostly_bad(leaving, boxes):
-        return
-    cure = (
-        "with x and y exchanged all fit: exchange those columns"
-        if fitting == boxes
-        else "correct the boxes, say with --box-form how they are written, or name with --images the pictures that "
-        "were annotated, if these were scaled since"
-    )
-    raise AnnotationsError(
-        f"{file}: {leaving:,} of {boxes:,} boxes leave their pictures, the first in {first}; {cure}; "
-        "--box-units pixels takes them all the same"
-    )
-
-
-def _sized(
-    listed: Sequence[SourceExample], images: SourceFiles
-) -> list[tuple[SourceExample, tuple[Size, ...]]]:
-    """The references with boxes in pixels and what size their pictures may have: as declared, else as stored."""
-    boxed = [one for one in listed if one.boxes and not one.normalized and one.problem is None]
-    declared = [(one, (one.declared_size,)) for one in boxed if one.declared_size is not None]
-    others = [one for one in boxed if one.declared_size is None and is_image_name(one.source)]
-    chosen = others[:: max(1, -(-len(others) // _SAMPLE))]
-    found = stored_sizes([one.source for one in chosen], images)
-    return [*declared, *((one, sizes) for one, sizes in zip(chosen, found, strict=True) if sizes)]
-
-
-def _leaves(box: Box, size: Size) -> bool:
-    height, width = size
-    across, down = 1 + _SLACK * width, 1 + _SLACK * height
-    return box.xmin < -across or box.ymin < -down or box.xmax > width + across or box.ymax > height + down
-
-
-def _fits_exchanged(box: Box, size: Size) -> bool:
-    height, width = size
-    return min(box.xmin, box.ymin) >= -1 and box.ymax <= width + 1 and box.xmax <= height + 1
-
-
-def _said(reference: SourceExample, box: Box, size: Size) -> str:
-    return (
-        f"{reference.source} ({box.label!r}: x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}, "
-        f"picture {size[1]} wide and {size[0]} high)"
-    )
-
-
-def note_alike_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """The references, noted where they have a class that looks like another: mostly a slip."""
-    return list(with_notes(listed, alike_classes(label for one in listed for label in labels_of(one))))
-
-
-def alike_classes(found: Iterable[str]) -> dict[str, str]:
-    """Of classes those that look like another, with what is to be said of them."""
-    said = {}
-    for labels in alike_names(found):
-        plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
-        differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
-        said.update(dict.fromkeys(labels, f"classes of their own that {differ}: {shown_apart(labels)}"))
-    return said
-
-
-def with_notes(references: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
-    """The references, those with classes of which something is to be said with that among their notes."""
-    for one in references:
-        said = dict.fromkeys(notes[label] for label in labels_of(one) if label in notes) if notes else {}
-        yield replace(one, notes=(*one.notes, *said)) if said else one
-
-
-def labels_of(reference: SourceExample) -> list[str]:
-    """The classes that a reference without a problem has."""
-    if reference.problem is not None:
-        return []
-    of_boxes = {box.label for box in reference.boxes or ()}
-    return sorted(of_boxes) if reference.boxes is not None else list(reference.classes)
-
-
-def _holds_one_twice(reference: SourceExample) -> bool:
-    boxes = reference.boxes or ()
-    if reference.problem is not None or len(boxes) < 2:
-        return False
-    seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
-    return len(seen) < len(boxes)

@@ -1,4 +1,4 @@
-"""Which split each image belongs to: the source's, that of lists, or a stable hash of its group."""
+"""Assignment of images to splits: by the source, by lists, or by a stable hash of their group."""
 
 from __future__ import annotations
 
@@ -18,44 +18,31 @@ from halofeed.system.spill import SpillList
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
 _NO_LIST = ("selection", "in no split list", "")
-_RANGE = 2**64
-_RANKED = 2**48
-_NOWHERE = 5 * _RANKED
-_SHOWN = 3
+_HASH_RANGE = 2**64
+_RANK_STEP = 2**48
+_NOT_FOUND = 5 * _RANK_STEP
+_MAX_SHOWN = 3
 _BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
 _NAMED_GROUP = re.compile(
     r"(?<![A-Za-z])(?P<word>sub|subj|subject|patient|pat|participant|person|case|donor|animal|mouse|specimen|slide"
     r"|video|clip|movie|sequence|seq|scene)(?P<sign>[-_ ]?)[0-9]+(?![0-9])",
     re.IGNORECASE,
 )
-_NO_GROUP_NAMES = (
-    "",
-    "-",
-    "?",
-    "n/a",
-    "na",
-    "nan",
-    "none",
-    "null",
-    "unknown",
-    "anonymous",
-    "anon",
-    "anonymized",
-)
+_MISSING_GROUP = re.compile(r"-?|\?|n/?a|nan|none|null|unknown|anon(ymous|ymized)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOptions:
-    """How splits are assigned: by `shares` or by `lists`, or as the source gives them.
+    """Options for assigning splits: by `shares`, by `lists` or `cases`, or as the source defines them.
 
     Args:
-        shares: the share of each split, in the order in which they are laid along the hash; they sum to 1.
-        lists: for each split the text of a list, one image a line: its path, file name, stem or id.
-        cases: for each split the names of its cases, as nnU-Net's splits_final.json has them; they divide the images of
-            split `train`, the others keep theirs.
-        seed: another number gives another assignment by shares.
-        group_pattern: a regular expression whose one group, searched in the source's path, is the group that
-            stays together; it takes the place of groups of the annotations.
+        shares: share of each split, in their order along the hash range; the sum is 1.
+        lists: text of the list of each split, with one image per line: its path, file name, stem or id.
+        cases: names of the cases of each split, as in nnU-Net's splits_final.json. They divide the images of split
+            `train`; other images keep their split.
+        seed: seed of the assignment by shares.
+        group_pattern: regular expression with one group, applied to the source's path. Its match is the group that
+            stays in one split, and replaces groups of the annotations.
 
     >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
     Traceback (most recent call last):
@@ -85,83 +72,81 @@ class SplitOptions:
 
 
 def compile_group_pattern(pattern: str) -> Expression:
-    """The pattern, which must be a regular expression with exactly one group."""
+    """Return the compiled pattern; raise UsageError if it is not a regular expression with exactly one group."""
     compiled = Expression(option="--group-pattern", text=pattern)
     if compiled.groups != 1:
         raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}")
     return compiled
 
 
-def assign_splits(references: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
-    """Each reference with its group and its split, in the order in which they came.
+def assign_splits(examples: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
+    """Yield each example with its group and its split, in the original order.
 
     Raises:
-        AnnotationsError: if a group lies in several splits, or an entry of a list means no image or several.
+        AnnotationsError: a group is in several splits, or a list entry matches no image or several.
     """
     if options.group_pattern is not None:
-        references = with_groups(references, compile_group_pattern(options.group_pattern))
+        examples = _add_pattern_groups(examples, compile_group_pattern(options.group_pattern))
     elif options.shares:
-        references = with_known_groups(references)
+        examples = _add_known_groups(examples)
     if options.shares:
-        yield from split_by_hash(references, options.shares, options.seed)
+        yield from _split_by_hash(examples, options.shares, options.seed)
         return
     if options.lists:
-        references = split_by_lists(references, options.lists)
+        examples = _split_by_lists(examples, options.lists)
     elif options.cases:
-        references = split_by_cases(references, options.cases)
-    yield from undivided(references)
+        examples = _split_by_cases(examples, options.cases)
+    yield from _check_undivided_groups(examples)
 
 
-def with_groups(references: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
-    """Each reference with the group that the pattern finds in its source; where it finds none, a problem."""
-    for reference in references:
-        match = pattern.search(reference.source)
+def _add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
+    """Yield each example with the group that the pattern finds in its source, or with a problem if it finds none."""
+    for example in examples:
+        match = pattern.search(example.source)
         if match is not None and match[1] is not None:
-            yield replace(reference, group=match[1])
+            yield replace(example, group=match[1])
         else:
-            yield replace(reference, problem=reference.problem or _NO_GROUP)
+            yield replace(example, problem=example.problem or _NO_GROUP)
 
 
-def with_known_groups(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """Each reference with its group: none where that is a word for none, and the subject of BIDS where it has none.
+def _add_known_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """Yield each example with its group: words such as "unknown" mean none, and BIDS file names contain the subject.
 
-    BIDS calls the files of a subject sub-01_...
+    BIDS names the files of a subject sub-01_...
     """
-    for reference in references:
-        if reference.group is not None and reference.group.strip().lower() in _NO_GROUP_NAMES:
-            reference = replace(reference, group=None)
-        subject = (
-            _BIDS_SUBJECT.match(reference.source.rpartition("/")[2]) if reference.group is None else None
-        )
-        yield reference if subject is None else replace(reference, group=subject[1])
+    for example in examples:
+        if example.group is not None and _MISSING_GROUP.fullmatch(example.group.strip().lower()):
+            example = replace(example, group=None)
+        subject = _BIDS_SUBJECT.match(example.source.rpartition("/")[2]) if example.group is None else None
+        yield example if subject is None else replace(example, group=subject[1])
 
 
 def check_groups(
-    references: Iterable[SourceExample], options: SplitOptions, *, are_patients: bool = False
+    examples: Iterable[SourceExample], options: SplitOptions, *, are_patients: bool = False
 ) -> Iterator[SourceExample]:
-    """The same references, if nothing speaks against dividing them by shares.
+    """Yield the same examples, and check afterwards that shares can divide them.
 
     Args:
-        are_patients: the format has a place for the patient's id, so that a scan without a group lacks it.
+        are_patients: whether the format stores a patient id, so that a scan without a group lacks it.
 
     Raises:
-        AnnotationsError: after the last one: some have a group and others have none, all have the same, or the paths
-            of several without a group name one patient, case, video or the like.
+        AnnotationsError: after the last example, if only some have a group or all have the same one. Also if the
+            paths of several without a group contain the same patient, case, video or similar.
     """
     if not options.shares:
-        yield from references
+        yield from examples
         return
     evidence = _GroupEvidence()
-    for reference in references:
-        if reference.problem is None:
-            evidence.add(reference)
-        yield reference
+    for example in examples:
+        if example.problem is None:
+            evidence.add(example)
+        yield example
     if len(options.shares) > 1 and (fault := evidence.fault(options, are_patients)):
         raise AnnotationsError(f"--split-shares: {fault}")
 
 
 class _GroupEvidence:
-    """What the references of a source say together of their groups."""
+    """Facts about groups, collected from all examples of a source."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -171,21 +156,21 @@ class _GroupEvidence:
         self.named: dict[str, str] = {}
         self.shared: tuple[re.Match[str], str, str] | None = None
 
-    def add(self, reference: SourceExample) -> None:
-        """Take one into account."""
+    def add(self, example: SourceExample) -> None:
+        """Collect the facts of one example."""
         self.count += 1
-        if reference.group is not None:
-            self.has_several |= self.grouped is not None and self.grouped.group != reference.group
-            self.grouped = self.grouped or reference
+        if example.group is not None:
+            self.has_several |= self.grouped is not None and self.grouped.group != example.group
+            self.grouped = self.grouped or example
             return
-        self.ungrouped = self.ungrouped or reference
-        if self.shared is None and (match := _NAMED_GROUP.search(reference.source)):
-            other = self.named.setdefault(match[0].lower(), reference.source)
-            if other != reference.source:
-                self.shared, self.named = (match, other, reference.source), {}
+        self.ungrouped = self.ungrouped or example
+        if self.shared is None and (match := _NAMED_GROUP.search(example.source)):
+            other = self.named.setdefault(match[0].lower(), example.source)
+            if other != example.source:
+                self.shared, self.named = (match, other, example.source), {}
 
     def fault(self, options: SplitOptions, are_patients: bool) -> str:
-        """What speaks against dividing them, and what to say; "" where nothing does."""
+        """Return the reason against dividing the examples, with a fix; "" if there is none."""
         has_pattern = options.group_pattern is not None
         each = "--group-pattern '(.+)' takes each for a group of its own"
         if self.grouped and self.ungrouped and not has_pattern:
@@ -214,24 +199,24 @@ class _GroupEvidence:
         return ""
 
 
-def undivided(references: Iterable[SourceExample]) -> Iterator[SourceExample]:
-    """The same references; AnnotationsError as soon as a group comes with a second split."""
+def _check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+    """Yield the same examples; raise AnnotationsError for the first group with a second split."""
     first: dict[str, SourceExample] = {}
-    for reference in references:
-        if reference.group is not None and reference.problem is None:
-            other = first.setdefault(reference.group, reference)
-            if other.split != reference.split:
+    for example in examples:
+        if example.group is not None and example.problem is None:
+            other = first.setdefault(example.group, example)
+            if other.split != example.split:
                 raise AnnotationsError(
                     f"a group is divided, such as a patient's: {other.source} is in {other.split}, "
-                    f"{reference.source} in {reference.split}; correct the splits, or assign them by shares"
+                    f"{example.source} in {example.split}; correct the splits, or assign them by shares"
                 )
-        yield reference
+        yield example
 
 
 def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
-    """The split of a group: where its hash falls when the shares are laid end to end from 0 to 1.
+    """Return the split of a group: its hash selects a point on the shares, placed end to end from 0 to 1.
 
-    It depends on the group's name, the shares and the seed alone, so new images never move old ones.
+    The result depends only on the group's name, the shares and the seed, so new images never move old ones.
 
     >>> [split_of(f"patient {number}", {"train": 0.5, "test": 0.5}) for number in range(6)]
     ['train', 'test', 'train', 'test', 'train', 'train']
@@ -241,60 +226,62 @@ def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
     end = 0.0
     for name, share in shares.items():
         end += share
-        if point < round(end * _RANGE):
+        if point < round(end * _HASH_RANGE):
             return name
     return name
 
 
-def split_by_hash(
-    references: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
+def _split_by_hash(
+    examples: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
 ) -> Iterator[SourceExample]:
-    """Each reference with the split of its group; an image without a group is its own, by its key."""
-    for reference in references:
-        group = str(reference.key) if reference.group is None else reference.group
-        yield replace(reference, split=split_of(group, shares, seed))
+    """Yield each example with the split of its group; an image without a group uses its key."""
+    for example in examples:
+        group = str(example.key) if example.group is None else example.group
+        yield replace(example, split=split_of(group, shares, seed))
 
 
-def split_by_lists(references: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
-    """Each reference with the split of the list that names it; one in no list gets a problem.
+def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
+    """Yield each example with the split of the list that names it, or with a problem if no list does.
 
-    An entry is compared with the images' paths first, then with paths without extension, ids, file names and
-    stems; the first of these that any image has decides.
+    An entry is compared with the images' paths first, then with paths without extension, ids, file names and stems.
+    The first kind that matches any image decides.
     """
-    wanted: dict[str, int] = {_name_of(entry): _NOWHERE for _, _, entry in _entries(lists)}
+    best_ranks: dict[str, int] = {_name_of(entry): _NOT_FOUND for _, _, entry in _entries(lists)}
     several: dict[str, list[int]] = {}
-    aside: SpillList[SourceExample] = SpillList()
+    spilled: SpillList[SourceExample] = SpillList()
     count = 0
-    for count, reference in enumerate(references, start=1):
-        _note_names(count - 1, reference, wanted, several)
-        aside.add(reference)
+    for count, example in enumerate(examples, start=1):
+        _record_names(count - 1, example, best_ranks, several)
+        spilled.add(example)
     names = list(lists)
     chosen = array("h", [-1]) * count
     for split, line, entry in _entries(lists):
-        place, position = f"{split} list, line {line}", wanted[_name_of(entry)] % _RANKED
-        if wanted[_name_of(entry)] == _NOWHERE:
+        place, position = f"{split} list, line {line}", best_ranks[_name_of(entry)] % _RANK_STEP
+        if best_ranks[_name_of(entry)] == _NOT_FOUND:
             raise AnnotationsError(
                 f"{place}: {entry!r} means no image; expected a path, file name, stem or id"
             )
         if among := several.get(_name_of(entry)):
-            named = " and ".join(_sources(aside, among))
+            named = " and ".join(_sources(spilled, among))
             raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")
         if chosen[position] >= 0:
-            other = next(one for _, _, one in _entries(lists) if wanted[_name_of(one)] % _RANKED == position)
+            other = next(
+                one for _, _, one in _entries(lists) if best_ranks[_name_of(one)] % _RANK_STEP == position
+            )
             raise AnnotationsError(
-                f"{place}: {_sources(aside, [position])[0]} is already in the {names[chosen[position]]} list "
+                f"{place}: {_sources(spilled, [position])[0]} is already in the {names[chosen[position]]} list "
                 f"({other!r}); list each image once"
             )
         chosen[position] = names.index(split)
-    for number, reference in zip(chosen, aside, strict=True):
+    for number, example in zip(chosen, spilled, strict=True):
         if number >= 0:
-            yield replace(reference, split=names[number])
+            yield replace(example, split=names[number])
         else:
-            yield replace(reference, problem=reference.problem or _NO_LIST)
+            yield replace(example, problem=example.problem or _NO_LIST)
 
 
 def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
-    """The split, line and text of every entry of all lists."""
+    """Yield (split, line number, text) of every entry of all lists."""
     for split, text in lists.items():
         for line, entry in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
             if entry.strip():
@@ -302,7 +289,7 @@ def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
 
 
 def _name_of(entry: str) -> str:
-    """The name in an entry; the number of a class may stand behind it, as in UCF101's lists.
+    """Return the name in an entry without a class number after it, as in UCF101's lists.
 
     >>> _name_of("./Archery/v_1.avi 3"), _name_of("scan 3")
     ('Archery/v_1.avi', 'scan 3')
@@ -313,36 +300,38 @@ def _name_of(entry: str) -> str:
     return first.rstrip() if is_numbered else name
 
 
-def _note_names(
-    position: int, reference: SourceExample, wanted: dict[str, int], several: dict[str, list[int]]
+def _record_names(
+    position: int, example: SourceExample, best_ranks: dict[str, int], several: dict[str, list[int]]
 ) -> None:
-    """Note of each wanted name that a reference has where it is, if none has it of a better rank.
+    """Record the position of an example for each listed name that it matches, unless another has a better rank.
 
     Args:
-        wanted: the rank of the best so far, times `_RANKED`, plus its position.
-        several: the first positions, where several have it of that rank.
+        position: position of the example.
+        example: example to record.
+        best_ranks: maps each listed name to the best rank times `_RANK_STEP` plus the position; modified.
+        several: maps a name to the first positions, if several examples have its best rank; modified.
     """
-    path = PurePosixPath(reference.source)
-    names = (reference.source, str(path.with_suffix("")), str(reference.key), path.name, path.stem)
+    path = PurePosixPath(example.source)
+    names = (example.source, str(path.with_suffix("")), str(example.key), path.name, path.stem)
     for rank, name in enumerate(names):
-        if (best := wanted.get(name)) is None:
+        if (best := best_ranks.get(name)) is None:
             continue
-        if rank < best // _RANKED:
-            wanted[name] = rank * _RANKED + position
+        if rank < best // _RANK_STEP:
+            best_ranks[name] = rank * _RANK_STEP + position
             several.pop(name, None)
-        elif rank == best // _RANKED and len(several.get(name, ())) < _SHOWN:
-            several.setdefault(name, [best % _RANKED]).append(position)
+        elif rank == best // _RANK_STEP and len(several.get(name, ())) < _MAX_SHOWN:
+            several.setdefault(name, [best % _RANK_STEP]).append(position)
 
 
-def _sources(references: Iterable[SourceExample], positions: Sequence[int]) -> list[str]:
-    return [one.source for number, one in enumerate(references) if number in positions]
+def _sources(examples: Iterable[SourceExample], positions: Sequence[int]) -> list[str]:
+    return [one.source for number, one in enumerate(examples) if number in positions]
 
 
 def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
-    """The cases of each split of one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
+    """Return the cases per split for one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
 
     Raises:
-        UsageError: it is none, or has no such fold.
+        UsageError: the document has another form, or no such fold.
     """
     expected = 'expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold'
     if not isinstance(document, list) or not document:
@@ -360,15 +349,15 @@ def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ..
     return {split: tuple(cases) for split, cases in document[fold or 0].items()}
 
 
-def split_by_cases(
-    references: Iterable[SourceExample], cases: Mapping[str, Sequence[str]]
+def _split_by_cases(
+    examples: Iterable[SourceExample], cases: Mapping[str, Sequence[str]]
 ) -> Iterator[SourceExample]:
-    """Each reference of split `train` with the split that names its case; one that none names gets a problem.
+    """Yield the examples of split `train` with the split of their case; one without a case gets a problem.
 
-    A case is the id of an image, or its file's name without extension and without the number of its channel (_0000).
+    A case is an image's id, or its file name without extension and without the number of its channel (_0000).
 
     Raises:
-        AnnotationsError: a case is in two splits, or means no image.
+        AnnotationsError: a case is in two splits, or matches no image.
     """
     chosen: dict[str, str] = {}
     for split, names in cases.items():
@@ -377,24 +366,24 @@ def split_by_cases(
                 raise AnnotationsError(
                     f"--nnunet-splits: case {name!r} is in {chosen[name]} and in {split}; list it once"
                 )
-    listed, used = list(references), set()
-    for reference in listed:
-        used |= _case_names(reference) if reference.split == "train" else set()
+    listed, used = list(examples), set()
+    for example in listed:
+        used |= _case_names(example) if example.split == "train" else set()
     if unknown := [name for name in chosen if name not in used]:
         raise AnnotationsError(
             f"--nnunet-splits: {', '.join(unknown[:5])}: no such case among the training images; "
             "name the file of this data set"
         )
-    for reference in listed:
-        found = [chosen[name] for name in _case_names(reference) if name in chosen]
-        if reference.split != "train":
-            yield reference
+    for example in listed:
+        found = [chosen[name] for name in _case_names(example) if name in chosen]
+        if example.split != "train":
+            yield example
         elif found:
-            yield replace(reference, split=found[0])
+            yield replace(example, split=found[0])
         else:
-            yield replace(reference, problem=reference.problem or _NO_LIST)
+            yield replace(example, problem=example.problem or _NO_LIST)
 
 
-def _case_names(reference: SourceExample) -> set[str]:
-    stem = stem_of(reference.source)
-    return {str(reference.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}
+def _case_names(example: SourceExample) -> set[str]:
+    stem = stem_of(example.source)
+    return {str(example.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}

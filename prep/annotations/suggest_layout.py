@@ -1,4 +1,4 @@
-"""Which layout the files of a folder give away, for a message where another one was said."""
+"""Detection of the layout of a folder from its files, for hints in error messages."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from halofeed.prep.sources.file_names import (
 from halofeed.prep.sources.files import SourceFiles
 
 _HEAD_BYTES = 1 << 16
-_MOST_LOOKED_AT = 8
-"""How many files of a kind are opened: reading them all would be the conversion itself."""
+_MAX_OPENED = 8
+"""Most files of each kind to open; reading all files would take as long as the conversion."""
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
     "a YOLO label": re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*"),
     "a KITTI label": re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*"),
     "a DOTA label": re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*"),
 }
-"""What each line of a text file beside an image looks like."""
+"""Form of each line in a text file that accompanies an image."""
 _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
@@ -61,64 +61,62 @@ class _Files(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Hint:
-    """What a file of a folder is, and how it is converted.
+    """Format of a file, and the way to convert it.
 
     Args:
-        what: the file, and what it is.
-        layouts: those that read it as it stands and do not need the hint; none where no layout reads it.
-        cure: what to do, as one clause.
+        what: the file and its format.
+        layouts: layouts that read it and do not need the hint; () if no layout reads it.
+        fix: advice as one clause. The default suits formats of boxes, since a table can hold the same content.
     """
 
     what: str
     layouts: tuple[str, ...] = ()
-    cure: str
+    fix: str = _BOX_TABLE
 
     def __str__(self) -> str:
         unread = "" if self.layouts else ", which halofeed does not read"
-        return f"{self.what}{unread}: {self.cure}"
+        return f"{self.what}{unread}: {self.fix}"
 
 
-def _read_by(what: str, layout: str, more: str = "") -> Hint:
-    return Hint(what=what, layouts=(layout,), cure=f"take --layout {layout}{more}")
+def _readable_hint(what: str, layout: str, more: str = "") -> Hint:
+    return Hint(what=what, layouts=(layout,), fix=f"take --layout {layout}{more}")
 
 
-def _unread_boxes(what: str) -> Hint:
-    """Boxes in a form that no layout reads: a table of boxes holds what all of these hold."""
-    return Hint(what=what, cure=_BOX_TABLE)
+def suggest_layout(files: _Files) -> Hint | None:
+    """Return a hint with the layout that fits the files, or None if nothing indicates one.
 
-
-def other_layout(files: _Files) -> Hint | None:
-    """What the files are, and the layout that fits; None where nothing gives it away.
-
-    Only names and the heads of a few files are looked at, so that it is a hint and no proof of its absence.
+    The function reads only names and the beginnings of a few files, so None proves nothing.
     """
-    return next(_hints(files), None)
+    return next(_find_hints(files), None)
 
 
-def _hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
+def _find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
     if named is not None:
-        files = _Known(files, [named])  # the folder of a table may hold any number of other files
+        files = _FileSubset(files, [named])  # the folder may contain any number of other files
     others = [path for path in files.sizes() if not is_image_name(path)]
-    return filter(None, (sign(files, others) for sign in _SIGNS))
+    return filter(None, (detect(files, others) for detect in _DETECTORS))
 
 
-def may_be_other_layout(files: SourceFiles, others: Iterable[str], images: Iterable[str]) -> bool:
-    """Whether another layout may be given away, where not all images are known; rather once too often.
+def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterable[str]) -> bool:
+    """Return whether `suggest_layout` could find another layout, judged by one image per folder.
+
+    A True result may be a false alarm; a False result is certain.
 
     Args:
-        files: opens them.
-        others: the paths of all files but images.
-        images: one of each folder.
+        others: paths of all files except images.
+        images: path of one image per folder.
     """
     others, images = list(others), list(images)
     beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
     of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
-    known = _Known(files, [*others, *images, *of_masks])
-    return bool(other_layout(known) or _text_labels(_Known(files, [*others, *beside_texts]), others))
+    known = _FileSubset(files, [*others, *images, *of_masks])
+    return bool(
+        suggest_layout(known) or _detect_text_labels(_FileSubset(files, [*others, *beside_texts]), others)
+    )
 
 
-class _Known:
-    """Some of a folder's files."""
+class _FileSubset:
+    """View of some of a folder's files."""
 
     def __init__(self, files: _Files, paths: Iterable[str]) -> None:
         self.head = files.head
@@ -128,33 +126,28 @@ class _Known:
         return self._sizes
 
 
-def hint(files: SourceFiles, own: str, named: str | None = None) -> str:
-    """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known.
+def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
+    """Return text to add to a message that a folder contains nothing of the layout `own`; "" if nothing is known.
 
     Args:
-        named: the annotation file that was named, if one was: no other is looked at.
+        own: layout that the user chose.
+        named: annotation file that the user named, if any; no other file is examined.
     """
-    found = list(_hints(files, named))
+    found = list(_find_hints(files, named))
     if any(one.layouts == (own,) for one in found):
         return ""
-    found = [one for one in found if own not in one.layouts]
-    if (
-        not found
-        and named is None
-        and own != "folders"
-        and _holds_several_classes(files)
-        and not _share_names(files)
-    ):
+    if others := [one for one in found if own not in one.layouts]:
+        return f"; {others[0]}"
+    if named is None and own != "folders" and _holds_several_classes(files) and not _share_names(files):
         return "; its images lie in several folders: for a class each, take --layout folders"
-    return f"; {found[0]}" if found else ""
+    return ""
 
 
-def with_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
-    """The error of a layout, and what the files are where no layout reads them."""
-    found = list(_hints(files, named))
-    if not found or found[0].layouts or found[0].what in str(error):
-        return error
-    if any(own in one.layouts for one in found):
+def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
+    """Return the error of a layout, with the format of the files if no layout reads them."""
+    found = list(_find_hints(files, named))
+    is_known = not found or found[0].layouts or found[0].what in str(error)
+    if is_known or any(own in one.layouts for one in found):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
 
@@ -164,66 +157,66 @@ def _images(files: _Files) -> Iterator[str]:
 
 
 def _holds_several_classes(files: _Files) -> bool:
-    """Whether images lie in more than one folder, so that folders can be classes."""
+    """Return whether images are in more than one folder, so that folders can be classes."""
     folders = (path.rpartition("/")[0] for path in _images(files))
     first = next(folders, None)
     return any(folder != first for folder in folders)
 
 
 def _share_names(files: _Files) -> bool:
-    """Whether most names of images come in several folders, as of images and their masks or views."""
+    """Return whether most image names occur in several folders, as with masks or views."""
     stems = Counter(splitext(basename(path))[0] for path in _images(files))
     return 2 * sum(count > 1 for count in stems.values()) >= len(stems)
 
 
 def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
-    """The path and the first bytes, as text, of a few files with one of these extensions, the topmost first."""
+    """Yield (path, first bytes as text) of a few files with one of these extensions, the topmost first."""
     chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
-    for path in islice(chosen, _MOST_LOOKED_AT):
+    for path in islice(chosen, _MAX_OPENED):
         try:
             yield path, files.head(path, _HEAD_BYTES).decode("utf-8", "replace")
         except SourceError:
             continue
 
 
-def _dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
+def _detect_dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
         try:
             keys = set(json.loads(text))
         except (ValueError, TypeError, RecursionError):
             keys = set(re.findall(r'"(channel_names|modality|training)"\s*:', text))
         if "channel_names" in keys:
-            return _read_by(f"{path} is nnU-Net's", "nnunet")
+            return _readable_hint(f"{path} is nnU-Net's", "nnunet")
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
-            return _read_by(f"{path} is that of nnU-Net's version 1", "nnunet")
+            return _readable_hint(f"{path} is that of nnU-Net's version 1", "nnunet")
         if keys & {"modality", "training"}:
-            return _read_by(f"{path} is that of the Medical Segmentation Decathlon", "msd")
+            return _readable_hint(f"{path} is that of the Medical Segmentation Decathlon", "msd")
     return None
 
 
-def _json(files: _Files, paths: Sequence[str]) -> Hint | None:
+def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".json"):
         if kind := next((kind for kind, form in _FOREIGN_JSON.items() if form.search(text)), None):
-            return _unread_boxes(f"{path} is {kind}")
+            return Hint(what=f"{path} is {kind}")
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
-            return _read_by(f"{path} is COCO's", "coco")
+            return _readable_hint(f"{path} is COCO's", "coco")
     return None
 
 
-def _xml(files: _Files, paths: Sequence[str]) -> Hint | None:
+def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".xml"):
         if _VOC_ROOT.search(text):
-            return _read_by(f"{path} is a Pascal VOC annotation", "voc")
+            return _readable_hint(f"{path} is a Pascal VOC annotation", "voc")
         if _CVAT_ROOT.search(text):
             return Hint(
                 what=f"{path} is CVAT's",
-                cure="export the task from CVAT as COCO 1.0, then take --layout coco",
+                fix="export the task from CVAT as COCO 1.0, then take --layout coco",
             )
     return None
 
 
-def _text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """Text files with the stems of images, one box a line."""
+def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect text files with the stems of images and one box per line."""
     texts = {path: splitext(basename(path))[0] for path in paths if path.lower().endswith(".txt")}
     named = set(texts.values())
     stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
@@ -234,71 +227,71 @@ def _text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
         ]
         for kind, form in _TEXT_LABELS.items():
             if lines and all(form.fullmatch(line) for line in lines[:5]):
-                return _unread_boxes(f"{path} is {kind}")
+                return Hint(what=f"{path} is {kind}")
     return None
 
 
-def _wider(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """A text of an image's path, a count, and as many boxes."""
+def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect text files with an image path, a count, and as many boxes."""
     for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
-            return _unread_boxes(f"{path} is WIDER FACE's")
+            return Hint(what=f"{path} is WIDER FACE's")
     return None
 
 
-def _tables_of_others(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """Tables of boxes or classes that have no columns filename and class."""
+def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect tables of boxes or classes without the columns filename and class."""
     for path, text in _heads(files, paths, ".csv", ".jsonl"):
         lines = [line for line in text.splitlines() if line.strip()][:2]
         cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
         if basename(path) in ("metadata.jsonl", "metadata.csv") and {"file_name", "objects"} <= set(
             re.findall(r"\w+", lines[0]) if lines else ()
         ):
-            return _unread_boxes(f"{path} is that of a Hugging Face image folder with objects")
+            return Hint(what=f"{path} is that of a Hugging Face image folder with objects")
         if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
-            return _unread_boxes(f"{path} is that of Google's AutoML, without a header")
+            return Hint(what=f"{path} is that of Google's AutoML, without a header")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
             what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
-            cure = "add a column class to it, then take --layout csv and --box-form corner-size"
-            return Hint(what=what, layouts=("csv",), cure=cure)
+            fix = "add a column class to it, then take --layout csv and --box-form corner-size"
+            return Hint(what=what, layouts=("csv",), fix=fix)
         if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":
             marks = [cell.strip() for cell in lines[1].split(",")][1:]
             if len(marks) == len(cells) - 1 and set(marks) <= {"0", "1"} and "class" not in cells:
-                return _read_by(f"{path} is a table with a column of 0 and 1 for each class", "csv")
+                return _readable_hint(f"{path} is a table with a column of 0 and 1 for each class", "csv")
     return None
 
 
-def _dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
+def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
     unnamed = [path for path in paths if "." not in basename(path) or path.lower().endswith(".img")]
-    for path in islice((*named[:2], *unnamed), _MOST_LOOKED_AT):
+    for path in islice((*named[:2], *unnamed), _MAX_OPENED):
         try:
             if files.head(path, 132)[128:] == b"DICM":
-                return _read_by(f"{path} is DICOM", "dicom", more=" and --depth")
+                return _readable_hint(f"{path} is DICOM", "dicom", more=" and --depth")
         except SourceError:
             continue
     return None
 
 
-def _volumes(files: _Files, paths: Sequence[str]) -> Hint | None:
+def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
     volume = next((path for path in paths if path.lower().endswith(VOLUME_EXTENSIONS)), None)
     if volume is None or any(_images(files)):
         return None
     return Hint(
         what=f"{volume} is a volume",
         layouts=("pairs", "class-masks", "lits", "msd", "nnunet"),
-        cure="take --layout pairs, class-masks, lits, msd or nnunet, and --depth",
+        fix="take --layout pairs, class-masks, lits, msd or nnunet, and --depth",
     )
 
 
-def _unread(files: _Files, paths: Sequence[str]) -> Hint | None:
+def _detect_unsupported_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
     from halofeed.prep.formats.volumes import RECOGNIZED
 
     for path in paths:
         for extension, kind in RECOGNIZED.items():
             if path.lower().endswith(extension):
-                return Hint(what=f"{path} is {kind}", cure="store it as NIfTI")
+                return Hint(what=f"{path} is {kind}", fix="store it as NIfTI")
     return None
 
 
@@ -306,8 +299,8 @@ def _lies_in(folders: re.Pattern[str], path: str) -> bool:
     return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
 
 
-def _masks(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """images/a.jpg with masks/a.png: a label image each."""
+def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for path in _images(files):
         is_mask = _lies_in(_MASK_FOLDER, path)
@@ -317,39 +310,52 @@ def _masks(files: _Files, paths: Sequence[str]) -> Hint | None:
     shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
     if shared is None:
         return None
-    return _read_by(f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs")
+    return _readable_hint(
+        f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs"
+    )
 
 
-def _table(files: _Files, paths: Sequence[str]) -> Hint | None:
+def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     near = [path for path in paths if "/" not in path]
     of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
     for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
         words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
         if "file_name" in words and "objects" not in words and words & {"label", "class", "category"}:
             layout = "jsonl" if path.endswith("jsonl") else "csv"
-            return _read_by(f"{path} is metadata of Hugging Face", layout)
+            return _readable_hint(f"{path} is metadata of Hugging Face", layout)
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
         for path, text in _heads(files, near, *extensions):
             first = next((line for line in text.splitlines() if line.strip()), "")
             words = {word.lower() for word in re.findall(r"[\w-]+", first)}
             boxed = {"xmin", "ymin", "xmax", "ymax"} <= words
             if "filename" in words and (boxed or ("class" in words and not _holds_several_classes(files))):
-                return _read_by(f"{path} is a table of {'boxes' if boxed else 'classes'}", layout)
+                return _readable_hint(f"{path} is a table of {'boxes' if boxed else 'classes'}", layout)
     return None
 
 
-# Each is given the paths of all files but images, of which there are many.
-_SIGNS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
-    *(_dataset_json, _json, _xml, _text_labels, _wider, _dicom, _volumes, _unread, _masks, _table),
-    _tables_of_others,
+# Each takes the files and the paths of all files except images, which are numerous.
+_DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
+    *(
+        _detect_dataset_json,
+        _detect_json,
+        _detect_voc_or_cvat,
+        _detect_text_labels,
+        _detect_wider_face,
+        _detect_dicom,
+        _detect_volume,
+        _detect_unsupported_volume,
+        _detect_masks,
+        _detect_table,
+    ),
+    _detect_foreign_table,
 )
 
 
 def lists_of_splits(files: SourceFiles) -> dict[str, str]:
-    """Paths of the lists that divide the images among these files, by split; {} where there are none.
+    """Return the path of the list for each split, if lists divide the images of these files; otherwise {}.
 
-    Such as train.txt and val.txt of VOC's ImageSets/Segmentation. They are in one folder, each line names an image by
-    path or stem, and no image comes twice.
+    VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an
+    image by path or stem, and no image occurs twice.
     """
     by_folder: dict[str, dict[str, str]] = {}
     for path in files.sizes():

@@ -1,4 +1,4 @@
-"""Rows of CSV and JSONL files."""
+"""Reader of table rows from CSV and JSONL files, with checks of the columns."""
 
 from __future__ import annotations
 
@@ -16,74 +16,83 @@ from itertools import islice
 from typing import Any
 
 from halofeed.errors import AnnotationsError, UsageError
-from halofeed.prep.annotations.class_names import number_of
-from halofeed.prep.annotations.columns import CORNERS, Reading, can_hold, squash
-from halofeed.prep.annotations.contract import is_split_name, telling_unread
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.class_names import class_number
+from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
+from halofeed.prep.annotations.contract import is_split_name, report_unreadable
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import ByteStream, SourceFiles
 
-HELD_BYTES = 4 << 20
-"""Of a table that is held, and its rows too; those of a larger one take a hundred times its bytes."""
-_PIECE_BYTES = 1 << 20
+MAX_CACHED_BYTES = 4 << 20
+"""Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
+_CHUNK_BYTES = 1 << 20
+_GROUP_COLUMNS = tuple(
+    f"{name}{end}"
+    for name in ("patient", "subject", "participant", "person", "case", "donor")
+    for end in ("", "id")
+)
+_NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
+_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
+_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
+_FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
 
-class TableBytes:
-    """The text of one table, gone through as often as one likes.
+class TableText:
+    """Text of one table, which can be read several times.
 
     Raises:
-        AnnotationsError: it cannot be read, or is not UTF-8; at the end of each later pass, if it has changed.
+        AnnotationsError: the table is unreadable or is not UTF-8; or, at the end of a later pass, it has changed.
     """
 
     def __init__(self, files: SourceFiles, name: str) -> None:
         self._files, self._name = files, name
-        with telling_unread(files, name):
-            head = files.head(name, HELD_BYTES + 1)
-        self._held = head if len(head) <= HELD_BYTES else None
+        with report_unreadable(files, name):
+            head = files.head(name, MAX_CACHED_BYTES + 1)
+        self._cached = head if len(head) <= MAX_CACHED_BYTES else None
         self._digest = self._check_text()
 
     @property
     def path(self) -> str:
-        """Where the table lies, for a command."""
+        """Return the location of the table, for a command."""
         return f"{self._files.root}/{self._name}"
 
     @property
-    def is_held(self) -> bool:
-        """Whether the table is a small one."""
-        return self._held is not None
+    def is_cached(self) -> bool:
+        """Return whether the table is small enough to stay in memory."""
+        return self._cached is not None
 
     def lines(self, newline: str) -> io.TextIOWrapper:
-        """The text line by line, without a byte order mark; `newline` is that of `open`."""
-        # What is no UTF-8 now was changed, as the end will tell.
-        stream = io.BufferedReader(_Pass(self._open(), self._check_same))
+        """Return a stream of text lines without a byte order mark; `newline` has the meaning it has for `open`."""
+        # Invalid UTF-8 here means that the file changed; the digest at the end detects that.
+        stream = io.BufferedReader(_CheckedStream(self._open(), self._check_unchanged))
         return io.TextIOWrapper(stream, "utf-8-sig", "replace", newline)
 
     def _open(self) -> ByteStream:
-        if self._held is not None:
-            return io.BytesIO(self._held)
-        with telling_unread(self._files, self._name):
+        if self._cached is not None:
+            return io.BytesIO(self._cached)
+        with report_unreadable(self._files, self._name):
             return self._files.open(self._name)
 
     def _check_text(self) -> str:
         digest, start = hashlib.sha256(), 0
         decoder = codecs.getincrementaldecoder("utf-8")()
-        with telling_unread(self._files, self._name), closing(self._open()) as stream:
+        with report_unreadable(self._files, self._name), closing(self._open()) as stream:
             try:
-                while piece := stream.read(_PIECE_BYTES):
-                    digest.update(piece)
-                    decoder.decode(piece)
-                    start += len(piece)
-                piece = b""
-                decoder.decode(piece, final=True)
+                while chunk := stream.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    decoder.decode(chunk)
+                    start += len(chunk)
+                chunk = b""
+                decoder.decode(chunk, final=True)
             except UnicodeDecodeError as error:
-                # What it was given begins with what was left of the piece before.
-                at, wrong = start + len(piece) - len(error.object) + error.start, error.object[error.start]
+                # The decoder prepends the incomplete character of the previous chunk.
+                at, wrong = start + len(chunk) - len(error.object) + error.start, error.object[error.start]
                 raise AnnotationsError(
                     f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; save it as UTF-8"
                 ) from error
         return digest.hexdigest()
 
-    def _check_same(self, digest: str) -> None:
+    def _check_unchanged(self, digest: str) -> None:
         if digest != self._digest:
             raise AnnotationsError(
                 f"{self._name} in {self._files.root}: it was changed while it was read; run the same command again "
@@ -91,24 +100,24 @@ class TableBytes:
             )
 
 
-class _Pass(io.RawIOBase):
-    """One pass over a stream, at whose end `check` is told the digest of all that was read."""
+class _CheckedStream(io.RawIOBase):
+    """Stream that calls `check` at its end with the digest of everything read."""
 
     def __init__(self, stream: ByteStream, check: Callable[[str], None]) -> None:
         self._stream, self._check = stream, check
-        self._piece, self._digest = memoryview(b""), hashlib.sha256()
+        self._chunk, self._digest = memoryview(b""), hashlib.sha256()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if not self._piece:
-            self._piece = memoryview(self._stream.read(_PIECE_BYTES))
-            self._digest.update(self._piece)
-            if not self._piece:
+        if not self._chunk:
+            self._chunk = memoryview(self._stream.read(_CHUNK_BYTES))
+            self._digest.update(self._chunk)
+            if not self._chunk:
                 self._check(self._digest.hexdigest())
-        size = min(len(buffer), len(self._piece))
-        buffer[:size], self._piece = self._piece[:size], self._piece[size:]
+        size = min(len(buffer), len(self._chunk))
+        buffer[:size], self._chunk = self._chunk[:size], self._chunk[size:]
         return size
 
     def close(self) -> None:
@@ -117,17 +126,18 @@ class _Pass(io.RawIOBase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Which columns a table must have.
+class ColumnRules:
+    """Columns that a table needs.
 
     Args:
-        required: all of them must be there.
-        together: all of them, or none.
-        text: in these an object or a list makes the table useless; elsewhere it is a fault of its row.
-        lists: of those in which a list may stand all the same; it becomes the text of JSON.
-        expected: what the message says of them.
-        spellings: how each may be written, see `columns`.
-        read: from the name and the header of a table to what its columns mean.
+        required: columns that must exist.
+        together: columns that must either all exist or all be absent.
+        text: columns in which an object or a list makes the table invalid; in other columns it makes only the row
+            faulty.
+        lists: columns of `text` that may hold a list nevertheless; it becomes JSON text.
+        expected: description of the columns for messages.
+        spellings: accepted spellings of each column, see `columns`.
+        read: maps (table, header) to the meaning of the columns.
     """
 
     required: tuple[str, ...]
@@ -136,12 +146,12 @@ class Columns:
     lists: tuple[str, ...] = ()
     expected: str
     spellings: Mapping[str, Sequence[Sequence[str]]]
-    read: Callable[[str, Sequence[str]], Reading]
+    read: Callable[[str, Sequence[str]], ColumnMapping]
 
 
-@dataclass(kw_only=True, slots=True)  # to be made in a third of the time that a frozen one takes
+@dataclass(kw_only=True, slots=True)  # not frozen: creation takes a third of the time
 class Row:
-    """One row of a table: where it stands, its cells by column, and what is wrong with its form."""
+    """Row of a table: its location, its cells by column, and the fault of its form."""
 
     file: str
     line: int
@@ -158,11 +168,15 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All rows of one file.
+    """Rows of one file.
 
-    `header` is what its first line, or any of its objects, names; `columns` are those of them that are known, by the
-    names under which `Row.cell` has them, and `unread` those that nothing is made of. The rows of a large file are read
-    again whenever they are gone through.
+    Args:
+        file: name of the file.
+        header: columns from the first line, or keys of any object.
+        columns: known columns, under the names that `Row.cell` accepts.
+        unread: columns without a known meaning.
+        rows: rows of the file. A large file is parsed again for each iteration.
+        note: note about the interpretation of the table.
     """
 
     file: str
@@ -174,8 +188,8 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _RowsAnew:
-    """Rows that are nowhere held."""
+class _LazyRows:
+    """Rows that are parsed again for each iteration."""
 
     read: Callable[[], Iterator[Row]]
 
@@ -183,24 +197,17 @@ class _RowsAnew:
         return self.read()
 
 
-_GROUPS = tuple(
-    f"{name}{end}"
-    for name in ("patient", "subject", "participant", "person", "case", "donor")
-    for end in ("", "id")
-)
-
-
-def unread_note(table: Table) -> tuple[str, ...]:
-    """What the images of a table are counted under where it has columns that nothing is made of."""
+def unread_column_notes(table: Table) -> tuple[str, ...]:
+    """Return the notes of a table for its images, such as its unread columns."""
     unread = [column for column in table.unread if column]
-    said = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
-    return tuple(filter(None, (said, table.note)))
+    message = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
+    return tuple(filter(None, (message, table.note)))
 
 
 def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
-    """Refuse a column that names patients or the like and is not read, where splits are to be made by groups."""
+    """Raise AnnotationsError if a column names patients or similar groups and is not read, but splits need groups."""
     for table in tables if needed and not any("group" in table.columns for table in tables) else ():
-        if found := [column for column in table.unread if squash(column) in _GROUPS]:
+        if found := [column for column in table.unread if normalize_name(column) in _GROUP_COLUMNS]:
             raise AnnotationsError(
                 f"{table.file}: column {found[0]!r} is not read, and --split-shares would divide what it holds "
                 "together; call it group, or say --group-pattern '(.+)' to take each image for a group of its own"
@@ -208,21 +215,21 @@ def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
 
 
 def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
-    """Refuse a column to ignore that no table has: it would be misspelled."""
+    """Raise UsageError if no table has a column to ignore, since its name is probably misspelled."""
     header = dict.fromkeys(column for table in tables for column in table.header)
-    there = set(map(squash, header))
-    if missing := [column for column in ignored if squash(column) not in there]:
+    there = set(map(normalize_name, header))
+    if missing := [column for column in ignored if normalize_name(column) not in there]:
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
 def read_tables(
-    form: str, annotations: SourceFiles, annotation_file: str | None, rule: Columns
+    form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules
 ) -> list[Table]:
-    """The table that was named, or all of its form, "csv" or "jsonl", straight in the folder."""
+    """Return the named table, or all tables of the form ("csv" or "jsonl") directly in the folder."""
     extensions, read = _FORMS[form]
     names = _table_files(annotations, annotation_file, extensions)
     try:
-        return [read(name, TableBytes(annotations, name), rule) for name in names]
+        return [read(name, TableText(annotations, name), rule) for name in names]
     except AnnotationsError as error:
         if len(names) == 1:
             raise
@@ -245,12 +252,12 @@ def _table_files(
     there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
     raise AnnotationsError(
         f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{there}; name the table itself"
-        + ("" if below else hint(annotations, extensions[0][1:]))
+        + ("" if below else layout_hint(annotations, extensions[0][1:]))
     )
 
 
 def split_folder(table: str) -> str | None:
-    """The split of which a table speaks that lies in its folder, as Roboflow exports them; None of any other.
+    """Return the split folder of a table that describes its own folder, as Roboflow exports them, or None.
 
     >>> split_folder("valid/_annotations.csv"), split_folder("tables/boxes.csv"), split_folder("boxes.csv")
     ('valid', None, None)
@@ -259,8 +266,8 @@ def split_folder(table: str) -> str | None:
     return folder if name and "/" not in name and is_split_name(folder) else None
 
 
-def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
-    """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
+def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
+    """Return the table of a CSV file; a row with too few or too many cells has a fault."""
     with text.lines("") as lines:
         delimiter, skipped = _delimiter(lines, rule)
 
@@ -277,16 +284,16 @@ def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
     header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
     note = ""
     if any(map(is_image_name, header)):
-        header, note = _header_of(name, header, rule, text), NO_HEADER
+        header, note = _infer_header(name, header, rule, text), _NO_HEADER
     else:
         skipped += 1
-    reading = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
-    class_columns = () if reading is None else tuple(column for column in header if column in reading.one_hot)
-    if reading is None:
-        reading = _check_columns(name, header, rule, text)
+    mapping = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
+    class_columns = () if mapping is None else tuple(column for column in header if column in mapping.one_hot)
+    if mapping is None:
+        mapping = _check_columns(name, header, rule, text)
     else:
         note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(class_columns)}"
-    base_cells = _cells_of(name, reading, rule)
+    base_cells = _cell_reader(name, mapping, rule)
 
     def cells_of(line: int, written: Mapping[str, object]) -> dict[str, str]:
         found = base_cells(line, written)
@@ -298,38 +305,35 @@ def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
 
     def rows() -> Iterator[Row]:
         for line, cells in islice(written(), skipped, None):
-            fault = ""
-            if len(cells) != len(header):
-                if not any(cells[len(header) :]):
-                    cells = cells[: len(header)]
-                if len(cells) != len(header):
-                    fault = f"{len(cells)} cells under {len(header)} columns"
+            if len(cells) > len(header) and not any(cells[len(header) :]):
+                cells = cells[: len(header)]
+            fault = f"{len(cells)} cells under {len(header)} columns" if len(cells) != len(header) else ""
             known = cells_of(line, dict(zip(header, cells, strict=False)))
             yield Row(file=name, line=line, cells=known, fault=fault)
 
-    return replace(_table(name, header, reading, rows, text), note=note)
+    return replace(_table(name, header, mapping, rows, text), note=note)
 
 
-def _header_of(name: str, cells: Sequence[str], rule: Columns, text: TableBytes) -> list[str]:
-    """The columns of a table without a header line, where a file name and a class are all that it has.
+def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
+    """Return the columns of a table without a header line, if it has only a file name and a class.
 
     Raises:
-        AnnotationsError: with a header line that may be meant.
+        AnnotationsError: otherwise; the message suggests a header line.
     """
     is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
     if is_pair and rule.required == ("filename", "class"):
         return ["filename", "class"]
-    left = {"filename": 1, "class": 1, "split": 1, "xmin": 1, "ymin": 1, "xmax": 1, "ymax": 1}
+    remaining = {"filename": 1, "class": 1, "split": 1, "xmin": 1, "ymin": 1, "xmax": 1, "ymax": 1}
     if "label" in rule.required:
-        left = {"image": 1, "label": 1, "split": 1}
+        remaining = {"image": 1, "label": 1, "split": 1}
     guessed = []
     for place, cell in enumerate(cells, start=1):
         kinds: tuple[str, ...] = ("split",) if is_split_name(cell) else ("class",)
         if is_image_name(cell):
             kinds = ("image", "label", "filename")
-        elif number_of(cell) is not None:
+        elif class_number(cell) is not None:
             kinds = CORNERS
-        known = next((kind for kind in kinds if cell and left.pop(kind, 0)), f"unused{place}")
+        known = next((kind for kind in kinds if cell and remaining.pop(kind, 0)), f"unused{place}")
         guessed.append(known)
     command = shlex.join(["sed", "-i", f"1i {','.join(guessed)}", text.path])
     raise AnnotationsError(
@@ -339,80 +343,76 @@ def _header_of(name: str, cells: Sequence[str], rule: Columns, text: TableBytes)
 
 
 def _read_one_hot(
-    name: str, header: Sequence[str], rule: Columns, rows: Callable[[], Iterator[tuple[int, list[str]]]]
-) -> Reading | None:
-    """How a table is read that has a column of 0 and 1 for each class; None where it has not."""
+    name: str, header: Sequence[str], rule: ColumnRules, rows: Callable[[], Iterator[tuple[int, list[str]]]]
+) -> ColumnMapping | None:
+    """Return the columns of a table with a column of 0 and 1 for each class; None for other tables."""
     if "class" not in rule.required or any(header.count(column) > 1 for column in header):
         return None
     try:
-        reading = rule.read(name, header)
+        mapping = rule.read(name, header)
     except AnnotationsError:
         return None
-    if {"class", "xmin"} & set(reading.known) or "filename" not in reading.known or len(reading.unread) < 2:
+    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(mapping.unread) < 2:
         return None
-    if any(is_split_name(squash(column).removeprefix("is")) for column in reading.unread):
+    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in mapping.unread):
         return None
-    places = [header.index(column) for column in reading.unread if column]
+    places = [header.index(column) for column in mapping.unread if column]
     found = False
     for _, cells in rows():
         found = True
         if len(cells) < len(header) or any(cells[place].strip().lower() not in _YES_NO for place in places):
             return None
-    known = {**reading.columns, "class": header[places[0]]}
-    return replace(reading, columns=known, unread=(), one_hot=reading.unread) if found else None
-
-
-NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
-_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
-_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
+    known = {**mapping.columns, "class": header[places[0]]}
+    return replace(mapping, columns=known, unread=(), one_hot=mapping.unread) if found else None
 
 
 def _table(
-    name: str, header: Sequence[str], reading: Reading, rows: Callable[[], Iterator[Row]], text: TableBytes
+    name: str,
+    header: Sequence[str],
+    mapping: ColumnMapping,
+    rows: Callable[[], Iterator[Row]],
+    text: TableText,
 ) -> Table:
-    found = tuple(rows()) if text.is_held else _RowsAnew(rows)
-    return Table(file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=found)
+    found = tuple(rows()) if text.is_cached else _LazyRows(rows)
+    return Table(file=name, header=tuple(header), columns=mapping.known, unread=mapping.unread, rows=found)
 
 
-_FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
-
-
-def _delimiter(lines: Iterable[str], rule: Columns) -> tuple[str, int]:
-    """What separates cells, and how many lines stand before the header: `sep=;` of spreadsheets."""
+def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
+    """Return the delimiter of the cells and the number of lines before the header (spreadsheets write `sep=;`)."""
     found = next(filter(None, map(_FIRST_LINE.search, lines)), None)
     header = found[0] if found else ""
     if declared := _SEPARATOR.fullmatch(header):
         return declared[1], 1
     for delimiter in (",", ";", "\t"):
-        if can_hold(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
+        if has_columns(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
             return delimiter, 0
     counts = {delimiter: header.count(delimiter) for delimiter in (",", ";", "\t")}
     return max(counts, key=lambda delimiter: counts[delimiter]), 0
 
 
 def _check_columns(
-    name: str, header: Sequence[str], rule: Columns, text: TableBytes | None = None
-) -> Reading:
-    """What the columns mean; AnnotationsError where one is missing, there twice, or open to two readings."""
+    name: str, header: Sequence[str], rule: ColumnRules, text: TableText | None = None
+) -> ColumnMapping:
+    """Return the meaning of the columns; raise AnnotationsError if one is missing, duplicated or ambiguous."""
     found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
     folded = [column.lower() for column in header if column]
     if twice := sorted({column for column in folded if folded.count(column) > 1}):
         raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
-    reading = rule.read(name, header)
-    missing = [column for column in rule.required if column not in reading.known]
-    if any(column in reading.known for column in rule.together):
-        missing += [column for column in rule.together if column not in reading.known]
+    mapping = rule.read(name, header)
+    missing = [column for column in rule.required if column not in mapping.known]
+    if any(column in mapping.known for column in rule.together):
+        missing += [column for column in rule.together if column not in mapping.known]
     if missing:
-        cure = ""
-        if missing == ["class"] and "xmin" in reading.known and text is not None:
+        fix = ""
+        if missing == ["class"] and "xmin" in mapping.known and text is not None:
             command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", text.path]
-            cure = f"; where all objects are of one class, add it with {shlex.join(command)}"
-        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{cure}")
-    return reading
+            fix = f"; where all objects are of one class, add it with {shlex.join(command)}"
+        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{fix}")
+    return mapping
 
 
-def read_jsonl(name: str, text: TableBytes, rule: Columns) -> Table:
-    """The rows of a JSONL file; absent keys and null are empty cells."""
+def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
+    """Return the table of a JSONL file; absent keys and null are empty cells."""
 
     def entries() -> Iterator[tuple[int, dict[str, Any]]]:
         with text.lines("\n") as lines:
@@ -433,24 +433,24 @@ def read_jsonl(name: str, text: TableBytes, rule: Columns) -> Table:
     for _, entry in entries():
         if not entry.keys() <= header.keys():
             header.update(dict.fromkeys(entry))
-    reading = _check_columns(name, list(header), rule)
-    cells_of = _cells_of(name, reading, rule)
+    mapping = _check_columns(name, list(header), rule)
+    cells_of = _cell_reader(name, mapping, rule)
 
     def rows() -> Iterator[Row]:
         for line, entry in entries():
             yield Row(file=name, line=line, cells=cells_of(line, entry))
 
-    return _table(name, list(header), reading, rows, text)
+    return _table(name, list(header), mapping, rows, text)
 
 
-def _cells_of(
-    name: str, reading: Reading, rule: Columns
+def _cell_reader(
+    name: str, mapping: ColumnMapping, rule: ColumnRules
 ) -> Callable[[int, Mapping[str, object]], dict[str, str]]:
-    """From the line of a row and what is written there to its cells by the columns that are known."""
-    names = {column: known for known, column in reading.columns.items()}
+    """Return a function that maps (line number, written values) to cells by known column."""
+    names = {column: known for known, column in mapping.columns.items()}
     read = [
         (column, names.get(column, "") in rule.text, names.get(column, "") in rule.lists)
-        for column in dict.fromkeys([*names, *reading.box])
+        for column in dict.fromkeys([*names, *mapping.box])
     ]
 
     def cells(line: int, written: Mapping[str, object]) -> dict[str, str]:
@@ -462,13 +462,13 @@ def _cells_of(
                     texts[column] = value.strip()
                 else:
                     texts[column] = _cell(f"{name}:{line}", column, value, is_text, may_list)
-        return reading.cells(texts)
+        return mapping.cells(texts)
 
     return cells
 
 
 def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool) -> str:
-    """A value as text; AnnotationsError where it can be none."""
+    """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
@@ -480,5 +480,5 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     return text
 
 
-_FORMS = {"csv": ((".csv", ".tsv"), read_csv), "jsonl": ((".jsonl", ".ndjson"), read_jsonl)}
-"""By the name of a form its files' extensions, and what reads one."""
+_FORMS = {"csv": ((".csv", ".tsv"), _read_csv), "jsonl": ((".jsonl", ".ndjson"), _read_jsonl)}
+"""File extensions and reader of each form."""

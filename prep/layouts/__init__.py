@@ -1,4 +1,4 @@
-"""Which annotation layouts there are: one file each, one line each in the table."""
+"""Table of the annotation layouts: one file per layout and one entry in `LAYOUTS`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from functools import partial
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
-from halofeed.prep.annotations.suggest_layout import with_hint
-from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
+from halofeed.prep.annotations.suggest_layout import add_hint
+from halofeed.prep.layouts import class_masks, coco, dicom, folders, msd, nnunet, pairs, table, voc
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, SourceExample
+from halofeed.prep.sources.reference import SourceExample
 
-__all__ = ["LAYOUTS", "Box", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
+__all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
 _SEGMENTATION = ("segmentation",)
 _ALL = ("classification", "detection", "segmentation")
 
 
-def _naming_others(layout: Layout) -> Layout:
-    """The layout, whose errors name a format that no layout reads where the files have one."""
+def _with_layout_hints(layout: Layout) -> Layout:
+    """Return the layout with errors that name a format that no layout reads, if the files have one."""
 
     def list_references(
         annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
@@ -28,13 +28,13 @@ def _naming_others(layout: Layout) -> Layout:
         try:
             yield from layout.list_references(annotations, images, annotation_file, options)
         except AnnotationsError as error:
-            raise with_hint(error, annotations, layout.name, annotation_file) from error
+            raise add_hint(error, annotations, layout.name, annotation_file) from error
 
     return replace(layout, list_references=list_references)
 
 
 LAYOUTS: dict[str, Layout] = {
-    layout.name: _naming_others(layout)
+    layout.name: _with_layout_hints(layout)
     for layout in (
         Layout(
             name="folders",
@@ -42,12 +42,14 @@ LAYOUTS: dict[str, Layout] = {
             summary="split/class/image or class/image",
             list_references=folders.list_references,
             takes_clips=True,
-            in_parts=InParts(look=folders.look, settle=folders.settle, references_of=folders.references_of),
+            in_parts=InParts(
+                look=folders.look, settle=folders.resolve_rules, references_of=folders.references_of
+            ),
         ),
         Layout(
             name="csv",
             tasks=_ALL,
-            summary="a table: filename,class[,split,group], one box a row in pixels, or id,image,label",
+            summary="a table: filename,class[,split,group], one box per row in pixels, or id,image,label",
             list_references=partial(table.list_references, "csv"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
@@ -55,7 +57,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="jsonl",
             tasks=_ALL,
-            summary="the table of csv, one JSON object a line",
+            summary="the table of csv, one JSON object per line",
             list_references=partial(table.list_references, "jsonl"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
@@ -72,7 +74,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="voc",
             tasks=("detection",),
-            summary="Pascal VOC XML, with ImageSets/Main or beside the images",
+            summary="Pascal VOC XML, with ImageSets/Main or in the folders of the images",
             list_references=voc.list_references,
             keeps=("occluded", "view"),
         ),
@@ -105,8 +107,8 @@ LAYOUTS: dict[str, Layout] = {
             name="lits",
             tasks=_SEGMENTATION,
             summary="LiTS names: volume-N with segmentation-N, test-volume-N",
-            list_references=lits.list_references,
-            label_values=lambda *_: lits.VALUES,
+            list_references=pairs.list_lits,
+            label_values=lambda *_: pairs.LITS_VALUES,
         ),
         Layout(
             name="class-masks",
@@ -128,7 +130,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def find_layout(name: str) -> Layout:
-    """The layout of this name; UsageError lists the known ones."""
+    """Return the layout of this name; raise UsageError with the known names if there is none."""
     if name not in LAYOUTS:
         raise UsageError(f"layout {name!r} is not known; known: {', '.join(LAYOUTS)}")
     return LAYOUTS[name]

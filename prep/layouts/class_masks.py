@@ -1,4 +1,4 @@
-"""How scans with one mask file per class are read: `s0001/ct.nii.gz` with `s0001/segmentations/liver.nii.gz`."""
+"""Reader of scans with one mask file per class: `s0001/ct.nii.gz` with `s0001/segmentations/liver.nii.gz`."""
 
 from __future__ import annotations
 
@@ -7,53 +7,54 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import in_class_order
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, label_of, pair_up
+from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, pair_up
 from halofeed.prep.annotations.patterns import compile_pair
-from halofeed.prep.annotations.suggest_layout import hint
-from halofeed.prep.layouts.pairs import by_pattern, image_reference, split_by_folder, untaken
-from halofeed.prep.sources.file_names import missing_part, stem_of, whole_scans
+from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.layouts.pairs import by_pattern, other_scans, split_by_folder
+from halofeed.prep.sources.file_names import stem_of, whole_scans
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
 
-MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
+_MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
 
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every scan with the mask of each class, in the order of the classes' values.
+    """Yield an example for every scan with the mask of each class, in the order of the classes' values.
 
-    Without patterns, a scan is the one volume, picture or clip beside a folder called segmentations (segmentation,
-    masks, labels, segs), and the names of the files in that folder are the classes. Other forms take patterns, such as
-    `images/{id}.nii.gz` and `{class}/{id}.nii.gz`. A folder called train, val, test, ... is the split.
+    Without patterns, a scan is the only volume, picture or clip in a folder that contains a mask folder. Mask folders
+    are called segmentations, segmentation, masks, labels or segs. Their file names are the classes. Other
+    arrangements need patterns, such as `images/{id}.nii.gz` and `{class}/{id}.nii.gz`. A folder called train, val,
+    test, ... is the split.
 
     Raises:
-        AnnotationsError: if no scan or no mask is found, or a class of the options has no mask at all.
+        AnnotationsError: there is no scan or no mask, or no mask of a class from the options.
     """
     found = _find(images, annotation_file, options)
-    classes = _chosen(found, images.root, options)
+    classes = _target_classes(found, images.root, options)
     masks: dict[Key, dict[str, list[Label]]] = {}
     for key, label in found.labels:
         for name, _ in label.class_masks:
             masks.setdefault(key, {}).setdefault(name, []).append(label)
-    labels = [(key, _joined(of_scan, classes, options)) for key, of_scan in masks.items()]
+    labels = [(key, _join_masks(of_scan, classes, options)) for key, of_scan in masks.items()]
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
-    for path in [*found.neither, *untaken(images, options)]:
+    for path in [*found.neither, *other_scans(images, options)]:
         yield SourceExample(source=path, key=path, problem=NEITHER)
 
 
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
-    """Value 1 and up for the classes of the options in their order, or for all classes in order of their names."""
-    chosen = _chosen(_find(images, annotation_file, options), images.root, options)
+    """Return values from 1 for the classes of the options in their order, or for all classes sorted by name."""
+    chosen = _target_classes(_find(images, annotation_file, options), images.root, options)
     classes = options.classes or in_class_order(chosen.values())
     return {0: "background", **dict(enumerate(classes, start=1))}
 
 
-def _chosen(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
-    """The class of the data set that each class of the masks becomes, in the order of its values."""
+def _target_classes(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
+    """Return the data set class of each mask class, in the order of its values."""
     choice, names = options.choice, in_class_order(label.class_masks[0][0] for _, label in found.labels)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
@@ -72,8 +73,8 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class masks need no annotation file; name the folder")
     if options.image_pattern is None and options.label_pattern is None:
-        found = _by_custom(images, options.takes_scan)
-        expected = f"one volume beside a folder {MASK_FOLDERS[0]}"
+        found = _pair_by_convention(images, options.takes_scan)
+        expected = f"one volume beside a folder {_MASK_FOLDERS[0]}"
         splits_named = False
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
@@ -92,38 +93,39 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
         raise AnnotationsError(
             f"{images.root}: no {what} is found by the rule: {expected}; say it with --image-pattern and "
             "--label-pattern, such as 'images/{id}.nii.gz' and '{class}/{id}.nii.gz'"
-            f"{hint(images, 'class-masks')}"
+            f"{layout_hint(images, 'class-masks')}"
         )
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)
     return found
 
 
-def _by_custom(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
-    result = SortedFiles()
+def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
     paths = images.sizes()
+    result = SortedFiles(paths=paths)
     beside: dict[str, list[str]] = {}
     for path in whole_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
-        if last.lower() in MASK_FOLDERS:
-            result.labels.append(((scan,), label_of(path, missing_part(path, paths), stem_of(path))))
+        if last.lower() in _MASK_FOLDERS:
+            result.add_label((scan,), path, stem_of(path))
         else:
             beside.setdefault(folder, []).append(path)
     scans = {scan for (scan,), _ in result.labels}
     above = {scan.rpartition("/")[0] for scan in scans}
     for folder, found in beside.items():
         if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
-            result.images += [((folder,), image_reference(path, paths, {})) for path in found]
+            for path in found:
+                result.add_image((folder,), path)
         else:
             result.neither += found
     return result
 
 
-def _joined(
+def _join_masks(
     masks: Mapping[str, Sequence[Label]], classes: Mapping[str, str], options: LayoutOptions
 ) -> Label:
-    """The label of a scan: its mask of each class that is taken."""
+    """Return the label of a scan: its mask of each selected class."""
     chosen = [(name, masks[name]) for name in classes if name in masks]
     absent = [name for name in classes if name not in masks]
     problem = next((found[0].problem for _, found in chosen if found[0].problem), None)

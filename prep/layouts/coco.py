@@ -1,7 +1,4 @@
-"""What the keys of COCO annotations mean: which are read, which are not, and how a bbox is written.
-
-How COCO instances JSON is read.
-"""
+"""Reader of COCO instances JSON."""
 
 from __future__ import annotations
 
@@ -14,27 +11,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.columns import CORNERS, corners, is_geometry, squash
+from halofeed.prep.annotations.columns import CORNERS, is_geometry, normalize_name, to_corners
 from halofeed.prep.annotations.contract import (
     LEAST_BAD_OBJECTS,
     LayoutOptions,
     check_box,
     check_rotation,
     declared_size,
-    in_order,
     is_mostly_bad,
-    number,
-    read_whole,
-    sound_boxes,
+    parse_number,
+    read_required,
+    sort_examples,
     split_in_file_name,
+    usable_boxes,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import note_alike_classes, resolve_boxes
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.layouts.coco_keypoints import (
     WITH_FRACTIONS,
     Skeletons,
-    count_pixels,
+    are_pixel_numbers_in,
     keypoints_of,
     notes_of,
     skeletons_of,
@@ -42,114 +39,33 @@ from halofeed.prep.layouts.coco_keypoints import (
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, SourceExample
 
-READ = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
-"""Of an annotation; squashed spellings of iscrowd as well."""
+_KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
+"""Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
-MOST_DIGITS = 4300
-"""Python makes no number of a longer text."""
+_MAX_DIGITS = 4300
+"""Python converts no longer text to an int."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
-
-
-def identity_of(value: object) -> int | str | None:
-    """An id as it is compared: 1.0 and "1" are 1, any other text is itself, anything else is None.
-
-    >>> identity_of(1.0), identity_of("1"), identity_of("a1"), identity_of("01"), identity_of(True), identity_of(1.5)
-    (1, 1, 'a1', '01', None, None)
-    """
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and len(value) < MOST_DIGITS and value.isdecimal() and str(int(value)) == value:
-        return int(value)
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
-
-
-def unread_keys(
-    file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
-) -> tuple[str, ...]:
-    """The note of an instances file whose annotations have keys that nothing is made of.
-
-    Raises:
-        AnnotationsError: such a key may hold another box or outline, and nobody said that it may be left out.
-    """
-    read = set(READ).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
-    unread = {key for one in annotations for key in one if key not in read and squash(key) not in _CROWD}
-    modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
-    if modes and options.box_form == "auto":
-        raise AnnotationsError(
-            f"{file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what bbox has"
-        )
-    ignored = {squash(key) for key in options.ignore_columns}
-    geometry = [
-        key for key in sorted(unread - _NO_OUTLINE) if is_geometry(key) and squash(key) not in ignored
-    ]
-    if geometry:
-        raise AnnotationsError(
-            f"{file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or outlines; "
-            f"--ignore-columns {','.join(geometry)} goes on without"
-        )
-    unread = {key for key in unread if squash(key) not in ignored} - {"bbox_mode"}
-    return (
-        (f"keys of annotations in {file} that are not read: {', '.join(sorted(unread))}",) if unread else ()
-    )
-
-
-def crowd_of(annotation: Mapping[str, Any]) -> Any:
-    """Whether an object is a crowd, as it is written; 0 where nothing is."""
-    written = annotation.get("iscrowd")
-    if written is None:
-        written = next((value for key, value in annotation.items() if squash(key) in _CROWD), None)
-    return 0 if written is None else written
-
-
-def check_form(
-    file: str,
-    images: Sequence[Mapping[str, Any]],
-    annotations: Sequence[Mapping[str, Any]],
-    options: LayoutOptions,
-) -> None:
-    """Refuse bboxes that all fit into their images as two corners and, in large part, not as corner and size."""
-    if options.box_form != "auto":
-        return
-    sizes: dict[Any, tuple[Any, Any]] = {
-        identity_of(one.get("id")): (one.get("height"), one.get("width")) for one in images
-    }
-    boxes = outside = 0
-    for one in annotations:
-        box, size = one.get("bbox"), sizes.get(identity_of(one.get("image_id")), (None, None))
-        if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
-            continue
-        if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
-            continue
-        (height, width), (x, y, third, fourth) = size, box
-        if not (x < third <= width + 1 and y < fourth <= height + 1):
-            return
-        boxes += 1
-        outside += x + third > width + 1 or y + fourth > height + 1
-    if boxes and 3 * outside >= boxes:
-        raise AnnotationsError(
-            f"{file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as corners; "
-            "say --box-form corners, or corner-size if that is meant all the same"
-        )
-
-
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
-"""Of annotations whose category is not defined: more are a class that was lost, fewer are slips."""
+"""Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
-    """One instances file: its name, its split and whether the name gave that, and its three lists.
+class InstancesFile:
+    """Checked content of one instances file.
 
-    `used` are the ids of the categories that annotations have; `names_by_id` lacks unused ones that cannot stand beside
-    the others. `faulty` are (what an entry of an image names, what is wrong with it) of entries that `images` lacks;
-    `categories` are all, with their ids as they are compared.
+    Args:
+        file: name of the file.
+        split: split of its images.
+        names_split: whether the file name contains the split.
+        images: valid image entries.
+        faulty: (file name or place, reason, detail) of each invalid image entry.
+        annotations: annotation entries, with ids for comparisons.
+        names_by_id: category names by id, without unused categories that conflict with others.
+        used: ids of the categories that annotations have.
+        categories: all categories, with ids for comparisons.
     """
 
     file: str
@@ -166,24 +82,24 @@ class Document:
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every image of the instances file, or of all instances files of the folder.
+    """Yield an example for every image of the named instances file, or of all instances files of the folder.
 
-    The key is the image id; where ids start again in each of several files, the image's path. An image
-    without annotations has no boxes and is no fault. The split is in the file's name (val2017 for
-    `instances_val2017.json`, train for `instances.json`), or the folder's for `valid/_annotations.coco.json`.
+    The key is the image id; the image's path if several files use the same ids. An image without annotations has no
+    boxes, which is valid. The file name contains the split (val2017 for `instances_val2017.json`, train for
+    `instances.json`). For `valid/_annotations.coco.json` the folder is the split.
 
     Raises:
-        AnnotationsError: if a file is not COCO instances, an image id comes twice in it, a category has no
-            definition or shares its name with another, or an image lies in two splits.
+        AnnotationsError: a file is not COCO instances, or an image id occurs twice in it; a category has no
+            definition or shares its name with another; or an image is in two splits.
     """
     names = _instance_files(annotations, annotation_file)
     documents = [_read_document(annotations, name, outlines=options.masks) for name in names]
     index = ImageIndex(images, annotations.root)
-    ids = Counter(identity_of(entry["id"]) for document in documents for entry in document.images)
+    ids = Counter(_normalize_id(entry["id"]) for document in documents for entry in document.images)
     ids_restart = any(count > 1 for count in ids.values())
     found = index.match(
         {
-            (document.file, entry["id"]): _wanted(entry["file_name"], document)
+            (document.file, entry["id"]): _image_query(entry["file_name"], document)
             for document in documents
             for entry in document.images
         }
@@ -199,26 +115,26 @@ def list_references(
         skeletons = skeletons_of((one.file, one.annotations, one.categories) for one in documents)
     listed: list[SourceExample] = []
     for document in documents:
-        check_form(document.file, document.images, document.annotations, options)
-        notes = unread_keys(document.file, document.annotations, options)
-        counts_pixels = skeletons is not None and count_pixels(document.annotations)
-        if skeletons is not None and not counts_pixels:
+        _check_form(document.file, document.images, document.annotations, options)
+        notes = _unread_keys(document.file, document.annotations, options)
+        are_pixel_numbers = skeletons is not None and are_pixel_numbers_in(document.annotations)
+        if skeletons is not None and not are_pixel_numbers:
             notes += (WITH_FRACTIONS,)
-        references = _document_references(document, found, options, skeletons, counts_pixels)
-        references = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in references)
-        references = (replace(one, source=index.relative(one.source)) for one in references)
-        listed += resolve_boxes(list(references), images, options, document.file)
+        examples = _document_examples(document, found, options, skeletons, are_pixel_numbers)
+        examples = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in examples)
+        examples = (replace(one, source=index.relative(one.source)) for one in examples)
+        listed += resolve_boxes(list(examples), images, options, document.file)
     if ids_restart:
-        listed = [replace(reference, key=reference.source) for reference in listed]
+        listed = [replace(example, key=example.source) for example in listed]
     listed = _check_sources(listed)
     known = {one.path for one in found.values() if isinstance(one, ImageMatch)}
-    used = {reference.source: reference.split for reference in listed if reference.source in known}
-    listed += index.without_annotation(used.items, beside_used=annotation_file is not None)
-    yield from in_order(note_alike_classes(listed))
+    used = {example.source: example.split for example in listed if example.source in known}
+    listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+    yield from sort_examples(note_similar_classes(listed))
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
-    """The category names in the order of their ids, whether or not an object has them."""
+    """Return the category names in the order of their ids, including unused ones."""
     names = _instance_files(annotations, annotation_file)
     documents = [_read_document(annotations, name, outlines=False) for name in names]
     names_by_id: dict[int, str] = {}
@@ -248,23 +164,23 @@ def _instance_files(annotations: SourceFiles, annotation_file: str | None) -> li
     if not chosen:
         raise AnnotationsError(
             f"{annotations.root}: expected instances*.json, annotations/instances*.json or */{_ROBOFLOW}; "
-            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself{hint(annotations, 'coco')}"
+            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself{layout_hint(annotations, 'coco')}"
         )
     return chosen
 
 
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-    """An object of an instances file with nothing for its outline, which is most of what it holds."""
+    """Remove the outline of an object, which is most of its content, and return the object."""
     if "segmentation" in entry:
         entry["segmentation"] = None
     return entry
 
 
-def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Document:
-    """The lists of an instances file, checked as far as the whole depends on it."""
+def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> InstancesFile:
+    """Return the content of an instances file; raise AnnotationsError for faults that affect the complete file."""
     try:
         content = json.loads(
-            read_whole(annotations, name).decode("utf-8-sig"),
+            read_required(annotations, name).decode("utf-8-sig"),
             object_hook=None if outlines else _without_outline,
         )
     except (ValueError, RecursionError) as error:
@@ -279,7 +195,7 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Do
                 f"{part} is no list of objects (found {found}); name an instances file"
             )
         lists[part] = entries
-    images, faulty = _sound_images(name, lists["images"])
+    images, faulty = _valid_images(name, lists["images"])
     if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))
         raise AnnotationsError(
@@ -288,11 +204,11 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Do
     objects = lists["annotations"]
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
-        entry["category_id"] = identity_of(entry.get("category_id"))
+        entry["category_id"] = _normalize_id(entry.get("category_id"))
     used = {entry["category_id"] for entry in objects}
     names_by_id = _names_by_id(name, lists["categories"], used)
     _refuse_lost_categories(name, written, objects, names_by_id)
-    return Document(
+    return InstancesFile(
         file=name,
         split=_split_of(name) or "train",
         names_split=_split_of(name) is not None,
@@ -301,11 +217,11 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Do
         annotations=tuple(objects),
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
-        categories=tuple({**one, "id": identity_of(one.get("id"))} for one in lists["categories"]),
+        categories=tuple({**one, "id": _normalize_id(one.get("id"))} for one in lists["categories"]),
     )
 
 
-def _some(values: Sequence[object]) -> str:
+def _shorten(values: Sequence[object]) -> str:
     return ", ".join(map(str, values[:20])) + (", ..." if len(values) > 20 else "")
 
 
@@ -316,20 +232,20 @@ def _split_of(name: str) -> str | None:
     return split_in_file_name(file)
 
 
-def _sound_images(
+def _valid_images(
     name: str, entries: Sequence[dict[str, Any]]
 ) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
-    """The entries that say which image they are, each once, and (place, reason, detail) of all others.
+    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others.
 
     Raises:
-        AnnotationsError: no entry does.
+        AnnotationsError: no entry has both an id and a file name.
     """
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
     for place, entry in enumerate(entries):
-        identity, file_name = identity_of(entry.get("id")), entry.get("file_name")
+        identity, file_name = _normalize_id(entry.get("id")), entry.get("file_name")
         if file_name is None and isinstance(url := entry.get("coco_url"), str):
-            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg is val2017/000000000009.jpg.
+            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg means val2017/000000000009.jpg.
             file_name = "/".join(url.partition("?")[0].split("/")[-2:])
             entry = {**entry, "file_name": file_name}
         if identity is None or not isinstance(file_name, str):
@@ -339,14 +255,14 @@ def _sound_images(
             by_id.setdefault(identity, {}).setdefault(file_name, entry)
     if faulty and not by_id:
         raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
-    sound: list[dict[str, Any]] = []
+    valid: list[dict[str, Any]] = []
     for identity, named in by_id.items():
         if len(named) == 1:
-            sound += named.values()
+            valid += named.values()
             continue
         detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
         faulty += [(file_name, "image id comes twice", detail) for file_name in named]
-    return tuple(sound), tuple(faulty)
+    return tuple(valid), tuple(faulty)
 
 
 def _refuse_lost_categories(
@@ -355,7 +271,7 @@ def _refuse_lost_categories(
     annotations: Sequence[dict[str, Any]],
     names_by_id: Mapping[int, str],
 ) -> None:
-    """Refuse a file that lacks categories of its annotations; a few such are bad objects, see `_box`."""
+    """Raise AnnotationsError if a file lacks categories of many annotations; a few are bad objects, see `_box`."""
     lost = [
         (one.get("id"), category)
         for one, category in zip(annotations, written, strict=True)
@@ -366,18 +282,18 @@ def _refuse_lost_categories(
         raise AnnotationsError(
             f"{name}: annotation {lost[0][0]} has category_id {lost[0][1]!r}, which is no "
             f"category, as have {len(lost)} of {len(annotations)} annotations; defined: "
-            f"{_some(sorted(names_by_id)) or 'none'}; add what is missing to categories"
+            f"{_shorten(sorted(names_by_id)) or 'none'}; add what is missing to categories"
         )
 
 
 def _names_by_id(
     name: str, categories: Sequence[dict[str, Any]], used: AbstractSet[object]
 ) -> dict[int, str]:
-    """The category names by id; one that no annotation uses is left out where it cannot stand beside the others."""
+    """Return the category names by id, without unused categories that conflict with others."""
     names_by_id: dict[int, str] = {}
     for in_use in (True, False):
         for category in categories:
-            identity, label = identity_of(category.get("id")), category.get("name")
+            identity, label = _normalize_id(category.get("id")), category.get("name")
             if (identity in used) is not in_use or (identity, label) in names_by_id.items():
                 continue
             if not isinstance(identity, int) or not isinstance(label, str):
@@ -392,49 +308,49 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
-def _wanted(file_name: str, document: Document) -> ImageQuery:
-    """Where the image of an entry may lie: in the folder of the split that the document names, the root, or images/."""
+def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
+    """Return the possible locations of an entry's image: the folder of the document's split, the root, or images/."""
     split, common = document.split, ("", "images")
     own = (split, f"images/{split}", f"{split}/images")
     return ImageQuery(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
 
 
-def _document_references(
-    document: Document,
+def _document_examples(
+    document: InstancesFile,
     found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
     options: LayoutOptions,
     skeletons: Skeletons | None,
-    counts_pixels: bool,
+    are_pixel_numbers: bool,
 ) -> Iterator[SourceExample]:
-    """The references of one file, in the order of its images; then those of what is wrong with its entries."""
+    """Yield the examples of one file in the order of its images, followed by those of its faulty entries."""
 
     def box_of(annotation: dict[str, Any]) -> Box:
         box = _box(annotation, document.names_by_id, options)
         if skeletons is None:
             return box
         what = f"annotation {annotation.get('id')}"
-        return replace(box, keypoints=keypoints_of(annotation, skeletons, counts_pixels, what))
+        return replace(box, keypoints=keypoints_of(annotation, skeletons, are_pixel_numbers, what))
 
     by_image: dict[int | str | None, list[dict[str, Any]]] = {
-        identity_of(entry["id"]): [] for entry in document.images
+        _normalize_id(entry["id"]): [] for entry in document.images
     }
     orphans: dict[str, list[object]] = {}
     for annotation in document.annotations:
-        image_id = identity_of(annotation.get("image_id"))
+        image_id = _normalize_id(annotation.get("image_id"))
         if image_id in by_image:
             by_image[image_id].append(annotation)
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
     for entry in document.images:
-        image, annotations = found[document.file, entry["id"]], by_image[identity_of(entry["id"])]
+        image, annotations = found[document.file, entry["id"]], by_image[_normalize_id(entry["id"])]
         key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
         known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
         try:
             if isinstance(image, SourceError):
                 raise image
             known["source"] = image.path
-            boxes, bad = sound_boxes(annotations, box_of, options)
+            boxes, bad = usable_boxes(annotations, box_of, options)
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
             yield SourceExample(**known, problem=error.args)
@@ -449,26 +365,26 @@ def _document_references(
         )
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
-        fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
+        fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_shorten(ids)}")
         yield SourceExample(source=place, key=place, split=document.split, problem=fault)
 
 
 def _refuse_lost_annotations(
-    document: Document,
+    document: InstancesFile,
     by_image: Mapping[int | str | None, Sequence[object]],
     orphans: Mapping[str, Sequence[object]],
 ) -> None:
-    """Refuse a file of which annotations belong to no image, so that its images would seem to hold no objects.
+    """Raise AnnotationsError if annotations belong to no image, so that images would seem to contain no objects.
 
-    Images of which some were taken, with the annotations of all, are none such: theirs are there.
+    A subset of the images with the annotations of all images is valid, since these images have their annotations.
     """
     lost, count = sum(map(len, orphans.values())), len(document.annotations)
     bare = sum(not annotations for annotations in by_image.values())
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
-            f"{next(iter(orphans))}; ids of images are {_some(list(by_image)[:3])}; make image_id the id of an image, "
-            "or name the file that holds these images"
+            f"{next(iter(orphans))}; ids of images are {_shorten(list(by_image)[:3])}; make image_id the id of an "
+            "image, or name the file that holds these images"
         )
 
 
@@ -480,13 +396,13 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     if annotation["category_id"] not in names_by_id:
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
         raise SourceError("annotation", "object has no class", detail)
-    values = [number(value, f"{what} bbox") for value in bbox]
-    written = corners(values, "corner-size" if options.box_form == "auto" else options.box_form)
+    values = [parse_number(value, f"{what} bbox") for value in bbox]
+    written = to_corners(values, "corner-size" if options.box_form == "auto" else options.box_form)
     sides: dict[str, Any] = dict(zip(CORNERS, written, strict=True))
     attributes = annotation.get("attributes")
-    attributes = attributes if isinstance(attributes, dict) else {}  # which CVAT writes
+    attributes = attributes if isinstance(attributes, dict) else {}  # from CVAT
     check_rotation(attributes.get("rotation"), what, options)
-    is_crowd = _flag(crowd_of(annotation), f"{what} iscrowd")
+    is_crowd = _flag(_crowd_of(annotation), f"{what} iscrowd")
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
     box = Box(
@@ -495,7 +411,7 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         is_crowd=is_crowd,
         occluded="occluded" in options.keep and _flag(occluded, f"{what} occluded"),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
-        area=None if area is None else number(area, f"{what} area"),
+        area=None if area is None else parse_number(area, f"{what} area"),
         mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
     )
     return check_box(box, what)
@@ -508,7 +424,7 @@ def _flag(value: object, what: str) -> bool:
 
 
 def _mask(segmentation: Any, what: str) -> Any:
-    """The segmentation as it stands, if it has the form of polygons or of a run-length code."""
+    """Return the segmentation unchanged if it consists of polygons or of a run-length code."""
     if segmentation is None or segmentation == []:
         raise SourceError("annotation", "object has no segmentation", what)
     if isinstance(segmentation, dict):
@@ -520,26 +436,116 @@ def _mask(segmentation: Any, what: str) -> Any:
     ):
         for polygon in segmentation:
             for value in polygon:
-                number(value, f"{what} segmentation")
+                parse_number(value, f"{what} segmentation")
         return segmentation
     detail = f"{what}: {segmentation!r:.60}"
     raise SourceError("annotation", "segmentation is neither polygons nor run lengths", detail)
 
 
 def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """Each file in one split, and no file for two entries: those become problems, all of them."""
+    """Return the examples with a problem for each file of several entries; raise AnnotationsError for two splits."""
     first: dict[str, SourceExample] = {}
-    counts = Counter(reference.source for reference in listed)
+    counts = Counter(example.source for example in listed)
     checked = []
-    for reference in listed:
-        other = first.setdefault(reference.source, reference)
-        if other.split != reference.split and other.problem is None and reference.problem is None:
+    for example in listed:
+        other = first.setdefault(example.source, example)
+        if other.split != example.split and other.problem is None and example.problem is None:
             raise AnnotationsError(
-                f"{reference.source}: lies in two splits, {other.split} and {reference.split}; "
+                f"{example.source}: lies in two splits, {other.split} and {example.split}; "
                 "an image has one split"
             )
-        if counts[reference.source] > 1 and reference.problem is None:
-            fault = ("annotation", "several image entries name one file", f"key {reference.key!r}")
-            reference = replace(reference, boxes=None, problem=fault)
-        checked.append(reference)
+        if counts[example.source] > 1 and example.problem is None:
+            fault = ("annotation", "several image entries name one file", f"key {example.key!r}")
+            example = replace(example, boxes=None, problem=fault)
+        checked.append(example)
     return checked
+
+
+def _normalize_id(value: object) -> int | str | None:
+    """Return an id for comparisons: 1.0 and "1" are 1, other texts are unchanged, anything else is None.
+
+    >>> _normalize_id(1.0), _normalize_id("1"), _normalize_id("a1"), _normalize_id("01")
+    (1, 1, 'a1', '01')
+    >>> _normalize_id(True), _normalize_id(1.5)
+    (None, None)
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) < _MAX_DIGITS and value.isdecimal() and str(int(value)) == value:
+        return int(value)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def _unread_keys(
+    file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
+) -> tuple[str, ...]:
+    """Return a note if the annotations of an instances file have keys that the reader ignores.
+
+    Raises:
+        AnnotationsError: such a key may hold another box or outline, and the options do not ignore it.
+    """
+    read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
+    unread = {
+        key for one in annotations for key in one if key not in read and normalize_name(key) not in _CROWD
+    }
+    modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
+    if modes and options.box_form == "auto":
+        raise AnnotationsError(
+            f"{file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what bbox has"
+        )
+    ignored = {normalize_name(key) for key in options.ignore_columns}
+    geometry = [
+        key for key in sorted(unread - _NO_OUTLINE) if is_geometry(key) and normalize_name(key) not in ignored
+    ]
+    if geometry:
+        raise AnnotationsError(
+            f"{file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or outlines; "
+            f"--ignore-columns {','.join(geometry)} ignores them"
+        )
+    unread = {key for key in unread if normalize_name(key) not in ignored} - {"bbox_mode"}
+    return (
+        (f"keys of annotations in {file} that are not read: {', '.join(sorted(unread))}",) if unread else ()
+    )
+
+
+def _crowd_of(annotation: Mapping[str, Any]) -> Any:
+    """Return the written flag that marks an object as a crowd; 0 if there is none."""
+    written = annotation.get("iscrowd")
+    if written is None:
+        written = next((value for key, value in annotation.items() if normalize_name(key) in _CROWD), None)
+    return 0 if written is None else written
+
+
+def _check_form(
+    file: str,
+    images: Sequence[Mapping[str, Any]],
+    annotations: Sequence[Mapping[str, Any]],
+    options: LayoutOptions,
+) -> None:
+    """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size."""
+    if options.box_form != "auto":
+        return
+    sizes: dict[Any, tuple[Any, Any]] = {
+        _normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in images
+    }
+    boxes = outside = 0
+    for one in annotations:
+        box, size = one.get("bbox"), sizes.get(_normalize_id(one.get("image_id")), (None, None))
+        if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
+            continue
+        if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
+            continue
+        (height, width), (x, y, third, fourth) = size, box
+        if not (x < third <= width + 1 and y < fourth <= height + 1):
+            return
+        boxes += 1
+        outside += x + third > width + 1 or y + fourth > height + 1
+    if boxes and 3 * outside >= boxes:
+        raise AnnotationsError(
+            f"{file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as corners; "
+            "say --box-form corners, or corner-size if that is meant all the same"
+        )
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

@@ -1,4 +1,4 @@
-"""What COCO says of an object's keypoints: their names, which stand with the categories, and their points."""
+"""Reader of COCO keypoints: their names, which are stored in the categories, and their points."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import number
+from halofeed.prep.annotations.contract import parse_number
 from halofeed.prep.sources.reference import Keypoint
 
 WITH_FRACTIONS = (
     "keypoints have fractions: taken as places from the picture's corner, not as COCO's numbers of pixels"
 )
-UNLABELED_WITH_PLACE = (
+_UNLABELED_WITH_PLACE = (
     "keypoints of visibility 0 (not labeled, says COCO) that have coordinates: kept as they are"
 )
-OTHER_COUNT = (
+_OTHER_COUNT = (
     "num_keypoints of annotations is not how many of their keypoints are labeled; the keypoints are taken"
 )
 _MIDDLE = 0.5
@@ -24,11 +24,11 @@ _MIDDLE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Skeletons:
-    """The names of the keypoints of one conversion.
+    """Keypoint names of one conversion.
 
     Args:
-        names: of all categories, each once, in the order of their ids.
-        by_category: of each category that has some, in its own order.
+        names: distinct names of all categories, in the order of the category ids.
+        by_category: names of each category that has keypoints, in its own order.
     """
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class Skeletons:
 
 
 def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
-    """The names of the keypoints by category id, of the categories that have some."""
+    """Return the keypoint names by category id, for the categories that have keypoints."""
     found: dict[int, tuple[str, ...]] = {}
     for category in categories:
         names, identity = category.get("keypoints") or [], category.get("id")
@@ -57,10 +57,10 @@ def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict
 def skeletons_of(
     files: Iterable[tuple[str, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]],
 ) -> Skeletons:
-    """One list of names for all (file, annotations, categories).
+    """Return the keypoint names of all files, given as (file, annotations, categories).
 
     Raises:
-        AnnotationsError: no annotation has keypoints, a category that needs names has none or wrong ones, or two files
+        AnnotationsError: no annotation has keypoints, a category with keypoints has no valid names, or two files
             differ.
     """
     by_category: dict[int, tuple[str, ...]] = {}
@@ -92,10 +92,10 @@ def skeletons_of(
     return Skeletons(names=tuple(each), by_category=by_category)
 
 
-def count_pixels(annotations: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the keypoints of a file are whole numbers throughout, which count pixels as COCO's own do.
+def are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all keypoints of a file are whole numbers, so that they count pixels as COCO's own do.
 
-    >>> count_pixels([{"keypoints": [3, 4.0, 2]}]), count_pixels([{"keypoints": [3, 4.5, 2]}])
+    >>> are_pixel_numbers_in([{"keypoints": [3, 4.0, 2]}]), are_pixel_numbers_in([{"keypoints": [3, 4.5, 2]}])
     (True, False)
     """
     return all(
@@ -108,9 +108,9 @@ def count_pixels(annotations: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def keypoints_of(
-    annotation: Mapping[str, Any], skeletons: Skeletons, counts_pixels: bool, what: str
+    annotation: Mapping[str, Any], skeletons: Skeletons, are_pixel_numbers: bool, what: str
 ) -> tuple[Keypoint, ...]:
-    """A point for each of `skeletons.names`; those that the object does not have are not labeled, at 0, 0.
+    """Return a point for each of `skeletons.names`; missing points are unlabeled, at (0, 0).
 
     Raises:
         SourceError: there are not three numbers for each name of the category, or a visibility is not 0, 1 or 2.
@@ -122,19 +122,19 @@ def keypoints_of(
         detail = f"{what}: {got} for {len(own)} names"
         raise SourceError("annotation", "keypoints are not three numbers for each name", detail)
     points = {}
-    shift = _MIDDLE if counts_pixels else 0.0
+    shift = _MIDDLE if are_pixel_numbers else 0.0
     for name, (x, y, visibility) in zip(own, _triples(written), strict=False):
         if visibility not in (0, 1, 2):
             detail = f"{what} {name}: {visibility!r}"
             raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
-        x, y = number(x, f"{what} {name}"), number(y, f"{what} {name}")
+        x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
         if visibility or x or y:
             points[name] = Keypoint(name=name, y=y + shift, x=x + shift, visibility=int(visibility))
     return tuple(points.get(name, Keypoint(name=name)) for name in skeletons.names)
 
 
 def notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: Skeletons) -> tuple[str, ...]:
-    """What a person should know of the keypoints of one picture."""
+    """Return notes for the user about the keypoints of one image."""
     placed = other = False
     for annotation in annotations:
         if annotation["category_id"] not in skeletons.by_category:
@@ -143,7 +143,7 @@ def notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: Skeletons) -> 
         placed |= any(visibility == 0 and (x or y) for x, y, visibility in triples)
         labeled = sum(visibility in (1, 2) for *_, visibility in triples)
         other |= annotation.get("num_keypoints", labeled) != labeled
-    return (*([UNLABELED_WITH_PLACE] if placed else []), *([OTHER_COUNT] if other else []))
+    return (*([_UNLABELED_WITH_PLACE] if placed else []), *([_OTHER_COUNT] if other else []))
 
 
 def _triples(written: Any) -> list[tuple[Any, Any, Any]]:

@@ -1,4 +1,4 @@
-"""How folders of DICOM series are read, and which mask belongs to which series."""
+"""Reader of folders with DICOM series, with assignment of masks to series."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halofeed.errors import AnnotationsError, Problem, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, in_order
+from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     NO_IMAGE,
     Key,
     Label,
     find_split_folder,
-    label_of,
     pair_up,
+    single_file_label,
     split_at,
 )
 from halofeed.prep.annotations.patterns import compile_pattern
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 
 _DAMAGED = ("read", "damaged file among the slices")
-_DAMAGED_CURE = "copy it again, or take it out of the folder"
+_DAMAGED_FIX = "copy it again, or take it out of the folder"
 _SEVERAL = ("annotation", "label fits several series")
-_SEVERAL_CURE = "choose one by --series-description, or name both in a table (--layout csv)"
+_SEVERAL_FIX = "choose one by --series-description, or name both in a table (--layout csv)"
 _NOT_IN_FOLDER = "no series lies in its folder; --label-pattern says which it belongs to"
 _NOT_BELOW = "the series that it was drawn on is not below the folder"
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
-_CURES: Mapping[str, str] = {
+_FIXES: Mapping[str, str] = {
     "secondary capture": "--secondary-captures take takes such images where they are slices",
     "survey by its description": "--series-description takes a series by its description",
     "mosaic": "Siemens' many slices in one image: make NIfTI of them with dcm2niix, then --layout pairs",
@@ -56,18 +56,19 @@ _CURES: Mapping[str, str] = {
     "structure set": "contours need the series that they were drawn on below the same folder",
     "DICOMDIR": "it lists files that must lie beside it",
 }
-"""What helps with files of a kind that are no slices."""
+"""Advice for files of a kind that contains no slices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundSeries:
-    """One series of a folder, by the name under which a data set knows it.
+    """One series of a folder.
 
     Args:
-        source: the folder that holds its files ("." is the root), with `#` and a hash where that holds several.
-        scan: what its files say.
-        problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
-        damaged: the damaged file in its folder.
+        source: name in the data set: the folder of its files ("." is the root), with `#` and a hash if that holds
+            several.
+        scan: facts from the headers of its files.
+        problem: reason for not taking it, such as too few slices or a damaged file in its folder that may be a slice.
+        damaged: damaged file in its folder.
     """
 
     source: str
@@ -76,8 +77,8 @@ class FoundSeries:
     damaged: str | None
 
     @property
-    def reference(self) -> SourceExample:
-        """To its image alone, of split "train"."""
+    def example(self) -> SourceExample:
+        """Return the example of its image without a label, in split "train"."""
         return SourceExample(
             source=self.source,
             key=self.source,
@@ -90,47 +91,47 @@ class FoundSeries:
 
     @property
     def folders(self) -> list[str]:
-        """The folders that lead to it, outermost first."""
+        """Return the folders that contain it, outermost first."""
         return self.scan.folder.split("/") if self.scan.folder != "." else []
 
     @property
-    def what(self) -> str:
-        """A few words for messages."""
+    def description(self) -> str:
+        """Return a short description for messages."""
         rows, columns = self.scan.size
         return f"{self.scan.modality or 'DICOM'}, {self.scan.slices} of {rows} x {columns}"
 
     @property
     def voxels(self) -> int:
-        """How many it has."""
+        """Return the number of its voxels."""
         rows, columns = self.scan.size
         return self.scan.slices * rows * columns
 
     @property
     def is_left_out(self) -> bool:
-        """Whether it is whole, and not chosen."""
+        """Return whether it is complete but not selected."""
         return self.problem is not None and self.problem[0] == "selection"
 
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every DICOM series below the folder with its mask, and every other file that is no document.
+    """Yield an example for every DICOM series below the folder with its mask, and one for every other file.
 
-    Series are distinguished by what the headers say, never by names. A group is the salted hash of the patient's id.
-    The mask of a series is
+    Headers alone define the series; names do not. A group is the salted hash of the patient's id. The mask of a
+    series is
 
-    1. a SEG or RTSTRUCT that refers to it, or to its images where a series holds several volumes; one that refers to
-       no series is that of the only series in its frame of reference;
-    2. with a label pattern, the NIfTI file that it gives with {id} for the series' folder, or for the part of it that
-       the image pattern says; without one, a NIfTI
-       file in the series' folder or the one above it, if that leaves only one series; else one whose name, without
-       extension, is that of the series' folder.
+    1. a SEG or RTSTRUCT that refers to the series, or to its images if the series contains several volumes. One that
+       refers to no series belongs to the only series in its frame of reference.
+    2. with a label pattern: the NIfTI file that matches it with {id} as the series' folder, or as the part of the
+       folder that the image pattern defines.
+    3. without a label pattern: a NIfTI file in the series' folder or its parent, if that leaves only one series;
+       otherwise one with the name of the series' folder.
 
-    Where there is no file that could be a mask, all are for prediction only; one that fits no series leaves every
-    series without its label, see `LayoutOptions.missing_masks`. A folder called train, val, test, ... is the split.
+    If no file could be a mask, all series are for prediction only. A mask that fits no series leaves all unlabeled
+    series without a label, see `LayoutOptions.missing_masks`. A folder called train, val, test, ... is the split.
 
     Raises:
-        AnnotationsError: if there is no DICOM series.
+        AnnotationsError: there is no DICOM series.
     """
     if annotation_file is not None:
         raise AnnotationsError(
@@ -139,33 +140,34 @@ def list_references(
         )
     listing = series_below(images, (), options)["."]
     scans = list(whole_scans(listing.named))
-    found, apart = _found(images, listing, options), listing.apart
+    found, apart = _find_series(images, listing, options), listing.apart
     if not found:
-        raise AnnotationsError(_nothing_found(images.root, apart, scans))
+        raise AnnotationsError(_no_series_message(images.root, apart, scans))
     taken = [series for series in found if not series.is_left_out] or found
     place = find_split_folder([series.folders for series in taken], options.split_folders, images.root)
     listed = [
-        ((series.source,), replace(series.reference, split=split_at(series.folders, place)))
-        for series in found
+        ((series.source,), replace(series.example, split=split_at(series.folders, place))) for series in found
     ]
     masks = [path for path in scans if is_volume_name(path)]
     labels = [
-        (_series_of(one, taken) or _series_of(one, found), label_of(one.path)) for one in apart if one.is_mask
+        (_referenced_series(one, taken) or _referenced_series(one, found), single_file_label(one.path))
+        for one in apart
+        if one.is_mask
     ]
     labels += _nifti_labels(masks, listing.named, taken, options)
-    labels += [([], label_of(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
+    labels += [([], single_file_label(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
     expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
     pairs = pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks)
     pictures = [path for path in scans if not is_volume_name(path)]
     neither = [SourceExample(source=path, key=path, problem=NEITHER) for path in pictures]
-    yield from in_order([*pairs, *unfit, *_others(apart, found), *neither])
+    yield from sort_examples([*pairs, *unfit, *_other_files(apart, found), *neither])
 
 
 def series_below(
     images: SourceFiles, folders: Sequence[str], options: LayoutOptions
 ) -> Mapping[str, SeriesListing]:
-    """The series below each of some folders; of () those of the whole source, ".", which may lack members."""
+    """Return the series below each folder; for () those of the complete source, ".", possibly without members."""
     from halofeed.prep.formats.dicom.series_listing import list_series
 
     return (options.list_series or list_series)(images, options.series, folders)
@@ -174,36 +176,37 @@ def series_below(
 def find_series(
     images: SourceFiles, source: str, listings: Mapping[str, SeriesListing], options: LayoutOptions
 ) -> SourceExample:
-    """The series that a table means by a folder, or by a folder with `#` and the hash of one of its series.
+    """Return the series that a table names by its folder, or by a folder with `#` and the hash of one series.
 
     Args:
-        listings: the series below that folder, and below others.
+        source: folder of the series from the table.
+        listings: series below that folder and others.
 
     Raises:
-        SourceError: there is none, there are several, or a file beside it is damaged.
+        SourceError: there is no such series, there are several, or a file in its folder is damaged.
     """
     listing = listings[source if source in listings else source.rpartition("#")[0]]
-    found = _found(images, listing, options)
+    found = _find_series(images, listing, options)
     if source not in listings:
         chosen = [series for series in found if series.source == source]
     else:
         chosen = [series for series in found if not series.is_left_out] or found
     if not chosen:
-        there = [series.source for series in found[:8]] or _counted(one.kind for one in listing.apart)
+        there = [series.source for series in found[:8]] or _count_kinds(one.kind for one in listing.apart)
         detail = f"{source}: found {', '.join(there) or 'no file'}"
         raise SourceError("annotation", "folder holds no such DICOM series", detail)
     left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
     if len(chosen) > 1 and all(series.is_left_out for series in chosen):
         raise SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
     if len(chosen) > 1:
-        listed = ", ".join(f"{series.source} ({series.what})" for series in chosen[:8])
+        listed = ", ".join(f"{series.source} ({series.description})" for series in chosen[:8])
         raise SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
     if chosen[0].problem is not None:
         raise SourceError(*chosen[0].problem)
-    return chosen[0].reference
+    return chosen[0].example
 
 
-def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) -> list[FoundSeries]:
+def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) -> list[FoundSeries]:
     from halofeed.prep.formats.dicom.grouping import too_few_slices
 
     policy = options.series
@@ -222,10 +225,10 @@ def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) 
     small = Counter(scan.folder for scan in listing.series if scan.places < policy.min_slices)
     found = []
     for scan, beside in zip(listing.series, beside_all, strict=True):
-        problem = _not_chosen(scan, policy) or scan.problem
+        problem = _selection_problem(scan, policy) or scan.problem
         problem = problem or too_few_slices(scan.places, policy, small[scan.folder])
         if beside is not None:
-            problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_CURE}")
+            problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_FIX}")
         source = scan.folder if counts[scan.folder] == 1 else f"{scan.folder}#{scan.key}"
         found.append(FoundSeries(source=source, scan=scan, problem=problem, damaged=beside))
     found = _largest_of_studies(found) if policy.series == "largest" else found
@@ -233,71 +236,71 @@ def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) 
 
 
 def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str]]) -> list[str | None]:
-    """For each scan the damaged file that may be one of its slices.
+    """Return for each series the damaged file that may be one of its slices, or None.
 
-    It may be one of any scan with files in its folder; but where as many slices are missing between others as files are
-    damaged, it belongs to a scan that lacks some.
+    A damaged file may belong to any series with files in its folder. If the series lack as many slices as files are
+    damaged, it belongs to one that lacks slices.
     """
-    stacks_in: dict[str, list[int]] = defaultdict(list)
-    for index, stack in enumerate(series):
-        for name in stack.folders:
-            stacks_in[name].append(index)
+    series_in: dict[str, list[int]] = defaultdict(list)
+    for index, one in enumerate(series):
+        for name in one.folders:
+            series_in[name].append(index)
     found: list[str | None] = [None] * len(series)
-    for name in sorted(damaged.keys() & stacks_in.keys()):
-        lacking = [index for index in stacks_in[name] if series[index].lacking]
-        proven = sum(series[index].lacking for index in lacking) >= len(damaged[name])
-        for index in lacking if proven else stacks_in[name]:
+    for name in sorted(damaged.keys() & series_in.keys()):
+        lacking = [index for index in series_in[name] if series[index].lacking]
+        is_proven = sum(series[index].lacking for index in lacking) >= len(damaged[name])
+        for index in lacking if is_proven else series_in[name]:
             found[index] = found[index] or damaged[name][0]
     return found
 
 
 def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
-    """The series with a problem for all but the largest of each study, and for those that share that place."""
+    """Return the series, with a problem for all except the largest of each study, and for several of equal size."""
     studies: dict[str, list[FoundSeries]] = defaultdict(list)
     for one in found:
         if one.problem is None and one.scan.study is not None:
             studies[one.scan.study].append(one)
     largest: dict[str | None, list[FoundSeries]] = {}
-    for study, some in studies.items():
-        most = max(one.voxels for one in some)
-        largest[study] = [one for one in some if one.voxels == most]
+    for study, members in studies.items():
+        most = max(one.voxels for one in members)
+        largest[study] = [one for one in members if one.voxels == most]
     result = []
     for one in found:
         best, problem = largest.get(one.scan.study, [one]), one.problem
         if problem is None and one.voxels < best[0].voxels:
-            detail = f"{one.what}; {best[0].what} is"
+            detail = f"{one.description}; {best[0].description} is"
             problem = ("selection", "series is not the largest of its study", detail)
         elif problem is None and len({other.scan.series for other in best}) > 1:
             listed = ", ".join(other.source for other in best[:8])
-            cure = "choose by --series-modality or --series-description"
-            problem = ("selection", "several series of a study are the largest", f"{listed}; {cure}")
+            fix = "choose by --series-modality or --series-description"
+            problem = ("selection", "several series of a study are the largest", f"{listed}; {fix}")
         result.append(replace(one, problem=problem))
     return result
 
 
 def _is_unread_volume(one: Apart) -> bool:
-    """Whether a file is a volume of a kind that is not read: beside DICOM series most likely a label."""
+    """Return whether a file is a volume in an unsupported format; with DICOM series it is probably a label."""
     from halofeed.prep.formats.volumes import RECOGNIZED
 
     return one.kind == "not DICOM" and one.path.lower().endswith(tuple(RECOGNIZED))
 
 
-def _not_chosen(stack: Series, policy: SeriesPolicy) -> Problem | None:
-    if stack.chosen:
+def _selection_problem(series: Series, policy: SeriesPolicy) -> Problem | None:
+    if series.chosen:
         return None
     asked = [f"--series-modality {','.join(policy.modalities)}"] if policy.modalities else []
     asked += [f"--series-description {policy.description!r}"] if policy.description is not None else []
-    return "selection", "series is not chosen", f"{stack.modality or 'no modality'}; {' and '.join(asked)}"
+    return "selection", "series is not chosen", f"{series.modality or 'no modality'}; {' and '.join(asked)}"
 
 
-def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
-    """The series that a SEG or RTSTRUCT was drawn on."""
+def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
+    """Return the series that a SEG or RTSTRUCT refers to."""
     if one.refers_to:
         fits = [series for series in found if series.scan.series in one.refers_to]
         if one.group is not None and len({series.scan.group for series in fits}) > 1:
-            # Two patients share the UID of a series.
+            # Two patients can have the same series UID.
             fits = [series for series in fits if series.scan.group in (None, one.group)]
-        # Of several volumes in a series it is the one whose images are named.
+        # If a series contains several volumes, the mask belongs to the one whose images it references.
         named = [series for series in fits if one.path in series.scan.masks]
         return [series.source for series in (named if len(fits) > 1 and named else fits)]
     if one.frame_of_reference is None:
@@ -308,7 +311,7 @@ def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
 def _nifti_labels(
     masks: Sequence[str], named: Sequence[str], found: Sequence[FoundSeries], options: LayoutOptions
 ) -> list[tuple[list[str], Label]]:
-    """Each NIfTI file as a label, with the series that it may belong to."""
+    """Return each NIfTI file as a label, with the series that it may belong to."""
     paths = set(named)
     pattern = None
     identities: Mapping[str, str] = {}
@@ -330,7 +333,7 @@ def _nifti_labels(
     for path in masks:
         problem = missing_part(path, paths)
         if pattern is None:
-            labels.append((_by_place(path, found), label_of(path, problem)))
+            labels.append((_by_place(path, found), single_file_label(path, problem)))
             continue
         values = pattern.match(path)
         wanted = None if values is None else values.get("id", ".")
@@ -339,12 +342,12 @@ def _nifti_labels(
             known = ", ".join(repr(identity) for identity in list(identities.values())[:3])
             detail = f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/**' says which part"
             problem = problem or (*NO_IMAGE[:2], f"{detail} of a series' folder it is")
-        labels.append((fits, label_of(path, problem)))
+        labels.append((fits, single_file_label(path, problem)))
     return labels
 
 
 def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapping[str, str]:
-    """What {id} stands for, by the series: its folder, or what --image-pattern finds in that.
+    """Return the value of {id} for each series: its folder, or the part that --image-pattern defines.
 
     Raises:
         AnnotationsError: no folder fits the pattern.
@@ -364,7 +367,7 @@ def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapp
 
 
 def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
-    """The series that a NIfTI file belongs to by its folder, then by its name."""
+    """Return the series that match a NIfTI file by folder, otherwise by name."""
     folders = {series.source: series.scan.folder for series in found}
     place = folder_of(path)
     beside = [source for source, folder in folders.items() if folder == place]
@@ -380,14 +383,14 @@ def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
 def _sort_labels(
     labels: Iterable[tuple[list[str], Label]],
 ) -> tuple[list[tuple[Key, Label]], list[SourceExample]]:
-    """The labels of one series each, and a problem for each of the others."""
+    """Return the labels with exactly one series, and an example with a problem for each of the others."""
     fitting: list[tuple[Key, Label]] = []
     unfit = []
     for sources, label in labels:
         if len(sources) == 1:
             fitting.append(((sources[0],), label))
         else:
-            problem = (*_SEVERAL, f"{', '.join(sources[:3])}; {_SEVERAL_CURE}")
+            problem = (*_SEVERAL, f"{', '.join(sources[:3])}; {_SEVERAL_FIX}")
             if not sources:
                 detail = _NOT_IN_FOLDER if is_scan_name(label.path) else _NOT_BELOW
                 problem = (*NO_IMAGE[:2], detail)
@@ -395,44 +398,50 @@ def _sort_labels(
     return fitting, unfit
 
 
-def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
-    """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
+def _other_files(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
+    """Yield an example for each file that is neither slice nor mask, unless a series already names it as damaged."""
     folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
     for one in apart:
         accounted = one.is_mask or _is_unread_volume(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
-        problem: Problem = ("selection", "file is no slice of a volume", kind_and_cure(one.kind))
+        problem: Problem = ("selection", "file is no slice of a volume", describe_kind(one.kind))
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield SourceExample(source=one.path, key=one.path, problem=problem)
 
 
-def kind_and_cure(kind: str) -> str:
-    """A kind of file, with what helps where something does.
+def describe_kind(kind: str) -> str:
+    """Return a kind of file, with advice if there is any.
 
-    >>> kind_and_cure("report"), kind_and_cure("survey by its description")
+    >>> describe_kind("report"), describe_kind("survey by its description")
     ('report', 'survey by its description; --series-description takes a series by its description')
     """
-    return f"{kind}; {_CURES[kind]}" if kind in _CURES else kind
+    return f"{kind}; {_FIXES[kind]}" if kind in _FIXES else kind
 
 
-def _counted(kinds: Iterable[str]) -> list[str]:
-    """Each kind once, with how many there are."""
+def _count_kinds(kinds: Iterable[str]) -> list[str]:
+    """Return the count and the name of each kind."""
     return [f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items())]
 
 
-def _nothing_found(root: str, apart: Sequence[Apart], named: Sequence[str]) -> str:
-    """Why there is no series below a folder, and what helps; `named` are the volumes and pictures by their names."""
+def _no_series_message(root: str, apart: Sequence[Apart], named: Sequence[str]) -> str:
+    """Return a message with the reason why a folder has no series, and a fix.
+
+    Args:
+        root: root of the source.
+        apart: files that are no slices.
+        named: paths of volumes and pictures, detected by their names.
+    """
     kinds = [one.kind for one in apart]
-    found = [*_counted(kinds), *_counted(extension_of(path).lower() for path in named)]
-    cures = [f"{kind}: {_CURES[kind]}" for kind in sorted(set(kinds)) if kind in _CURES]
+    found = [*_count_kinds(kinds), *_count_kinds(extension_of(path).lower() for path in named)]
+    fixes = [f"{kind}: {_FIXES[kind]}" for kind in sorted(set(kinds)) if kind in _FIXES]
     damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
-    cures += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
+    fixes += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
     if any(map(is_volume_name, named)):
-        cures.append("NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet or class-masks")
+        fixes.append("NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet or class-masks")
     elif named:
-        cures.append("pictures: take --layout folders, coco, voc or csv, without --depth")
-    if not cures:
-        cures.append("name with --source the folder that holds the series' files")
-    return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(cures)}"
+        fixes.append("pictures: take --layout folders, coco, voc or csv, without --depth")
+    if not fixes:
+        fixes.append("name with --source the folder that holds the series' files")
+    return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(fixes)}"

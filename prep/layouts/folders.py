@@ -1,6 +1,6 @@
-"""Whether folders of images are classes at all: they may hold the masks, views or annotations of one another.
+"""Reader of class folders: `class/image` or `split/class/image`.
 
-How class folders are read: `class/image` or `split/class/image`.
+It refuses folders that probably are not classes: those that hold masks, views or annotations of other images.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from posixpath import basename, splitext
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
-from halofeed.prep.annotations.resolve_boxes import alike_classes, with_notes
-from halofeed.prep.annotations.suggest_layout import may_be_other_layout, other_layout
+from halofeed.prep.annotations.resolve_boxes import add_class_notes, similar_class_notes
+from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import SourceExample
@@ -31,53 +31,368 @@ _MASK_FOLDER = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+(?!.*\d)")
-_MOST_FOLDERS = 20
-"""Folders that are compared: sets of images and masks have a few, and of more any two may share names by chance."""
+_MAX_FOLDERS = 20
+"""Most folders to compare. Sets of images and masks have a few; among more, two may share names by chance."""
 _SAMPLE = 4
-_TELLING = 6
-"""Characters of a name: two files do not share a longer one by chance, unless files are counted."""
+_MIN_DISTINCTIVE_CHARACTERS = 6
+"""Length of a distinctive name: two files do not share such a name by chance, unless the files are numbered."""
 _PNG_HEAD = 26
-_CURE = "say --folders-are-classes if each folder is a class"
-_BESIDE = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
+_FIX = "say --folders-are-classes if each folder is a class"
+_ANNOTATION_EXTENSIONS = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
+_SPLIT_FIX = "say with --split-folders yes or no whether the first folder is a split"
+_VIDEO = "a video; --frames takes clips"
 
 
-def is_image_folder(name: str) -> bool:
-    """Whether a folder is called as one of all images of a set.
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example for every image below the folder, with the class of its folder.
 
-    >>> [is_image_folder(name) for name in ("JPEGImages", "image_2", "rgb", "dog")]
+    The first folder is a split if all first folders have split names (train, val, test, fold_1, ...). Otherwise the
+    first folder is the class. Images at any depth below a class folder belong to that class. Documents such as text
+    files, tables and licenses are ignored. Any other file without an image name gets a problem. So does an image
+    outside the class folders or in an unsupported format.
+
+    Raises:
+        AnnotationsError: split and class folders are mixed or ambiguous; no image is in a class folder; or other
+            files indicate another layout, unless the options say that folders are classes.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
+    paths = images.sizes()
+    seen = look(paths, options)
+    if not options.folders_are_classes:
+        _check_no_other_layout(annotations, images)
+    rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
+    if not options.folders_are_classes:
+        taken = list(filter(options.takes, paths))
+        notes = _check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
+        rules = replace(rules, notes=_join_notes(rules.notes, notes))
+    yield from references_of(paths, rules, options)
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """Folders of the images, which determine all rules; one image per folder is enough.
+
+    Args:
+        firsts: first image of each folder.
+        classes: first image in a supported format, for each folder.
+        count: number of images.
+    """
+
+    firsts: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, other: Seen) -> None:
+        """Merge the summary of files that come later."""
+        for folder, path in other.firsts.items():
+            self.firsts.setdefault(folder, path)
+        for folder, path in other.classes.items():
+            self.classes.setdefault(folder, path)
+        self.count += other.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Meaning of the folders.
+
+    Args:
+        first_is_split: whether the first folder of a path is a split.
+        notes: note per class.
+        markers: first files of the class folders that hold no image.
+    """
+
+    first_is_split: bool
+    notes: dict[str, str]
+    markers: frozenset[str] = frozenset()
+
+
+def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
+    """Return the summary of the paths of all files, or of the files below some folders."""
+    seen = Seen()
+    for path in filter(options.takes, paths):
+        folder = path.rpartition("/")[0]
+        seen.firsts.setdefault(folder, path)
+        if folder not in seen.classes and not path.lower().endswith(UNREAD_EXTENSIONS):
+            seen.classes[folder] = path
+        seen.count += 1
+    return seen
+
+
+def resolve_rules(
+    seen: Seen, others: Iterable[str], files: SourceFiles, options: LayoutOptions
+) -> Rules | None:
+    """Return the rules from the merged summary; None if the decision needs all paths.
+
+    Args:
+        seen: merged summary of all parts.
+        others: paths of all files except images.
+
+    Raises:
+        AnnotationsError: see `list_references`.
+    """
+    others = list(others)
+    if not options.folders_are_classes and may_suggest_layout(files, others, seen.firsts.values()):
+        return None
+    rules = _resolve_rules(seen, others, files.root, options)
+    if not options.folders_are_classes and _may_not_be_classes(
+        files, seen.firsts.values(), rules.first_is_split, _classes_of(seen, rules)
+    ):
+        return None
+    return rules
+
+
+def _classes_of(seen: Seen, rules: Rules) -> set[str]:
+    parts = (path.split("/")[rules.first_is_split :] for path in seen.firsts.values())
+    return {path[0] for path in parts if len(path) > 1}
+
+
+def _resolve_rules(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions) -> Rules:
+    firsts = sorted(seen.firsts.values())
+    if not options.folders_are_classes:
+        _check_not_image_folder(seen.firsts, root)
+    if not firsts:
+        video = next(filter(is_video_name, others), None)
+        more = "" if video is None else f"; {video} is {_VIDEO}"
+        raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg{more}")
+    if not any(seen.firsts):
+        raise AnnotationsError(
+            f"{root}: {seen.count} images lie directly in it, and none in a class folder; expected "
+            "class/image.jpg: name the folder above"
+        )
+    first_is_split = options.split_folders
+    if first_is_split is None:
+        first_is_split = _decide_split_folders([path.split("/") for path in firsts], root)
+        if not options.folders_are_classes:
+            _refuse_folders_above_classes(firsts, first_is_split, root)
+    labels = (_example(path, first_is_split, options).label for path in seen.classes.values())
+    notes = similar_class_notes(label for label in labels if label is not None)
+    notes = _join_notes(notes, _deep_notes(firsts, first_is_split))
+    markers = _first_files_without_images(firsts, others, first_is_split)
+    return Rules(first_is_split=first_is_split, notes=notes, markers=frozenset(markers))
+
+
+def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:
+    """Return a note per class whose images are in several subfolders only."""
+    below: dict[str, set[str]] = {}
+    for path in firsts:
+        folders = path.split("/")[first_is_split:-1]
+        if folders:
+            below.setdefault(folders[0], set()).add(folders[1] if len(folders) > 1 else "")
+    return {
+        label: f"all images of the class {label!r} lie in folders below its own: {', '.join(sorted(inside)[:3])}"
+        + (", ..." if len(inside) > 3 else "")
+        for label, inside in below.items()
+        if len(inside) > 1 and "" not in inside
+    }
+
+
+def _first_files_without_images(
+    firsts: Iterable[str], others: Iterable[str], first_is_split: bool
+) -> Iterator[str]:
+    """Yield the first document of each class folder that holds no image."""
+    depth = 1 + first_is_split
+    known = {tuple(path.split("/")[:depth]) for path in firsts}
+    for path in others:
+        folders = tuple(path.split("/")[:-1][:depth])
+        if (
+            len(folders) == depth
+            and folders not in known
+            and is_document_name(path)
+            and not is_document_name(folders[-1])
+        ):
+            known.add(folders)
+            yield path
+
+
+def references_of(paths: Iterable[str], rules: Rules, options: LayoutOptions) -> Iterator[SourceExample]:
+    """Yield the examples of these paths, in order."""
+    taken = (
+        path for path in paths if options.takes(path) or not is_document_name(path) or path in rules.markers
+    )
+    return add_class_notes(
+        (
+            _empty_class_folder(path, rules)
+            if path in rules.markers
+            else _example(path, rules.first_is_split, options)
+            for path in taken
+        ),
+        rules.notes,
+    )
+
+
+def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
+    """Return an example with a problem for a class folder without images, named after its first file."""
+    folder = "/".join(path.split("/")[: 1 + rules.first_is_split])
+    split = path.split("/")[0] if rules.first_is_split else "train"
+    problem = ("selection", "class folder holds no image", folder)
+    return SourceExample(source=path, key=path, split=split, problem=problem)
+
+
+def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
+    """Raise AnnotationsError if splits are below the first folder, or if that would be the only class."""
+    below = [path.split("/")[first_is_split:] for path in paths]
+    inside = [path for path in below if len(path) > 1]
+    deep = [path for path in inside if len(path) > 2]
+    _refuse_one_level_too_deep(inside, root)
+    if not inside or len(deep) < len(inside):
+        return
+    fix = (
+        "name the folder that holds the class folders or the splits, or say --folders-are-classes to take "
+        f"{deep[0][0]} for a class"
+    )
+    if all(is_split_name(path[1]) for path in deep):
+        raise AnnotationsError(
+            f"{root}: {'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {deep[0][0]}; expected "
+            f"split/class/image or class/image: {fix}"
+        )
+    shown = sorted({path[1] for path in deep})
+    if len({path[0] for path in deep}) == 1 and len(shown) > 1:
+        raise AnnotationsError(
+            f"{root}: {deep[0][0]} would be the only class, and all its images lie in folders of their own "
+            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {fix}"
+        )
+
+
+def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> None:
+    """Raise AnnotationsError for data/cat/1.jpg and data/dog/1.jpg with samples/1.jpg: `data` may not be a class."""
+    below: dict[str, set[str]] = {}
+    for path in inside:
+        below.setdefault(path[0], set()).add(path[1] if len(path) > 2 else "")
+    flat = next((name for name, folders in below.items() if "" in folders), None)
+    deep = [name for name, folders in below.items() if len(folders) > 1 and "" not in folders]
+    if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
+        shown = ", ".join(sorted(below[deep[0]])[:3])
+        raise AnnotationsError(
+            f"{root}: all images of {deep[0]} lie in folders of their own ({shown}), and those of {flat} straight in "
+            f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or say "
+            "--folders-are-classes"
+        )
+
+
+def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
+    for files in (annotations,) if annotations is images else (annotations, images):
+        if (found := suggest_layout(files)) is not None:
+            raise AnnotationsError(
+                f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
+                "class and pass over such files"
+            )
+
+
+def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
+    names = {folder.rpartition("/")[2] for folder in folders}
+    if names and all(map(_is_image_folder, names)):
+        shown = min(folders)
+        raise AnnotationsError(
+            f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
+            f"class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
+            "--folders-are-classes"
+        )
+
+
+def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceExample:
+    *folders, _ = path.split("/")
+    split = folders.pop(0) if first_is_split and folders else "train"
+    is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
+    problem = None
+    if not is_unread and not options.takes(path):
+        problem = ("selection", "not an image file name", _VIDEO if is_video_name(path) else "")
+    elif not folders:
+        problem = ("selection", "image lies in no class folder", "")
+    elif is_unread:
+        extension = splitext(path)[1].lower()
+        problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")
+    label = folders[0] if problem is None else None
+    return SourceExample(source=path, key=path, split=split, label=label, problem=problem)
+
+
+def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
+    """Return whether the first component of the image paths is a split.
+
+    >>> _decide_split_folders([["train", "hat", "1.jpg"], ["test", "hat", "2.jpg"]], "photos")
+    True
+    >>> _decide_split_folders([["train", "1.jpg"], ["car", "2.jpg"], ["car", "2019", "3.jpg"]], "photos")
+    False
+    """
+    inside = [path for path in paths if len(path) > 1]
+    splits = [path for path in inside if is_split_name(path[0])]
+    others = [path for path in inside if not is_split_name(path[0])]
+    deep_splits = [path for path in splits if len(path) > 2]
+    if splits and not others:
+        if not deep_splits:
+            raise AnnotationsError(
+                f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
+                "split/class/image; if a file gives the classes, take its layout, such as --layout csv, jsonl, coco or "
+                "voc; --split-folders no takes the splits for classes"
+            )
+        return True
+    if deep_splits:
+        raise AnnotationsError(
+            f"{root}: split and class folders are mixed: {'/'.join(deep_splits[0])} and "
+            f"{'/'.join(others[0])}; expected split/class/image or class/image throughout, or {_SPLIT_FIX}"
+        )
+    _refuse_unknown_splits(inside, root)
+    return False
+
+
+def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
+    """Raise AnnotationsError for a/cat/1.jpg with b/cat/2.jpg: a and b may be classes or unusual split names."""
+    if any(len(path) != 3 for path in inside):
+        return
+    second: dict[str, set[str]] = {}
+    for path in inside:
+        second.setdefault(path[0], set()).add(path[1])
+    if len(second) > 1 and len(set(map(frozenset, second.values()))) == 1:
+        first, last = min(second), max(second)
+        shared = min(second[first])
+        raise AnnotationsError(
+            f"{root}: {first}/{shared} and {last}/{shared} may be split/class or class/folder; {_SPLIT_FIX}"
+        )
+
+
+def _is_image_folder(name: str) -> bool:
+    """Return whether a folder name is usual for a folder that holds all images of a set.
+
+    >>> [_is_image_folder(name) for name in ("JPEGImages", "image_2", "rgb", "dog")]
     [True, True, True, False]
     """
     return _IMAGE_FOLDER.fullmatch(name) is not None
 
 
-def may_be_no_classes(
+def _may_not_be_classes(
     files: SourceFiles, firsts: Iterable[str], first_is_split: bool, classes: Collection[str]
 ) -> bool:
-    """Whether `check_class_folders` may find something, by one image of each folder; rather once too often."""
+    """Return whether `_check_class_folders` could find something, judged by one image per folder.
+
+    A True result may be a false alarm; a False result is certain.
+    """
     if len(classes) == 1:
         return True
-    if len(classes) > _MOST_FOLDERS:
+    if len(classes) > _MAX_FOLDERS:
         return False
     firsts = list(firsts)
-    stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _TELLING)
+    stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
     named = any(map(_MASK_FOLDER.fullmatch, classes))
     return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
 
-def check_class_folders(
+def _check_class_folders(
     files: SourceFiles, paths: Sequence[str], first_is_split: bool, classes: Collection[str]
 ) -> dict[str, str]:
-    """What is to be said of class folders that may be none, by class.
+    """Return a note per class for folders that may not be classes.
 
     Args:
-        paths: of all images.
-        first_is_split: whether the first folder of a path is a split, and the second one the class.
+        paths: paths of all images.
+        first_is_split: whether the first folder of a path is a split and the second one the class.
+        classes: names of the class folders.
 
     Raises:
-        AnnotationsError: the names of folders and files, or the files' colors, show that one folder holds what belongs
-            to the images of another.
+        AnnotationsError: folder names, file names or file colors show that one folder belongs to the images of
+            another.
     """
-    if len(classes) > _MOST_FOLDERS:
+    if len(classes) > _MAX_FOLDERS:
         return {}
     if len(classes) == 1:
         (only,) = classes
@@ -98,19 +413,21 @@ def check_class_folders(
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
         _refuse_masks(files, one, other, pairs, smaller)
-        is_telling = len(pairs) >= _SAMPLE and all(len(_stem(path)) >= _TELLING for path, _ in pairs)
+        are_distinctive = len(pairs) >= _SAMPLE and all(
+            len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
+        )
         are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
-        if 10 * len(pairs) >= 9 * smaller and is_telling and not are_counters:
-            said = (
+        if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
+            message = (
                 f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {len(pairs)} files of their classes: they may "
                 "show one thing"
             )
-            notes = join_notes(notes, dict.fromkeys((one, other), said))
+            notes = _join_notes(notes, dict.fromkeys((one, other), message))
     return notes
 
 
-def join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
-    """Both notes of each class."""
+def _join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+    """Return the notes of both mappings, joined per class."""
     return {
         **second,
         **first,
@@ -119,22 +436,28 @@ def join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str,
 
 
 def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: str) -> None:
+    """Raise AnnotationsError if annotation files accompany the images of the only class."""
     stems = {_stem(path): path for path in paths}
     beside = next(
-        (path for path in files.sizes() if path.lower().endswith(_BESIDE) and _stem(path) in stems), None
+        (
+            path
+            for path in files.sizes()
+            if path.lower().endswith(_ANNOTATION_EXTENSIONS) and _stem(path) in stems
+        ),
+        None,
     )
     if beside is not None:
         raise AnnotationsError(
             f"{files.root}: {only} would be the only class, and {beside} is by its name the annotation of "
             f"{stems[_stem(beside)]}; take the layout of the annotations, or export them as COCO or Pascal VOC and "
-            f"take --layout coco or voc; or {_CURE}"
+            f"take --layout coco or voc; or {_FIX}"
         )
 
 
 def _refuse_masks(
     files: SourceFiles, one: str, other: str, pairs: Sequence[tuple[str, str]], smaller: int
 ) -> None:
-    """Refuse two folders that share names and of which one holds the masks of the other."""
+    """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
     named = [bool(_MASK_FOLDER.fullmatch(name)) for name in (one, other)]
     if sum(named) != 1:
         sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
@@ -148,7 +471,7 @@ def _refuse_masks(
     raise AnnotationsError(
         f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of {smaller} files, so that one is the "
         f"mask or annotation of the other; for label images take --layout pairs --image-pattern '{patterns[0]}' "
-        f"--label-pattern '{patterns[1]}'; or {_CURE}"
+        f"--label-pattern '{patterns[1]}'; or {_FIX}"
     )
 
 
@@ -157,7 +480,7 @@ def _stem(path: str) -> str:
 
 
 def _are_counters(names: Iterable[str]) -> bool:
-    """Whether files are counted from 0 or 1, so that names are shared by chance.
+    """Return whether the files are numbered from 0 or 1, so that they share names by chance.
 
     >>> _are_counters(["dog/0001", "dog/0002"]), _are_counters(["2011_000417", "2011_000912"])
     (True, False)
@@ -168,315 +491,9 @@ def _are_counters(names: Iterable[str]) -> bool:
 
 
 def _is_gray(files: SourceFiles, path: str) -> bool:
-    """Whether a file is a PNG of gray values or of a palette, as masks are."""
+    """Return whether a file is a grayscale or palette PNG, as masks are."""
     try:
         head = files.head(path, _PNG_HEAD)
     except SourceError:
         return False
     return head.startswith(b"\x89PNG") and head[25:26] in (b"\0", b"\3")
-
-
-_SPLIT_CURE = "say with --split-folders yes or no whether the first folder is a split"
-_VIDEO = "a video; --frames takes clips"
-
-
-def list_references(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[SourceExample]:
-    """Every image file below the folder, with the class that its folder names.
-
-    The first folder is a split where all first folders have names of splits (train, val, test, fold_1, ...),
-    and a class otherwise; everything below a class folder, however deep, belongs to that class. Text, tables,
-    licenses and read-me files are passed over; any other file that is no image by its name is a problem, and
-    so is an image that lies in no class folder, or whose format is not read.
-
-    Raises:
-        AnnotationsError: if split and class folders stand side by side, or the names leave it open; if no image lies in
-            a class folder; if other files give another layout away, unless the options say that folders are classes.
-    """
-    if annotation_file is not None:
-        raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
-    paths = images.sizes()
-    seen = look(paths, options)
-    if not options.folders_are_classes:
-        _refuse_other_layout(annotations, images)
-    rules = _settle(seen, (path for path in paths if not options.takes(path)), images.root, options)
-    if not options.folders_are_classes:
-        taken = list(filter(options.takes, paths))
-        notes = check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
-        rules = replace(rules, notes=join_notes(rules.notes, notes))
-    yield from references_of(paths, rules, options)
-
-
-@dataclass(kw_only=True)
-class Seen:
-    """What the paths of images show: all that follows depends on their folders, of which one image each is enough.
-
-    Args:
-        firsts: of each folder the first image; `classes` the first one whose format is read.
-        count: how many images there are.
-    """
-
-    firsts: dict[str, str] = field(default_factory=dict)
-    classes: dict[str, str] = field(default_factory=dict)
-    count: int = 0
-
-    def add(self, other: Seen) -> None:
-        """Add what was seen of files that come later."""
-        for folder, path in other.firsts.items():
-            self.firsts.setdefault(folder, path)
-        for folder, path in other.classes.items():
-            self.classes.setdefault(folder, path)
-        self.count += other.count
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What the folders mean: whether the first is a split, and what is to be said of classes.
-
-    `markers` are the first files of class folders that hold no image.
-    """
-
-    first_is_split: bool
-    notes: dict[str, str]
-    markers: frozenset[str] = frozenset()
-
-
-def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
-    """What the paths of all files, or of all below some folders, show."""
-    seen = Seen()
-    for path in filter(options.takes, paths):
-        folder = path.rpartition("/")[0]
-        seen.firsts.setdefault(folder, path)
-        if folder not in seen.classes and not path.lower().endswith(UNREAD_EXTENSIONS):
-            seen.classes[folder] = path
-        seen.count += 1
-    return seen
-
-
-def settle(seen: Seen, others: Iterable[str], files: SourceFiles, options: LayoutOptions) -> Rules | None:
-    """The rules by what was seen of all parts; None where all paths are needed to say that these are class folders.
-
-    Args:
-        others: the paths of all files but images.
-        files: opens them.
-
-    Raises:
-        AnnotationsError: as `list_references`.
-    """
-    others = list(others)
-    if not options.folders_are_classes and may_be_other_layout(files, others, seen.firsts.values()):
-        return None
-    rules = _settle(seen, others, files.root, options)
-    if not options.folders_are_classes and may_be_no_classes(
-        files, seen.firsts.values(), rules.first_is_split, _classes_of(seen, rules)
-    ):
-        return None
-    return rules
-
-
-def _classes_of(seen: Seen, rules: Rules) -> set[str]:
-    parts = (path.split("/")[rules.first_is_split :] for path in seen.firsts.values())
-    return {path[0] for path in parts if len(path) > 1}
-
-
-def _settle(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions) -> Rules:
-    firsts = sorted(seen.firsts.values())
-    if not options.folders_are_classes:
-        _refuse_folders_of_images(seen.firsts, root)
-    if not firsts:
-        video = next(filter(is_video_name, others), None)
-        more = "" if video is None else f"; {video} is {_VIDEO}"
-        raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg{more}")
-    if not any(seen.firsts):
-        raise AnnotationsError(
-            f"{root}: {seen.count} images lie straight in it, and none in a class folder; expected "
-            "class/image.jpg: name the folder above"
-        )
-    first_is_split = options.split_folders
-    if first_is_split is None:
-        first_is_split = decide_split_folders([path.split("/") for path in firsts], root)
-        if not options.folders_are_classes:
-            _refuse_folders_above_classes(firsts, first_is_split, root)
-    labels = (_reference(path, first_is_split, options).label for path in seen.classes.values())
-    notes = alike_classes(label for label in labels if label is not None)
-    notes = join_notes(notes, _deep_notes(firsts, first_is_split))
-    markers = _first_files_without_images(firsts, others, first_is_split)
-    return Rules(first_is_split=first_is_split, notes=notes, markers=frozenset(markers))
-
-
-def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:
-    """What is to be said of classes whose images lie in several folders below theirs, and none in it."""
-    below: dict[str, set[str]] = {}
-    for path in firsts:
-        folders = path.split("/")[first_is_split:-1]
-        if folders:
-            below.setdefault(folders[0], set()).add(folders[1] if len(folders) > 1 else "")
-    return {
-        label: f"all images of the class {label!r} lie in folders below its own: {', '.join(sorted(inside)[:3])}"
-        + (", ..." if len(inside) > 3 else "")
-        for label, inside in below.items()
-        if len(inside) > 1 and "" not in inside
-    }
-
-
-def _first_files_without_images(
-    firsts: Iterable[str], others: Iterable[str], first_is_split: bool
-) -> Iterator[str]:
-    """The first document of each folder in the place of a class that holds no image."""
-    depth = 1 + first_is_split
-    known = {tuple(path.split("/")[:depth]) for path in firsts}
-    for path in others:
-        folders = tuple(path.split("/")[:-1][:depth])
-        if (
-            len(folders) == depth
-            and folders not in known
-            and is_document_name(path)
-            and not is_document_name(folders[-1])
-        ):
-            known.add(folders)
-            yield path
-
-
-def references_of(paths: Iterable[str], rules: Rules, options: LayoutOptions) -> Iterator[SourceExample]:
-    """The references of these paths, in their order."""
-    taken = (
-        path for path in paths if options.takes(path) or not is_document_name(path) or path in rules.markers
-    )
-    return with_notes(
-        (
-            _marker(path, rules) if path in rules.markers else _reference(path, rules.first_is_split, options)
-            for path in taken
-        ),
-        rules.notes,
-    )
-
-
-def _marker(path: str, rules: Rules) -> SourceExample:
-    """A problem for a class folder without image, under its first file."""
-    folder = "/".join(path.split("/")[: 1 + rules.first_is_split])
-    split = path.split("/")[0] if rules.first_is_split else "train"
-    problem = ("selection", "class folder holds no image", folder)
-    return SourceExample(source=path, key=path, split=split, problem=problem)
-
-
-def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
-    """Refuse folders that may stand above class folders: splits lie below them, or one would be the only class."""
-    below = [path.split("/")[first_is_split:] for path in paths]
-    inside = [path for path in below if len(path) > 1]
-    deep = [path for path in inside if len(path) > 2]
-    _refuse_one_level_too_deep(inside, root)
-    if not inside or len(deep) < len(inside):
-        return
-    cure = (
-        "name the folder that holds the class folders or the splits, or say --folders-are-classes to take "
-        f"{deep[0][0]} for a class"
-    )
-    if all(is_split_name(path[1]) for path in deep):
-        raise AnnotationsError(
-            f"{root}: {'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {deep[0][0]}; expected "
-            f"split/class/image or class/image: {cure}"
-        )
-    shown = sorted({path[1] for path in deep})
-    if len({path[0] for path in deep}) == 1 and len(shown) > 1:
-        raise AnnotationsError(
-            f"{root}: {deep[0][0]} would be the only class, and all its images lie in folders of their own "
-            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {cure}"
-        )
-
-
-def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> None:
-    """Refuse data/cat/1.jpg and data/dog/1.jpg beside samples/1.jpg: data may be no class."""
-    below: dict[str, set[str]] = {}
-    for path in inside:
-        below.setdefault(path[0], set()).add(path[1] if len(path) > 2 else "")
-    flat = next((name for name, folders in below.items() if "" in folders), None)
-    deep = [name for name, folders in below.items() if len(folders) > 1 and "" not in folders]
-    if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
-        shown = ", ".join(sorted(below[deep[0]])[:3])
-        raise AnnotationsError(
-            f"{root}: all images of {deep[0]} lie in folders of their own ({shown}), and those of {flat} straight in "
-            f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or say "
-            "--folders-are-classes"
-        )
-
-
-def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
-    for files in (annotations,) if annotations is images else (annotations, images):
-        if (found := other_layout(files)) is not None:
-            raise AnnotationsError(
-                f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
-                "class and pass over such files"
-            )
-
-
-def _refuse_folders_of_images(folders: Iterable[str], root: str) -> None:
-    names = {folder.rpartition("/")[2] for folder in folders}
-    if names and all(map(is_image_folder, names)):
-        shown = min(folders)
-        raise AnnotationsError(
-            f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
-            f"class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
-            "--folders-are-classes"
-        )
-
-
-def _reference(path: str, first_is_split: bool, options: LayoutOptions) -> SourceExample:
-    *folders, _ = path.split("/")
-    split = folders.pop(0) if first_is_split and folders else "train"
-    is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
-    problem = None
-    if not is_unread and not options.takes(path):
-        hint = _VIDEO if is_video_name(path) else ""
-        problem = ("selection", "not an image file name", hint)
-    elif not folders:
-        problem = ("selection", "image lies in no class folder", "")
-    elif is_unread:
-        extension = splitext(path)[1].lower()
-        problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")
-    label = folders[0] if problem is None else None
-    return SourceExample(source=path, key=path, split=split, label=label, problem=problem)
-
-
-def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
-    """Whether the first component of the images' paths is a split.
-
-    >>> decide_split_folders([["train", "hat", "1.jpg"], ["test", "hat", "2.jpg"]], "photos")
-    True
-    >>> decide_split_folders([["train", "1.jpg"], ["car", "2.jpg"], ["car", "2019", "3.jpg"]], "photos")
-    False
-    """
-    inside = [path for path in paths if len(path) > 1]
-    splits = [path for path in inside if is_split_name(path[0])]
-    others = [path for path in inside if not is_split_name(path[0])]
-    deep_splits = [path for path in splits if len(path) > 2]
-    if splits and not others:
-        if not deep_splits:
-            raise AnnotationsError(
-                f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
-                "split/class/image; if a file gives the classes, take its layout, such as --layout csv, jsonl, coco or "
-                "voc; --split-folders no takes the splits for classes"
-            )
-        return True
-    if deep_splits:
-        raise AnnotationsError(
-            f"{root}: split and class folders stand side by side: {'/'.join(deep_splits[0])} and "
-            f"{'/'.join(others[0])}; expected split/class/image or class/image throughout, or {_SPLIT_CURE}"
-        )
-    _refuse_unknown_splits(inside, root)
-    return False
-
-
-def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
-    """Refuse a/cat/1.jpg beside b/cat/2.jpg: a and b may be classes, or splits of unusual names."""
-    if any(len(path) != 3 for path in inside):
-        return
-    second: dict[str, set[str]] = {}
-    for path in inside:
-        second.setdefault(path[0], set()).add(path[1])
-    if len(second) > 1 and len(set(map(frozenset, second.values()))) == 1:
-        first, last = min(second), max(second)
-        shared = min(second[first])
-        raise AnnotationsError(
-            f"{root}: {first}/{shared} and {last}/{shared} may be split/class or class/folder; {_SPLIT_CURE}"
-        )

@@ -1,7 +1,4 @@
-"""Where the dataset.json of MSD and of nnU-Net lies, and what both say in the same way.
-
-How the Medical Segmentation Decathlon's dataset.json is read.
-"""
+"""Reader of the Medical Segmentation Decathlon's dataset.json, and of the parts that nnU-Net's dataset.json shares."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, in_order, read_whole
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import extension_of, locate, relative_path, whole_scans
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import SourceExample
@@ -23,14 +20,14 @@ NAME = "dataset.json"
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetJson:
-    """A dataset.json: its path, the folder in which it lies ("" is the root), and its content."""
+    """Content of a dataset.json with its path and its folder ("" is the root)."""
 
     path: str
     folder: str
     content: Mapping[str, Any]
 
     def part(self, name: str, kind: type, expected: str) -> Any:
-        """The value of a key; AnnotationsError where it is missing or of another type."""
+        """Return the value of a key; raise AnnotationsError if it is missing or has another type."""
         value = self.content.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             found = f"got {str(value)[:80]!r}" if name in self.content else f"found {', '.join(self.content)}"
@@ -39,10 +36,10 @@ class DatasetJson:
 
 
 def read_dataset_json(annotations: SourceFiles, annotation_file: str | None) -> DatasetJson:
-    """The file that was named, the one in the folder, or the only one in a folder straight below."""
+    """Return the named file, the one in the folder, or the only one directly in a subfolder."""
     path = annotation_file or _find(annotations)
     try:
-        content = json.loads(read_whole(annotations, path).decode("utf-8-sig"))
+        content = json.loads(read_required(annotations, path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise AnnotationsError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(content, dict):
@@ -58,20 +55,22 @@ def _find(annotations: SourceFiles) -> str:
     if len(below) == 1:
         return below[0]
     found = f"found {', '.join(below[:5])}; name one of their folders" if below else "found none"
-    raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}{hint(annotations, '')}")
+    raise AnnotationsError(
+        f"{annotations.root}: expected {NAME} in it; {found}{layout_hint(annotations, '')}"
+    )
 
 
 def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
-    """Whether the lists name cases, each of whose channels is a file CASE_0000: so nnU-Net's version 1 has it.
+    """Return whether the lists name cases with channel files CASE_0000, as nnU-Net's version 1 does.
 
     Returns:
-        False: they name files, as the Decathlon does; None: neither is there.
+        False if the lists name files, as the Decathlon does; None if neither kind exists.
     """
     for part in ("training", "test"):
         entries = document.content.get(part)
         for entry in entries if isinstance(entries, list) else ():
-            image = entry.get("image") if isinstance(entry, dict) else entry
-            if not isinstance(image, str) or is_left_behind(image):
+            image = _image_of(entry)
+            if not isinstance(image, str) or _is_mac_metadata(image):
                 continue
             path = relative_path(image, files.root, document.folder)
             extension = extension_of(path)
@@ -84,17 +83,21 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
     return None
 
 
-def is_left_behind(path: str) -> bool:
-    """Whether a file is what a copy from a Mac leaves: ._NAME."""
-    return path.rpartition("/")[2].startswith("._")
+def _image_of(entry: Any) -> Any:
+    return entry.get("image") if isinstance(entry, dict) else entry
+
+
+def _is_mac_metadata(path: Any) -> bool:
+    """Return whether a file is metadata that macOS leaves in copies: ._NAME."""
+    return isinstance(path, str) and path.rpartition("/")[2].startswith("._")
 
 
 def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, str]:
-    """The class names by value, in ascending order; AnnotationsError where a value or a name is unfit or comes twice.
+    """Return the class names by value, in ascending order; raise AnnotationsError for an invalid or duplicate entry.
 
     Args:
-        path: of the file, for messages.
-        values: (value, name) as they are written; a value may be text, as it is as a key of JSON.
+        path: path of the file, for messages.
+        values: (value, name) from the file; a value may be text, since JSON keys are text.
     """
     found: dict[int, str] = {}
     for written, name in values:
@@ -115,7 +118,7 @@ def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, s
 
 
 def check_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the channels 0, 1, ... in order; AnnotationsError where a number is missing."""
+    """Return the names of the channels 0, 1, ... in order; raise AnnotationsError if a number is missing."""
     expected = [str(number) for number in range(len(names))]
     if not names or set(names) != set(expected) or not all(isinstance(name, str) for name in names.values()):
         found = f'expected {{"0": "CT", ...}} without gaps, got {dict(names)}'
@@ -124,7 +127,7 @@ def check_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple
 
 
 SPLITS = {"training": "train", "validation": "validation", "test": "test"}
-"""The lists of a dataset.json and their splits; the Decathlon itself has no validation list."""
+"""Lists of a dataset.json and their splits; the Decathlon itself has no validation list."""
 
 _EXPECTED = 'a list of {"image": ..., "label": ...}, or of paths where there are no labels'
 
@@ -132,14 +135,14 @@ _EXPECTED = 'a list of {"image": ..., "label": ...}, or of paths where there are
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every entry of the lists training (split `train`) and test (split `test`), and every scan that is in neither.
+    """Yield an example for every entry of the lists in `SPLITS`, and one for every scan that is in no list.
 
-    Paths are relative to the folder of dataset.json. An entry of `test` without label is for prediction only; one
-    of `training` is a problem, unless the options keep it. Entries and files called `._*` are passed over: they are
-    no scans, but what a copy from a Mac leaves.
+    Paths are relative to the folder of dataset.json. An entry of `test` without a label is for prediction only. An
+    entry of `training` without a label has a problem, unless the options keep it. The reader ignores entries and
+    files called `._*`, which macOS leaves in copies.
 
     Raises:
-        AnnotationsError: if dataset.json is missing or is not that of the Decathlon.
+        AnnotationsError: dataset.json is missing or is not the Decathlon's.
     """
     document = read_dataset_json(annotations, annotation_file)
     label_values(annotations, images, annotation_file, options)
@@ -153,22 +156,22 @@ def list_references(
     for part, split in SPLITS.items():
         entries = document.part(part, list, _EXPECTED) if part in document.content else []
         for number, entry in enumerate(entries):
-            if not _is_left_behind(entry):
+            if not _is_mac_metadata(_image_of(entry)):
                 place = f"{document.path}#{part}[{number}]"
-                listed.append(_reference(entry, place, split, document, images, options))
-    listed = refuse_repeated(listed)
-    used = {path for reference in listed for path in reference.paths} | _named(document, images)
+                listed.append(_example(entry, place, split, document, images, options))
+    listed = _refuse_repeated(listed)
+    used = {path for example in listed for path in example.paths} | _named_paths(document, images)
     for path in whole_scans(images.sizes()):
         if path not in used:
             problem = ("selection", "file is not in dataset.json", "")
             listed.append(SourceExample(source=path, key=path, problem=problem))
-    yield from in_order(listed)
+    yield from sort_examples(listed)
 
 
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
-    """The class names by value, from dataset.json's {"0": "background", "1": "spleen"}."""
+    """Return the class names by value, from dataset.json's {"0": "background", "1": "spleen"}."""
     document = read_dataset_json(annotations, annotation_file)
     labels = document.part("labels", dict, '{"0": "background", "1": "spleen", ...}')
     if labels and not any(key.isascii() and key.isdigit() for key in labels):
@@ -180,7 +183,7 @@ def label_values(
 
 
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
-    """The names of the channels, from dataset.json's modality {"0": "CT"}; () where it has none."""
+    """Return the names of the channels, from dataset.json's modality {"0": "CT"}; () if it has none."""
     document = read_dataset_json(annotations, annotation_file)
     if "modality" not in document.content:
         return ()
@@ -188,12 +191,7 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
     return check_channel_names(document.path, "modality", names)
 
 
-def _is_left_behind(entry: Any) -> bool:
-    path = entry.get("image") if isinstance(entry, dict) else entry
-    return isinstance(path, str) and is_left_behind(path)
-
-
-def _reference(
+def _example(
     entry: Any, place: str, split: str, document: DatasetJson, images: SourceFiles, options: LayoutOptions
 ) -> SourceExample:
     image, label = (entry.get("image"), entry.get("label")) if isinstance(entry, dict) else (entry, None)
@@ -214,10 +212,10 @@ def _reference(
     return SourceExample(source=source, key=source, split=split, mask=mask, problem=fault)
 
 
-def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """One problem for each image that is listed several times, even in two splits, in place of its entries."""
-    counts = Counter(reference.source for reference in listed)
-    first = {reference.source: reference for reference in reversed(listed)}
+def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
+    """Return the examples, with one problem in place of all entries of an image that is listed several times."""
+    counts = Counter(example.source for example in listed)
+    first = {example.source: example for example in reversed(listed)}
     fault = ("annotation", "image is listed several times")
     return [
         one if counts[source] == 1 else replace(one, mask=None, problem=(*fault, f"{counts[source]} times"))
@@ -225,8 +223,8 @@ def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     ]
 
 
-def _named(document: DatasetJson, images: SourceFiles) -> set[str]:
-    """The files that any entry names, also one with a problem: they are accounted for."""
+def _named_paths(document: DatasetJson, images: SourceFiles) -> set[str]:
+    """Return the paths that any entry names, including entries with a problem."""
     found = set()
     for part in SPLITS:
         for entry in document.content.get(part, ()):

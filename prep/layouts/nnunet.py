@@ -1,4 +1,4 @@
-"""How nnU-Net's raw data sets (versions 1 and 2) are read: imagesTr, imagesTs, labelsTr and dataset.json."""
+"""Reader of nnU-Net's raw data sets (versions 1 and 2): imagesTr, imagesTs, labelsTr and dataset.json."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import LayoutOptions, in_order
-from halofeed.prep.annotations.pairing import Key, Label, label_of, pair_up
+from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
+from halofeed.prep.annotations.pairing import Key, Label, pair_up, single_file_label
 from halofeed.prep.layouts.msd import (
     DatasetJson,
     check_channel_names,
@@ -28,7 +28,7 @@ _CASE = re.compile(r"(.+)_(\d{4})")
 
 @dataclass(frozen=True, kw_only=True)
 class _Dataset:
-    """What dataset.json says of the files, checked."""
+    """Checked description of the files from dataset.json."""
 
     document: DatasetJson
     channels: tuple[str, ...]
@@ -39,46 +39,45 @@ class _Dataset:
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every case: CASE_0000, CASE_0001, ... of imagesTr (split `train`) and of imagesTs (split `test`).
+    """Yield an example for every case of imagesTr (split `train`) and imagesTs (split `test`).
 
-    With one channel, CASE alone is its name where no file has a number, and its label is there under that name.
-    The label of CASE is labelsTr/CASE or labelsTs/CASE. Where there is no labelsTs at all, the cases of imagesTs are
-    for prediction only. A case without every channel of dataset.json is a problem, and so is any file in these
-    folders that is neither a channel nor a label.
+    A case consists of its channels CASE_0000, CASE_0001, ... Its label is labelsTr/CASE or labelsTs/CASE. With one
+    channel, an image may be named CASE if no file has a number and its label exists. Without labelsTs, the cases of
+    imagesTs are for prediction only. A case that lacks a channel of dataset.json has a problem. So has any file in
+    these folders that is neither channel nor label.
 
     Raises:
-        AnnotationsError: if dataset.json is missing or the Decathlon's, has regions in place of classes without
-            an option that says what becomes of them, or counts other training cases than there are.
+        AnnotationsError: dataset.json is missing or is the Decathlon's; it has regions and no option handles them; or
+            its number of training cases is wrong.
     """
     dataset = _read(annotations, annotation_file)
-    _refuse_decathlon(dataset.document, images)
+    _check_not_decathlon(dataset.document, images)
     label_values(annotations, images, annotation_file, options)
     below = f"{dataset.document.folder}/" if dataset.document.folder else ""
     found: list[tuple[Key, SourceExample]] = []
     labels: list[tuple[Key, Label]] = []
     strays: list[SourceExample] = []
-    unnumbered = _is_unnumbered(dataset, images, below)
+    ending = dataset.file_ending
+    is_unnumbered = _is_unnumbered(dataset, images, below)
     for suffix, split in _FOLDERS.items():
         channels: dict[str, dict[int, str]] = {}
         for path in _files(images, f"{below}images{suffix}/"):
-            stem = path.rpartition("/")[2].removesuffix(dataset.file_ending)
+            stem = path.rpartition("/")[2].removesuffix(ending)
             match = _CASE.fullmatch(stem)
-            if unnumbered and path.endswith(dataset.file_ending):
+            if is_unnumbered and path.endswith(ending):
                 channels[stem] = {0: path}
-            elif not path.endswith(dataset.file_ending) or match is None:
-                expected = (
-                    f"expected CASE_0000{dataset.file_ending}, such as {stem}_0000{dataset.file_ending}"
-                )
+            elif not path.endswith(ending) or match is None:
+                expected = f"expected CASE_0000{ending}, such as {stem}_0000{ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no channel of a case", expected)))
             else:
                 channels.setdefault(match[1], {})[int(match[2])] = path
         found += [((suffix, case), _case(case, files, split, dataset)) for case, files in channels.items()]
         for path in _files(images, f"{below}labels{suffix}/"):
-            if path.endswith(dataset.file_ending):
-                case = path.rpartition("/")[2].removesuffix(dataset.file_ending)
-                labels.append(((suffix, case), label_of(path)))
+            if path.endswith(ending):
+                case = path.rpartition("/")[2].removesuffix(ending)
+                labels.append(((suffix, case), single_file_label(path)))
             else:
-                expected = f"expected CASE{dataset.file_ending}"
+                expected = f"expected CASE{ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
     cases = sum(key[0] == "Tr" for key, _ in found)
     if cases != dataset.training:
@@ -95,11 +94,11 @@ def list_references(
     paired = pair_up(
         found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not may_have_test_labels
     )
-    yield from in_order([*paired, *strays])
+    yield from sort_examples([*paired, *strays])
 
 
 def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:
-    """Whether the files of the one channel are called as their labels, without _0000; all of them or none."""
+    """Return whether all images of the only channel are named like their labels, without _0000."""
     if len(dataset.channels) > 1:
         return False
     stems, cases = (
@@ -116,9 +115,9 @@ def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
-    """The class names by value, from dataset.json's {"background": 0, "spleen": 1}; "ignore" is a class like any.
+    """Return the class names by value, from dataset.json's {"background": 0, "spleen": 1}; "ignore" is a class.
 
-    Of regions they are combined names, and with the option "channels" none of use: then `regions` says the classes.
+    If classes are regions, the names are combined. With the option "channels", `regions` defines the classes instead.
     """
     document = _read(annotations, annotation_file).document
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
@@ -131,14 +130,14 @@ def label_values(
             "has one class a voxel; --regions combine keeps the values, each with the names of all regions that hold "
             "it, and --class-overlap channels (volumes) makes each region a channel"
         )
-    return check_values(document.path, _combined(labels))
+    return check_values(document.path, _combine_regions(labels))
 
 
 def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[str, tuple[int, ...]]:
-    """The values of each region and class but the background, in dataset.json's order; {} where none is a list.
+    """Return the values of each region and class except the background, in file order; {} if no entry is a list.
 
     Raises:
-        AnnotationsError: a region has no values, or such as are no whole numbers above 0.
+        AnnotationsError: a region has no values, or a value is not a whole number above 0.
     """
     document = _read(annotations, annotation_file).document
     labels = document.part("labels", dict, '{"background": 0, "tumor": [1, 2], ...}')
@@ -159,8 +158,8 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
     return found
 
 
-def _combined(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
-    """Each value with the names of the regions that hold it: [1, 2] "tumor" and [2] "core" give 2 "tumor+core"."""
+def _combine_regions(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
+    """Return (value, names of its regions): [1, 2] "tumor" and [2] "core" give 2 "tumor+core"."""
     held: dict[Any, list[str]] = {}
     for name, written in labels.items():
         for value in written if isinstance(written, list) else [written]:
@@ -171,7 +170,7 @@ def _combined(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
 
 
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
-    """The names of the channels, from dataset.json's channel_names {"0": "CT"}."""
+    """Return the names of the channels, from dataset.json's channel_names {"0": "CT"}."""
     return _read(annotations, annotation_file).channels
 
 
@@ -199,8 +198,8 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
 
 
 def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
-    """A document of version 1, whose words are those of the Decathlon, in the words of version 2."""
-    _refuse_decathlon(document, files)
+    """Convert a document of version 1, which has the Decathlon's keys, to version 2."""
+    _check_not_decathlon(document, files)
     values = check_values(document.path, document.part("labels", dict, '{"0": "background", ...}').items())
     changed = {
         "channel_names": document.content["modality"],
@@ -210,7 +209,7 @@ def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
     return replace(document, content={**document.content, **changed})
 
 
-def _refuse_decathlon(document: DatasetJson, files: SourceFiles) -> None:
+def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "
@@ -219,7 +218,7 @@ def _refuse_decathlon(document: DatasetJson, files: SourceFiles) -> None:
 
 
 def _files(images: SourceFiles, folder: str) -> Iterator[str]:
-    """The files straight in a folder that are not documents."""
+    """Yield the files directly in a folder that are not documents."""
     for path in images.sizes():
         if path.startswith(folder) and "/" not in path[len(folder) :] and not is_document_name(path):
             yield path

@@ -1,4 +1,4 @@
-"""How pairs of image and label files are read, by patterns or by the customs of folder and file names."""
+"""Reader of pairs of image and label files, matched by patterns, by conventions for names, or by LiTS names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError
-from halofeed.prep.annotations.contract import LayoutOptions, read_whole
+from halofeed.prep.annotations.contract import LayoutOptions, read_required
 from halofeed.prep.annotations.labels import from_file
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -16,16 +16,16 @@ from halofeed.prep.annotations.pairing import (
     SortedFiles,
     find_split_folder,
     join_channels,
-    label_of,
     pair_up,
     split_at,
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import (
     DICOM_EXTENSIONS,
     extension_of,
+    is_volume_name,
     missing_part,
     stem_of,
     whole_scans,
@@ -33,8 +33,8 @@ from halofeed.prep.sources.file_names import (
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import SourceExample
 
-CLASSES_FILE = "_classes.csv"
-SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
+_CLASSES_FILE = "_classes.csv"
+_SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
 _IMAGE_FOLDER = re.compile(r"(?:(?:JPEG)?images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
 _CLIP_FOLDER = re.compile(r"(?:videos?|clips?|frames)(tr|ts|va|val)?", re.IGNORECASE)
 _LABEL_FOLDER = re.compile(
@@ -43,32 +43,36 @@ _LABEL_FOLDER = re.compile(
 _LABEL_STEM = re.compile(
     r"(.+?)[-_.](?:d?seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE
 )
+LITS_VALUES = {0: "background", 1: "liver", 2: "tumour"}
+"""Class names of the values in a LiTS segmentation."""
+_LITS_NAME = re.compile(
+    r"(?P<test>test[-_])?(?:(?P<image>volume|ct)|segmentation|seg)[-_](?P<number>\d+)", re.IGNORECASE
+)
 
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every image with the label that its name leads to.
+    """Yield an example for every image with the label that matches its name.
 
-    With patterns in the options, an image and its label are those in which {id}, and {split} and {group} where both
-    patterns have them, stand for the same; files that differ in {channel} alone are channels of one image. Without
-    patterns, the first of these rules by which any image has a label:
+    With patterns in the options, an image and its label have the same values of the placeholders {id}, {split} and
+    {group} that both patterns contain. Files that differ only in {channel} are channels of one image. Without
+    patterns, the first of these rules that finds a label for any image applies:
 
-    1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
-       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ, and the label's name may
-       have an end as of rule 2. The split is Tr: train,
-       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs. Such folders
-       are VOC's JPEGImages and SegmentationClass, too.
-    2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
-       like, and whatever follows that.
-    3. As BIDS has it, the image is called sub-01_..., and the label, in a folder `derivatives`, is called the same
-       followed by _dseg, _seg, _mask or the like.
-    4. As the first, with a folder `videos`, `clips` or `frames` for `images`.
+    1. The label's path has a folder `labels` (label, masks, segmentations, ...) in place of `images` (image, scans,
+       ...). Other pairs of folders are labelsTr for imagesTr and SegmentationClass for JPEGImages (VOC). Extensions
+       may differ, and the label's name may have a suffix of rule 2. The split is Tr: train, Ts: test, Val:
+       validation. Images in imagesTs are for prediction if there is no labelsTs.
+    2. Both files are in one folder, and the label's name is the image's name followed by _seg, -mask, _label or
+       similar, and any further text.
+    3. BIDS: the image is called sub-01_...; the label, in a folder `derivatives`, has the same name followed by
+       _dseg, _seg, _mask or similar.
+    4. The first rule, with a folder `videos`, `clips` or `frames` in place of `images`.
 
-    Where no {split} and no Tr says it, a folder called train, val, test, ... is the split.
+    If neither {split} nor a suffix such as Tr names the split, a folder called train, val, test, ... does.
 
     Raises:
-        AnnotationsError: if no rule finds a pair, or some images lie in the folder of a split and others do not.
+        AnnotationsError: no rule finds a pair, or only some images are in the folder of a split.
     """
     if annotation_file is not None:
         raise AnnotationsError(
@@ -84,12 +88,12 @@ def list_references(
             example = f"; there is {there[0]}" if there else ""
             raise AnnotationsError(
                 f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
-                f"{example}{hint(images, 'pairs')}"
+                f"{example}{layout_hint(images, 'pairs')}"
             )
         if "split" not in pair.image.names:
             found.images = split_by_folder(found.images, images.root, options.split_folders)
     else:
-        found = _by_custom(images, options)
+        found = _pair_by_convention(images, options)
     may_be_labelled = any(key and key[0] == "ts" for key, _ in found.labels) or bool(unlisted_folders(images))
     pairs = pair_up(
         found.images,
@@ -99,22 +103,22 @@ def list_references(
         options.several_masks,
     )
     yield from resolve_grid(pairs, images, options)
-    for path in [*found.neither, *untaken(images, options)]:
+    for path in [*found.neither, *other_scans(images, options)]:
         yield SourceExample(source=path, key=path, problem=NEITHER)
 
 
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> dict[int, str]:
-    """The classes of Roboflow's `_classes.csv`, one in each folder of a split; {} where there is none.
+    """Return the classes of Roboflow's `_classes.csv`, one in each split folder; {} if there is none.
 
     Raises:
-        AnnotationsError: they differ.
+        AnnotationsError: the files differ.
     """
     found: dict[str, dict[int, str]] = {}
     for path in annotations.sizes():
-        if path.rpartition("/")[2] == CLASSES_FILE:
-            found[path] = from_file(path, read_whole(annotations, path), 0).names
+        if path.rpartition("/")[2] == _CLASSES_FILE:
+            found[path] = from_file(path, read_required(annotations, path), 0).names
     first = next(iter(found), "")
     if different := next((path for path in found if found[path] != found[first]), None):
         raise AnnotationsError(
@@ -123,16 +127,16 @@ def label_values(
     return {value: name for value, name in found.get(first, {}).items() if value}
 
 
-def untaken(images: SourceFiles, options: LayoutOptions) -> list[str]:
-    """The volumes and pictures that are no images of the kind that is asked for, nor labels of it."""
+def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:
+    """Return the volumes and pictures that are neither images nor labels of the requested kind."""
     return [path for path in whole_scans(images.sizes()) if not options.takes_scan(path)]
 
 
 def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
-    """All files of a folder, by the patterns of images and labels; AnnotationsError as `join_channels`."""
-    result = SortedFiles()
-    channels: list[tuple[Key, Mapping[str, str], SourceExample]] = []
+    """Sort all files of a folder by the patterns of images and labels; for errors see `join_channels`."""
     paths = images.sizes()
+    result = SortedFiles(paths=paths)
+    channels: list[tuple[Key, Mapping[str, str], SourceExample]] = []
     for path in whole_scans(paths, options.takes_scan):
         understood = pair.classify(path)
         if understood is None:
@@ -141,41 +145,37 @@ def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -
         is_image, values = understood
         key = tuple(values[name] for name in pair.shared)
         if not is_image:
-            label = label_of(path, missing_part(path, paths), values.get("class"))
-            result.labels.append((key, label))
-        elif "channel" in values:
-            channels.append((key, values, image_reference(path, paths, values)))
+            result.add_label(key, path, values.get("class"))
+            continue
+        example = SourceExample(
+            source=path,
+            key=path,
+            split=values.get("split", "train"),
+            group=values.get("group"),
+            problem=missing_part(path, paths),
+        )
+        if "channel" in values:
+            channels.append((key, values, example))
         else:
-            result.images.append((key, image_reference(path, paths, values)))
+            result.images.append((key, example))
     joined, result.left_out = join_channels(channels, options.channel_order, images.root)
     result.images += joined
     return result
 
 
-def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> SourceExample:
-    """The reference of an image with the split and the group that a pattern found in its path."""
-    return SourceExample(
-        source=path,
-        key=path,
-        split=values.get("split", "train"),
-        group=values.get("group"),
-        problem=missing_part(path, paths),
-    )
-
-
 def split_by_folder(
     images: list[tuple[Key, SourceExample]], root: str, chosen: bool | None
 ) -> list[tuple[Key, SourceExample]]:
-    """The images, each with the split that a folder of its path names."""
-    folders = [reference.source.split("/")[:-1] for _, reference in images]
+    """Return the images with the split that a folder of their path names."""
+    folders = [example.source.split("/")[:-1] for _, example in images]
     place = find_split_folder(folders, chosen, root)
     return [
-        (key, replace(reference, split=split_at(path, place)))
-        for (key, reference), path in zip(images, folders, strict=True)
+        (key, replace(example, split=split_at(path, place)))
+        for (key, example), path in zip(images, folders, strict=True)
     ]
 
 
-def _by_custom(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
+def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
     paths = images.sizes()
     scans = list(whole_scans(paths, options.takes_scan))
     for sort in (
@@ -190,20 +190,22 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
             split = split_by_folder(unnamed, images.root, options.split_folders)
             found.images = [entry for entry in found.images if entry[0][0]] + split
             return found
-    cure = (
+    fix = (
         "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else "
         "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
     )
     dicom = next((path for path in paths if extension_of(path).lower() in DICOM_EXTENSIONS), None)
-    cure = f"{cure}{hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
-    raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {cure}")
+    fix = (
+        f"{fix}{layout_hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
+    )
+    raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {fix}")
 
 
 def _sort_by_folder(
     scans: Sequence[str], paths: Mapping[str, int], image_folder: re.Pattern[str] = _IMAGE_FOLDER
 ) -> SortedFiles:
-    """Rules 1 and 4. A key is (tr or ts or "", the other folders and the stem)."""
-    result = SortedFiles()
+    """Sort files by rules 1 and 4. A key is (tr or ts or "", the other folders and the stem)."""
+    result = SortedFiles(paths=paths)
     for path in scans:
         *folders, _ = path.split("/")
         for place in reversed(range(len(folders))):
@@ -214,10 +216,9 @@ def _sort_by_folder(
             suffix = (found[1] or "").lower()
             key = (suffix, "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)]))
             if image:
-                values = {"split": SUFFIX_SPLITS[suffix]} if suffix else {}
-                result.images.append((key, image_reference(path, paths, values)))
+                result.add_image(key, path, _SUFFIX_SPLITS[suffix] if suffix else "train")
             else:
-                result.labels.append((key, label_of(path, missing_part(path, paths))))
+                result.add_label(key, path)
             break
         else:
             result.neither.append(path)
@@ -227,7 +228,7 @@ def _sort_by_folder(
 
 
 def _without_suffix(key: Key, images: Collection[Key]) -> Key:
-    """The key of a label, without what rule 2 knows where only then there is an image: 1_mask of the image 1."""
+    """Return the key of a label without the suffix of rule 2 if only that key has an image: 1_mask for the image 1."""
     suffix, path = key
     folder, _, stem = path.rpartition("/")
     match = _LABEL_STEM.fullmatch(stem)
@@ -236,28 +237,71 @@ def _without_suffix(key: Key, images: Collection[Key]) -> Key:
 
 
 def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
-    """Rule 2. A key is ("", the folder and the image's stem)."""
-    result = SortedFiles()
+    """Sort files by rule 2. A key is ("", the folder and the image's stem)."""
+    result = SortedFiles(paths=paths)
     for path in scans:
         folder = path.rpartition("/")[0]
         label = _LABEL_STEM.fullmatch(stem_of(path))
         if label:
-            result.labels.append((("", f"{folder}/{label[1]}"), label_of(path, missing_part(path, paths))))
+            result.add_label(("", f"{folder}/{label[1]}"), path)
         else:
-            result.images.append((("", f"{folder}/{stem_of(path)}"), image_reference(path, paths, {})))
+            result.add_image(("", f"{folder}/{stem_of(path)}"), path)
     return result
 
 
 def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
-    """Rule 3. A key is ("", the image's stem)."""
-    result = SortedFiles()
+    """Sort files by rule 3. A key is ("", the image's stem)."""
+    result = SortedFiles(paths=paths)
     for path in scans:
         stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
         label = _LABEL_STEM.fullmatch(stem)
         if not stem.startswith("sub-") or is_derived != bool(label):
             result.neither.append(path)
         elif label:
-            result.labels.append((("", label[1]), label_of(path, missing_part(path, paths))))
+            result.add_label(("", label[1]), path)
         else:
-            result.images.append((("", stem), image_reference(path, paths, {})))
+            result.add_image(("", stem), path)
     return result
+
+
+def list_lits(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example for every LiTS `volume-N` (or `ct_N`) with the `segmentation-N` of the same number.
+
+    `test-volume-N` belongs to the split `test`; it is for prediction only if there is no `test-segmentation-N`.
+    Folders with split names are splits, and numbers may restart in each. All other scans belong to `train`.
+
+    Raises:
+        AnnotationsError: there is no scan, or the user named an annotation file.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: LiTS names need no annotation file; name the folder")
+    paths = images.sizes()
+    volumes = [path for path in whole_scans(paths) if is_volume_name(path)]
+    named = {path: match for path in volumes if (match := _LITS_NAME.fullmatch(stem_of(path)))}
+    scans = [path for path, match in named.items() if match["image"]]
+    if not scans:
+        raise AnnotationsError(
+            f"{images.root}: no volume-N.nii.gz, .nii, .nrrd or .mha lies below it{layout_hint(images, 'lits')}"
+        )
+    trained = [path.split("/")[:-1] for path in scans if not named[path]["test"]]
+    place = find_split_folder(trained, options.split_folders, images.root)
+    found = SortedFiles(paths=paths)
+    for path, match in named.items():
+        split = "test" if match["test"] else split_at(path.split("/")[:-1], place)
+        key = (split, str(int(match["number"])), match["test"] or "")
+        if match["image"]:
+            found.add_image(key, path, split)
+        else:
+            found.add_label(key, path)
+    may_have_test_labels = any(key[2] for key, _ in found.labels) or bool(unlisted_folders(images))
+    yield from pair_up(
+        found.images,
+        found.labels,
+        options.missing_masks,
+        lambda key: bool(key[2]) and not may_have_test_labels,
+    )
+    for path in volumes:
+        if path not in named:
+            yield SourceExample(source=path, key=path, problem=NEITHER)

@@ -1,4 +1,4 @@
-"""How tables of scans and their labels are read: CSV and JSONL with one image and its mask a row."""
+"""Reader of CSV and JSONL tables with one scan and its label mask per row."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halofeed.errors import SourceError
-from halofeed.prep.annotations.columns import read_known
-from halofeed.prep.annotations.contract import LayoutOptions, in_order, split_in_file_name
+from halofeed.prep.annotations.columns import match_columns
+from halofeed.prep.annotations.contract import LayoutOptions, sort_examples, split_in_file_name
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.tables import (
-    Columns,
+    ColumnRules,
     Row,
     check_groups_are_read,
     check_ignored,
     read_tables,
-    unread_note,
+    unread_column_notes,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.file_names import (
@@ -36,7 +36,7 @@ from halofeed.prep.sources.reference import SourceExample, data_files
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
 
-SPELLINGS = {
+_SPELLINGS = {
     "image": (("image",), ("imagepath", "imagefile", "img", "scan", "volume")),
     "label": (("label",), ("labelpath", "labelfile", "mask", "maskpath", "segmentation", "seg")),
     **{name: ((name,),) for name in ("id", "group", "split")},
@@ -50,25 +50,28 @@ def list_references(
     annotation_file: str | None,
     options: LayoutOptions,
 ) -> Iterator[SourceExample]:
-    """Every row of the table, or of all tables of that form straight in the folder, and every scan that is in none.
+    """Yield an example for every row of the tables, and one for every scan that is in no row.
 
-    Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
-    taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
-    folder with several is written with the series' mark, as the layout `dicom` lists it); several files, or several
-    such folders, with `;` between them, or a list in JSONL, are channels of one image. A label is a volume, a mask
-    PNG, a DICOM SEG or RTSTRUCT, or the folder that holds nothing else; several with `;` between them are merged; an
-    empty cell is an image for prediction only. Without a split column the table's name says it. A DICOM series without
-    group has its patient's hash for one.
+    The columns are `image,label[,id,group,split]`. Paths are relative to the table's folder or to --images, and no
+    other files are tried.
+
+    An image is a volume, a picture, a DICOM file, or a folder with one DICOM series. For a folder with several
+    series, the table contains the name that the layout `dicom` lists. Several files or folders, separated by `;` or
+    as a JSONL list, are channels of one image. A DICOM series without a group has the hash of its patient as group.
+
+    A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, or a folder that contains only such a file. Several
+    labels, separated by `;`, are merged. An empty cell means an image for prediction only. Without a split column,
+    the table's name contains the split.
 
     Raises:
-        AnnotationsError: if columns are missing or the file is not a table.
+        AnnotationsError: columns are missing or the file is not a table.
     """
-    columns = Columns(
+    columns = ColumnRules(
         required=("image", "label"),
         text=("id", "label", "split", "group"),
         expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
-        spellings=SPELLINGS,
-        read=lambda name, header: read_known(name, header, SPELLINGS, options.ignore_columns),
+        spellings=_SPELLINGS,
+        read=lambda name, header: match_columns(name, header, _SPELLINGS, options.ignore_columns),
     )
     tables = read_tables(form, annotations, annotation_file, columns)
     check_ignored(tables, options.ignore_columns)
@@ -80,20 +83,18 @@ def list_references(
     series = series_below(images, tuple(folders), options) if folders else {}
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
-        notes = unread_note(table)
-        listed += [
-            (row, replace(_reference(row, split, index, options, series), notes=notes)) for row in rows
-        ]
-    references = resolve_grid(_refuse_repeated(listed), images, options)
-    used = {path for reference in references for path in reference.paths}
+        notes = unread_column_notes(table)
+        listed += [(row, replace(_example(row, split, index, options, series), notes=notes)) for row in rows]
+    examples = resolve_grid(_refuse_repeated(listed), images, options)
+    used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
-    named, one_file = _named(listed, images.root), annotation_file is not None
-    yield from in_order([*references, *_unlisted(used, named, images, one_file, options.takes_scan)])
+    named, one_file = _named_paths(listed, images.root), annotation_file is not None
+    yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
 
 
 def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
-    """The folders of files that a row names as its image, each with or without the mark of a series."""
-    for written in () if row.fault else split_cell(row.cell("image")):
+    """Yield the folders that a row names as its image, without the suffix of a series."""
+    for written in () if row.fault else _split_cell(row.cell("image")):
         path = relative_path(written, index.files.root)
         if index.files.size(path) is not None:
             continue
@@ -102,10 +103,10 @@ def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
             yield folder
 
 
-def _reference(
+def _example(
     row: Row, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
 ) -> SourceExample:
-    written = split_cell(row.cell("image"))
+    written = _split_cell(row.cell("image"))
     source = relative_path(written[0], index.files.root) if written else row.place
     known = SourceExample(
         source=source,
@@ -131,10 +132,10 @@ def _reference(
 
 
 def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
-    """The row with those of its paths that lead upwards from the table written as paths from the root."""
+    """Return the row with paths that lead upwards from the table converted to paths from the root."""
     cells = {}
     for column in ("image", "label"):
-        paths = split_cell(row.cell(column))
+        paths = _split_cell(row.cell(column))
         if "://" in annotations_root or not any(path.startswith(("../", "..\\")) for path in paths):
             continue
         cells[column] = json.dumps(
@@ -143,10 +144,10 @@ def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
     return replace(row, cells={**row.cells, **cells}) if cells else row
 
 
-def split_cell(cell: str) -> list[str]:
-    """The files that a cell names: one, several with `;` between them, or a list of JSON.
+def _split_cell(cell: str) -> list[str]:
+    """Return the files that a cell names: one, several separated by `;`, or a JSON list.
 
-    >>> split_cell("t1.nii.gz; t2.nii.gz"), split_cell('["a.nii", "b;c.nii"]'), split_cell("")
+    >>> _split_cell("t1.nii.gz; t2.nii.gz"), _split_cell('["a.nii", "b;c.nii"]'), _split_cell("")
     (['t1.nii.gz', 't2.nii.gz'], ['a.nii', 'b;c.nii'], [])
     """
     if cell.startswith("["):
@@ -166,7 +167,7 @@ def _with_image(
     options: LayoutOptions,
     listings: Mapping[str, SeriesListing],
 ) -> SourceExample:
-    """The reference with the files of its image."""
+    """Return the example with the files of its image."""
     images = index.files
     if len(written) > 1:
         found = [_series_at(path, index, options, listings) for path in written]
@@ -182,28 +183,17 @@ def _with_image(
             reason = "channels are not volumes in files or pictures"
             raise SourceError("annotation", reason, ", ".join(others[:3]))
         return replace(known, source=paths[0], channels=tuple(paths[1:]))
-    path = relative_path(written[0], images.root)
-    if images.size(path) is not None:
-        path = locate(written[0], "image", images)
-        return replace(known, source=path, members=() if options.takes_scan(path) else (path,))
-    series = _series_at(written[0], index, options, listings)
-    if series is None:
-        path = locate(written[0], "image", images)
-        return replace(known, source=path, members=(path,))
-    return replace(
-        known,
-        source=series.source,
-        members=series.members,
-        stored=series.stored,
-        volume=series.volume,
-        group=known.group or series.group,
-    )
+    if (series := _series_at(written[0], index, options, listings)) is not None:
+        return _as_channels(known, [series])
+    is_file = images.size(relative_path(written[0], images.root)) is not None
+    path = locate(written[0], "image", images)
+    return replace(known, source=path, members=() if is_file and options.takes_scan(path) else (path,))
 
 
 def _series_at(
     written: str, index: FolderIndex, options: LayoutOptions, listings: Mapping[str, SeriesListing]
 ) -> SourceExample | None:
-    """The DICOM series that a path means; None where it is no folder of files."""
+    """Return the DICOM series at a path; None if the path is not a folder of DICOM files."""
     path = relative_path(written, index.files.root)
     if index.files.size(path) is not None or (
         path not in listings and path.rpartition("#")[0] not in listings
@@ -213,7 +203,7 @@ def _series_at(
 
 
 def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> SourceExample:
-    """The reference to DICOM series that are the channels of one image."""
+    """Return the example with one or several DICOM series as the channels of its image."""
     first, *others = series
     names = [one.source for one in series]
     if len(set(names)) < len(names):
@@ -236,10 +226,10 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
 
 
 def _label_files(cell: str, index: FolderIndex) -> list[str]:
-    """The files that a cell of labels names; a file's name may hold a semicolon itself."""
+    """Return the files that a label cell names; a file name may contain a semicolon itself."""
     whole = relative_path(cell, index.files.root) if cell else ""
     is_one = ";" not in cell or index.files.size(whole) is not None
-    return split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
+    return _split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
 
 
 def _label(written: str, index: FolderIndex) -> str:
@@ -255,28 +245,28 @@ def _label(written: str, index: FolderIndex) -> str:
 
 
 def _refuse_repeated(listed: Sequence[tuple[Row, SourceExample]]) -> list[SourceExample]:
-    """One problem for each image in several rows, in place of them: which row is right, nobody knows."""
+    """Return the examples, with one problem in place of all rows of an image that occurs several times."""
     by_source: dict[str, list[tuple[Row, SourceExample]]] = {}
-    for row, reference in listed:
-        by_source.setdefault(reference.source, []).append((row, reference))
+    for row, example in listed:
+        by_source.setdefault(example.source, []).append((row, example))
     result = []
     for same in by_source.values():
-        reference = same[0][1]
+        example = same[0][1]
         if len(same) > 1:
             places = ", ".join(row.place for row, _ in same[:3])
             problem = ("annotation", "image is in several rows", places)
-            reference = replace(reference, mask=None, more_masks=(), problem=problem)
-        result.append(reference)
+            example = replace(example, mask=None, more_masks=(), problem=problem)
+        result.append(example)
     return result
 
 
-def _named(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
-    """Every path that any row names, also one with a problem: it is accounted for."""
+def _named_paths(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
+    """Return the paths that any row names, including rows with a problem."""
     return {
         relative_path(path, root)
         for row, _ in listed
         for cell in (row.cell("image"), row.cell("label"))
-        for path in (cell, *split_cell(cell))
+        for path in (cell, *_split_cell(cell))
         if path
     }
 
@@ -284,10 +274,13 @@ def _named(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
 def _unlisted(
     used: set[str], named: set[str], images: SourceFiles, one_file: bool, takes: Callable[[str], bool]
 ) -> Iterator[SourceExample]:
-    """A problem for each scan that no row names, and for each folder of other files of which none is named.
+    """Yield an example with a problem for each scan in no row, and for each folder of other files in no row.
 
     Args:
-        one_file: only in folders of named files, for when one of several tables was read.
+        used: paths of the files that examples use.
+        named: paths that rows name.
+        one_file: report only folders of named files, because one of several tables was read.
+        takes: returns whether a path is an image or a mask.
     """
     folders = {path.rpartition("/")[0] for path in used | named}
     if one_file:
@@ -299,7 +292,7 @@ def _unlisted(
     others: Counter[str] = Counter()
     for path in paths:
         folder = path.rpartition("/")[0]
-        if path in used or path in named or not named.isdisjoint(_above(path)):
+        if path in used or path in named or not named.isdisjoint(_folders_above(path)):
             continue
         if path in whole and (not one_file or folder in folders):
             problem = ("selection", "file is in no row of the table", "")
@@ -312,10 +305,10 @@ def _unlisted(
             yield SourceExample(source=folder, key=folder, problem=problem)
 
 
-def _above(path: str) -> Iterator[str]:
-    """The folders in which a file lies.
+def _folders_above(path: str) -> Iterator[str]:
+    """Yield the folders that contain a file.
 
-    >>> list(_above("a/b/c.nii"))
+    >>> list(_folders_above("a/b/c.nii"))
     ['a', 'a/b']
     """
     parts = path.split("/")[:-1]

@@ -1,7 +1,4 @@
-"""Which classes the rows of a table give to one picture.
-
-How tables of classes and boxes are read: CSV and JSONL with one image or one box a row.
-"""
+"""Reader of CSV and JSONL tables of classes and boxes, with one image or one box per row."""
 
 from __future__ import annotations
 
@@ -21,29 +18,29 @@ from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
     declared_size,
-    in_order,
-    number,
-    order_of,
-    sound_boxes,
+    parse_number,
+    sort_examples,
+    sort_key,
     split_in_file_name,
+    usable_boxes,
 )
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery, Matching, Tally
+from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
 from halofeed.prep.annotations.resolve_boxes import (
-    alike_classes,
-    labels_of,
-    note_alike_classes,
+    add_class_notes,
+    classes_in,
+    note_similar_classes,
     resolve_boxes,
-    with_notes,
+    similar_class_notes,
 )
 from halofeed.prep.annotations.tables import (
-    Columns,
+    ColumnRules,
     Row,
     Table,
     check_groups_are_read,
     check_ignored,
     read_tables,
     split_folder,
-    unread_note,
+    unread_column_notes,
 )
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.file_names import is_image_name
@@ -53,105 +50,14 @@ from halofeed.schemas.tasks import KEPT
 from halofeed.system.spill import ExternalSort, Record
 
 _SEPARATORS = ("|", ";", ",")
-"""Characters at which people write several classes into one cell."""
-_MOST_NAMED = 5
-
-
-def listed_classes(cell: str) -> tuple[str, ...] | None:
-    """The classes of a cell that holds a list, as JSON or as Python writes it; None where it is plain text.
-
-    >>> listed_classes('["hat", "coat"]'), listed_classes("['hat']"), listed_classes("[]"), listed_classes("[hat]")
-    (('hat', 'coat'), ('hat',), (), None)
-    """
-    if not (cell.startswith("[") and cell.endswith("]")):
-        return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = read(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list) and all(
-            isinstance(one, str | int) and not isinstance(one, bool) for one in found
-        ):
-            return tuple(str(one).strip() for one in found)
-    return None
-
-
-def check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
-    """Refuse a class whose parts are classes of other rows, where nobody said whether it is several.
-
-    Args:
-        places: of each class, as a row writes it, the first place.
-
-    Raises:
-        AnnotationsError: with the option that says it.
-    """
-    if options.class_separator != "auto":
-        return
-    for cell, place in places.items():
-        for separator in _SEPARATORS:
-            parts = [part.strip() for part in cell.split(separator)]
-            if len(parts) > 1 and all(part and part in places for part in parts):
-                raise AnnotationsError(
-                    f"{place}: class {cell!r} looks like {len(parts)} classes, as each part is a class of other rows; "
-                    f"say --class-separator {separator!r}, or none if it is one class"
-                )
-
-
-def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tuple[str, ...]:
-    """The classes of one picture, each once.
-
-    Raises:
-        AnnotationsError: there are several, and nobody said that they shall be kept.
-        SourceError: a row has no class; an empty list stands for none where several are kept.
-    """
-    if len(rows) == 1 and len(only := written_classes(rows[0], options)) == 1:
-        return (only[0],)
-    places: dict[str, str] = {}
-    lacking = None
-    for row in rows:
-        found = written_classes(row, options)
-        lacking = lacking or (None if found else row)
-        for name in found:
-            places.setdefault(name, row.place)
-    if lacking is not None and (places or options.several_classes == "refuse" or not _is_empty_list(lacking)):
-        raise SourceError("annotation", "row has no class", lacking.place)
-    if len(places) > 1 and options.several_classes == "refuse":
-        count = "two" if len(places) == 2 else f"{len(places)}"
-        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MOST_NAMED])
-        more = ", ..." if len(places) > _MOST_NAMED else ""
-        raise AnnotationsError(
-            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
-            "them all"
-        )
-    return tuple(places)
-
-
-def _is_empty_list(row: Row) -> bool:
-    return listed_classes(row.cell("class")) == ()
-
-
-def written_classes(row: Row, options: LayoutOptions) -> list[str]:
-    """The classes that one row gives; SourceError where one has no name."""
-    cell = row.cell("class")
-    listed = listed_classes(cell)
-    if listed is None:
-        separator = options.class_separator
-        if separator in ("auto", "none") or not cell:
-            return [cell] if cell else []
-        # Blanks alone part as people see them: several are one.
-        listed = tuple(part.strip() for part in cell.split(separator if separator.strip() else None))
-    if not all(listed):
-        raise SourceError("annotation", "class has no name", f"{row.place}: {cell!r}"[:200])
-    return list(listed)
-
-
-IMAGE_COLUMNS = ("filename", "class")
-
-
+"""Characters that people use to separate several classes in one cell."""
+_MAX_NAMED = 5
+_IMAGE_COLUMNS = ("filename", "class")
 _NO_NAME = SourceError("annotation", "row names no file")
 _FLAG_COLUMNS = ("is_crowd", "difficult", "truncated", "occluded", "group_of")
 _FLAGS = {**dict.fromkeys(("", "-1", "0", "false", "no"), False), **dict.fromkeys(("1", "true", "yes"), True)}
+_Name = tuple[str, str]
+"""Split folder of a table, and the name of an image in it."""
 
 
 def list_references(
@@ -161,28 +67,32 @@ def list_references(
     annotation_file: str | None,
     options: LayoutOptions,
 ) -> Iterator[SourceExample]:
-    """Every image of the table, or of all tables of that form, "csv" or "jsonl", straight in the folder.
+    """Yield an example for every image of the named table, or of all tables of the form in the folder.
 
-    Where none lies there, those of the same name in folders of splits (`valid/_annotations.csv`), as Roboflow exports.
-    Columns: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
-    one box a row, in pixels from the corner of the image; a row without class and box is an image without
-    objects. More columns for boxes: area, is_crowd, difficult, truncated, occluded. Other spellings of these are
-    known, and other ways to write a box; see `columns`. Without a split column the file's
-    name says it (train for `train_labels.csv`). UTF-8, a byte order mark allowed; comma, semicolon or tab,
-    whichever makes the header line readable. JSONL has one object a line, with the columns as its keys.
+    The form is "csv" or "jsonl". Without tables directly in the folder, the reader uses tables of the same name in
+    split folders (`valid/_annotations.csv`), as Roboflow exports them.
+
+    For classes the columns are `filename,class[,split,group,id]`. For boxes they are
+    `filename,class,xmin,ymin,xmax,ymax[,width,height]`, with one box per row in pixels. A row without class and box
+    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded.
+    `columns` accepts other spellings and other forms of a box.
+
+    Without a split column, the file name contains the split (train for `train_labels.csv`). Files are UTF-8, with or
+    without a byte order mark. The delimiter is the comma, semicolon or tab that makes the header line readable. A
+    JSONL file has one object per line, with the columns as keys.
 
     Raises:
-        AnnotationsError: if columns are missing, or one image has two classes, splits, groups or ids.
+        AnnotationsError: columns are missing, or one image has two classes, splits, groups or ids.
     """
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
-    columns = Columns(
-        required=IMAGE_COLUMNS,
+    columns = ColumnRules(
+        required=_IMAGE_COLUMNS,
         together=CORNERS,
-        text=(*IMAGE_COLUMNS, "split", "group", "id"),
+        text=(*_IMAGE_COLUMNS, "split", "group", "id"),
         lists=("class",),
-        expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
+        expected=f"{','.join(_IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
         "image,label need --task segmentation, or classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
@@ -210,164 +120,174 @@ def list_references(
         raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
     by_source, classes, named = _by_source(tables, index, options)
     if not with_boxes:
-        check_separators(classes, options)
+        _check_separators(classes, options)
     if all(payload[0] is not None for _, _, payload in by_source):
         index.check_any_image(tables[0].file)
 
     def images_of_rows() -> Iterator[_Image]:
-        return (_image(source, some) for source, some in groupby(by_source, itemgetter(0)))
+        return (_image(source, records) for source, records in groupby(by_source, itemgetter(0)))
 
-    def references() -> Iterator[SourceExample]:
+    def examples() -> Iterator[SourceExample]:
         for image in images_of_rows():
-            found = [_reference(image, with_boxes, options)] if image.rows else []
-            lost = [_lost_reference(image.source, image.lost, image.error)] if image.error else []
-            yield from in_order([*found, *lost])
+            found = [_example(image, with_boxes, options)] if image.rows else []
+            found += [_missing_image_example(image, image.error)] if image.error else []
+            yield from sort_examples(found)
 
     def splits() -> Iterator[tuple[str, str]]:
         found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
-        return (next(some) for _, some in groupby(found, itemgetter(0)))
+        return (next(records) for _, records in groupby(found, itemgetter(0)))
 
     others = []
-    if not index.are_named_once(named, beside_used=one_file):
-        others = in_order(list(index.without_annotation(splits, beside_used=one_file)))
+    if not index.all_images_are_named(named, only_used_folders=one_file):
+        others = sort_examples(list(index.without_annotation(splits, only_used_folders=one_file)))
     if with_boxes:
-        settled = _settled(images_of_rows(), images, options)
-        yield from in_order(note_alike_classes([*settled, *others]))
+        resolved = _resolve_tables(images_of_rows(), images, options)
+        yield from sort_examples(note_similar_classes([*resolved, *others]))
         return
-    alike = alike_classes(name for cell in classes for name in _classes(cell, options))
-    if alike:  # which holds those of rejected images as well
-        alike = alike_classes(label for one in references() for label in labels_of(one))
-    yield from with_notes(heapq.merge(references(), others, key=order_of), alike)
+    similar = similar_class_notes(name for cell in classes for name in _classes(cell, options))
+    if similar:  # `classes` includes those of rejected images
+        similar = similar_class_notes(label for one in examples() for label in classes_in(one))
+    yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), similar)
 
 
 @dataclass(kw_only=True, slots=True)
 class _Image:
-    """The rows of one image with their splits, or of what is not there with the reason.
+    """Rows of one image.
 
-    `number` is that of its first row among all.
+    Args:
+        source: path of the image.
+        number: number of its first row among all rows.
+        rows: (row, split) of the existing image.
+        notes: notes of its rows.
+        missing_rows: (row, split) of rows whose image file is missing.
+        error: error of the missing image file.
     """
 
     source: str
     number: int
     rows: list[tuple[Row, str]]
     notes: tuple[str, ...]
-    lost: list[tuple[Row, str]]
+    missing_rows: list[tuple[Row, str]]
     error: SourceError | None
 
 
 def _image(source: str, records: Iterable[Record]) -> _Image:
     rows: list[tuple[Row, str]] = []
-    lost: list[tuple[Row, str]] = []
-    said: dict[str, None] = {}
+    missing_rows: list[tuple[Row, str]] = []
+    messages: dict[str, None] = {}
     error = None
     first = -1
     for _, place, (fault, file, line, cells, row_fault, split, notes) in records:
         row = Row(file=file, line=line, cells=cells, fault=row_fault)
         first = place if first < 0 else first
-        (rows if fault is None else lost).append((row, split))
-        said.update(dict.fromkeys(notes))
+        (rows if fault is None else missing_rows).append((row, split))
+        messages.update(dict.fromkeys(notes))
         error = error or (None if fault is None else SourceError(*fault))
-    return _Image(source=source, number=first, rows=rows, notes=tuple(said), lost=lost, error=error)
-
-
-_Name = tuple[str, str]
-"""The folder of the split of a table, and the name of an image that stands in it."""
+    return _Image(
+        source=source, number=first, rows=rows, notes=tuple(messages), missing_rows=missing_rows, error=error
+    )
 
 
 def _by_source(
     tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
-) -> tuple[ExternalSort, dict[str, str], Tally]:
-    """The rows of all tables by the image that each means, the first place of each class, and the images' tally.
+) -> tuple[ExternalSort, dict[str, str], PathComparison]:
+    """Return the rows of all tables sorted by image, the first location of each class, and the comparison of images.
 
-    A row is (fault, file, line, cells, fault of its form, split, notes); that of an image that is not there stands
-    under the name that it gives, and has that for its fault.
+    A row is (fault, file, line, cells, fault of its form, split, notes). A row whose image is missing is sorted by
+    the written name and has a fault.
     """
     found, others = ExternalSort(), ExternalSort()
-    matching: Matching[_Name] = Matching(index)
+    matcher: ImageMatcher[_Name] = ImageMatcher(index)
     classes: dict[str, str] = {}
-    tally, places = Tally(), count()
+    comparison, places = PathComparison(), count()
     for table in tables:
         folder = split_folder(table.file) or ""
         table_split = folder or split_in_file_name(table.file) or "train"
-        notes = (*unread_note(table), *_left_note(table, options))
+        notes = (*unread_column_notes(table), *_left_note(table, options))
         for row in table.rows:
             if (written := row.cell("class")) not in classes:
                 classes[written] = row.place
             split, named = row.cell("split") or table_split, row.cell("filename")
-            wanted = _wanted(folder, named)
-            is_path = bool(named) and matching.is_path((folder, named), wanted)
+            query = _image_query(folder, named)
+            is_path = bool(named) and matcher.is_path((folder, named), query)
             payload = (None, row.file, row.line, row.cells, row.fault, split, notes)
             if is_path:
-                tally.add(wanted.name, -1)
-                found.add((wanted.name, next(places), payload))
+                comparison.add(query.name, -1)
+                found.add((query.name, next(places), payload))
             else:
                 others.add((named, next(places), payload))
-    images = matching.others(lambda: (source for source, _, _ in found))
+    images = matcher.match_remaining(lambda: (source for source, _, _ in found))
     for named, place, (_, file, line, cells, row_fault, split, notes) in others:
         folder = split_folder(file) or ""
         image = images[folder, named] if named else _NO_NAME
         if isinstance(image, ImageMatch):
             source, fault, notes = image.path, None, (*notes, image.note) if image.note else notes
-            tally.add(source, -1)
+            comparison.add(source, -1)
         else:
             source = index.relative(posixpath.join(folder, named)) if named else f"{file}:{line}"
             fault, notes = image.args, ()
         found.add((source, place, (fault, file, line, cells, row_fault, split, notes)))
-    return found, classes, tally
+    return found, classes, comparison
 
 
-def _settled(listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions) -> list[SourceExample]:
-    """The references of images with boxes, what those count being decided for each table from all of its images."""
-    references: list[SourceExample] = []
+def _resolve_tables(
+    listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions
+) -> list[SourceExample]:
+    """Return the examples of images with boxes; all images of a table determine the meaning of its numbers."""
+    examples: list[SourceExample] = []
     found: list[tuple[int, str, SourceExample]] = []
     for image in listed:
         if image.rows:
-            found.append((image.number, image.rows[0][0].file, _reference(image, True, options)))
+            found.append((image.number, image.rows[0][0].file, _example(image, True, options)))
         if image.error:
-            references.append(_lost_reference(image.source, image.lost, image.error))
+            examples.append(_missing_image_example(image, image.error))
     by_table: dict[str, list[SourceExample]] = {}
-    for _, file, reference in sorted(found, key=itemgetter(0)):
-        by_table.setdefault(file, []).append(reference)
-    for file, some in by_table.items():
-        references += resolve_boxes(some, images, options, file)
-    return references
+    for _, file, example in sorted(found, key=itemgetter(0)):
+        by_table.setdefault(file, []).append(example)
+    for file, of_table in by_table.items():
+        examples += resolve_boxes(of_table, images, options, file)
+    return examples
 
 
 def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
     try:
-        return written_classes(Row(file="", line=0, cells={"class": cell}), options)
+        return _written_classes(Row(file="", line=0, cells={"class": cell}), options)
     except SourceError:
         return ()
 
 
-def _wanted(folder: str, name: str) -> ImageQuery:
-    """Where the image of a row may lie; that of a table in the folder of a split lies there, and nowhere else."""
+def _image_query(folder: str, name: str) -> ImageQuery:
+    """Return the possible locations of a row's image; a table in a split folder names only images in that folder."""
     inside = folder and not name.startswith((f"{folder}/", "/", "\\")) and ":" not in name
     full = posixpath.join(folder, name) if inside else name
     return ImageQuery(name=full, stem="" if is_image_name(name) else full)
 
 
 def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
-    """What the images of a table are counted under where it has columns that only --keep makes something of."""
-    left = [name for name in KEPT if name in table.columns and name not in options.keep]
-    return (f"columns of {table.file} that --keep would keep: {', '.join(left)}",) if left else ()
+    """Return a note on the columns that only --keep would read."""
+    unkept = [name for name in KEPT if name in table.columns and name not in options.keep]
+    return (f"columns of {table.file} that --keep would keep: {', '.join(unkept)}",) if unkept else ()
 
 
-def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> SourceExample:
-    """One problem for all rows of an image that is not there."""
-    (row, split), more = rows[0], len(rows) - 1
+def _missing_image_example(image: _Image, error: SourceError) -> SourceExample:
+    """Return one example with a problem for all rows of a missing image."""
+    (row, split), more = image.missing_rows[0], len(image.missing_rows) - 1
     place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
     group = row.cell("group") or None
     return SourceExample(
-        source=named, key=row.cell("id") or named, split=split, group=group, problem=error.at(place).args
+        source=image.source,
+        key=row.cell("id") or image.source,
+        split=split,
+        group=group,
+        problem=error.at(place).args,
     )
 
 
-def _has_boxes(tables: Sequence[Table], wanted: bool | None) -> bool:
+def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
     plain = [table for table in tables if "xmin" not in table.columns]
-    if wanted is False:
+    if are_required is False:
         return False
-    if plain and (wanted or len(plain) < len(tables)):
+    if plain and (are_required or len(plain) < len(tables)):
         raise AnnotationsError(
             f"{plain[0].file}: no columns {','.join(CORNERS)}; found {', '.join(plain[0].header)}; "
             "detection needs one box a row in every table"
@@ -376,7 +296,7 @@ def _has_boxes(tables: Sequence[Table], wanted: bool | None) -> bool:
 
 
 def _agree(source: str, rows: Sequence[Row], column: str, values: Sequence[str]) -> str:
-    """The value that all rows of an image have."""
+    """Return the value that all rows of an image have; raise AnnotationsError if they differ."""
     for row, value in zip(rows, values, strict=True):
         if value != values[0]:
             raise AnnotationsError(
@@ -386,7 +306,7 @@ def _agree(source: str, rows: Sequence[Row], column: str, values: Sequence[str])
     return values[0]
 
 
-def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceExample:
+def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceExample:
     source, rows, notes = image.source, [row for row, _ in image.rows], image.notes
     if faulty := next((row for row in rows if row.fault), None):
         fault = ("annotation", "row has the wrong number of cells", f"{faulty.place}: {faulty.fault}")
@@ -400,7 +320,7 @@ def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> Sourc
     }
     try:
         if with_boxes:
-            boxes, bad = sound_boxes(rows, _box, options)
+            boxes, bad = usable_boxes(rows, _box, options)
             return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":
@@ -419,20 +339,20 @@ def _size(rows: Sequence[Row]) -> tuple[int, int] | None:
 
 
 def _box(row: Row) -> Box | None:
-    """The box of a row; None where the row says that the image has no objects."""
+    """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
         return None
     if not row.cell("class"):
         raise SourceError("annotation", "box has no class", row.place)
-    classes = listed_classes(row.cell("class")) or (row.cell("class"),)
-    if len(classes) != 1 or listed_classes(row.cell("class")) == ():
+    classes = _listed_classes(row.cell("class")) or (row.cell("class"),)
+    if len(classes) != 1 or _listed_classes(row.cell("class")) == ():
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
-    sides: dict[str, Any] = {side: number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
+    sides: dict[str, Any] = {side: parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
     flags: dict[str, Any] = {name: _flag(row, name) for name in _FLAG_COLUMNS}
-    area = number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
+    area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
     return check_box(Box(**sides, **flags, label=classes[0], area=area), row.place)
 
 
@@ -441,3 +361,92 @@ def _flag(row: Row, column: str) -> bool:
     if text not in _FLAGS:
         raise SourceError("annotation", "flag is neither 0 nor 1", f"{row.place} {column} is {text!r}")
     return _FLAGS[text]
+
+
+def _listed_classes(cell: str) -> tuple[str, ...] | None:
+    """Return the classes of a cell with a JSON or Python list; None if the cell is plain text.
+
+    >>> _listed_classes('["hat", "coat"]'), _listed_classes("['hat']"), _listed_classes("[]"), _listed_classes("[hat]")
+    (('hat', 'coat'), ('hat',), (), None)
+    """
+    if not (cell.startswith("[") and cell.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and all(
+            isinstance(one, str | int) and not isinstance(one, bool) for one in found
+        ):
+            return tuple(str(one).strip() for one in found)
+    return None
+
+
+def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
+    """Raise an error for a class whose parts are classes of other rows, unless the user chose a separator.
+
+    Args:
+        places: maps each class, as written, to its first location.
+
+    Raises:
+        AnnotationsError: names the option that resolves the ambiguity.
+    """
+    if options.class_separator != "auto":
+        return
+    for cell, place in places.items():
+        for separator in _SEPARATORS:
+            parts = [part.strip() for part in cell.split(separator)]
+            if len(parts) > 1 and all(part and part in places for part in parts):
+                raise AnnotationsError(
+                    f"{place}: class {cell!r} looks like {len(parts)} classes, as each part is a class of other rows; "
+                    f"say --class-separator {separator!r}, or none if it is one class"
+                )
+
+
+def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tuple[str, ...]:
+    """Return the distinct classes of one image.
+
+    Raises:
+        AnnotationsError: there are several, and the options do not keep them.
+        SourceError: a row has no class. An empty list means no class if the options keep several.
+    """
+    if len(rows) == 1 and len(only := _written_classes(rows[0], options)) == 1:
+        return (only[0],)
+    places: dict[str, str] = {}
+    lacking = None
+    for row in rows:
+        found = _written_classes(row, options)
+        lacking = lacking or (None if found else row)
+        for name in found:
+            places.setdefault(name, row.place)
+    if lacking is not None and (places or options.several_classes == "refuse" or not _is_empty_list(lacking)):
+        raise SourceError("annotation", "row has no class", lacking.place)
+    if len(places) > 1 and options.several_classes == "refuse":
+        count = "two" if len(places) == 2 else f"{len(places)}"
+        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
+        more = ", ..." if len(places) > _MAX_NAMED else ""
+        raise AnnotationsError(
+            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
+            "them all"
+        )
+    return tuple(places)
+
+
+def _is_empty_list(row: Row) -> bool:
+    return _listed_classes(row.cell("class")) == ()
+
+
+def _written_classes(row: Row, options: LayoutOptions) -> list[str]:
+    """Return the classes in one row; raise SourceError if one has no name."""
+    cell = row.cell("class")
+    listed = _listed_classes(cell)
+    if listed is None:
+        separator = options.class_separator
+        if separator in ("auto", "none") or not cell:
+            return [cell] if cell else []
+        # A whitespace separator may occur several times in a row.
+        listed = tuple(part.strip() for part in cell.split(separator if separator.strip() else None))
+    if not all(listed):
+        raise SourceError("annotation", "class has no name", f"{row.place}: {cell!r}"[:200])
+    return list(listed)

@@ -1,7 +1,4 @@
-"""Which image a VOC file means whose <filename> and own name are those of two images.
-
-How Pascal VOC XML is read: with ImageSets/Main lists, or beside the images.
-"""
+"""Reader of Pascal VOC XML, with ImageSets/Main lists or with XML files in the folders of the images."""
 
 from __future__ import annotations
 
@@ -16,199 +13,61 @@ from typing import Any
 from xml.etree import ElementTree
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
-from halofeed.prep.annotations.columns import CORNERS, corners
+from halofeed.prep.annotations.columns import CORNERS, to_corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
     check_rotation,
     declared_size,
-    in_order,
     is_split_name,
-    number,
-    read_whole,
-    sound_boxes,
+    parse_number,
+    read_required,
+    sort_examples,
+    usable_boxes,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import Size, note_alike_classes, resolve_boxes, stored_sizes
-from halofeed.prep.annotations.suggest_layout import hint
+from halofeed.prep.annotations.resolve_boxes import Size, note_similar_classes, possible_sizes, resolve_boxes
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import common_folder, is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Box, SourceExample
-
-XML_NAME = (
-    "<filename> names another picture than the XML file's own name, which was taken, as declared sizes or other XML "
-    "files prove; --voc-images filename takes the former"
-)
-WRITTEN = (
-    "<filename> names another picture than the XML file's own name, and was taken, as declared sizes or the other XML "
-    "files prove; --voc-images xml-name takes the latter"
-)
-NO_SUCH_FILE = "<filename> names no file; the picture of the XML file's own name was taken"
-_OPEN = "<filename> and the XML file's name mean two images"
-_CURE = "--voc-images filename or --voc-images xml-name says which is meant"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Conflict:
-    """The two images that one XML file may mean; `beside` has several where only their extensions differ."""
-
-    written: ImageMatch
-    beside: tuple[str, ...]
-
-
-def resolve_names(
-    index: ImageIndex,
-    wanted: Mapping[str, ImageQuery],
-    declared: Mapping[str, Size | None],
-    images: SourceFiles,
-    options: LayoutOptions,
-) -> dict[str, ImageMatch | SourceError]:
-    """The image that each XML file means, or why none can be told.
-
-    Where <filename> and the XML file's own name are those of two images, the first of these proves one:
-
-    1. The declared size is that of one of them. If all such proofs agree, they hold for the other XML files too.
-    2. One of them is the image of another XML file.
-    3. The other XML files whose two names differ have an image by one of these names alone, the same for all.
-
-    Args:
-        wanted: of each XML file; `declared` are the sizes that they declare.
-
-    Raises:
-        AnnotationsError: nothing proves it for most XML files.
-    """
-    found = index.match(wanted)
-    conflicts: dict[str, _Conflict] = {}
-    taken: set[str] = set()
-    alone: set[str] = set()
-    lost: dict[str, str] = {}  # whose <filename> is that of no image
-    for path, answer in found.items():
-        differ = _differ(path, wanted[path].name)
-        beside = tuple(index.neighbors(wanted[path])) if differ else ()
-        if isinstance(answer, SourceError):
-            if len(beside) == 1 and answer.reason == "image file not found":
-                lost[path] = beside[0]
-        elif beside and answer.path not in beside:
-            conflicts[path] = _Conflict(written=answer, beside=beside)
-        else:
-            taken.add(answer.path)
-            if beside:
-                found[path] = replace(answer, note=answer.note or NO_SUCH_FILE)
-            if differ:
-                alone.add("xml-name" if beside else "filename")
-    if lost:
-        alone.add("xml-name")
-        taken.update(lost.values())
-    if not conflicts:
-        return found
-    chosen = dict.fromkeys(conflicts, options.voc_images)
-    if options.voc_images == "auto":
-        chosen = _by_size(conflicts, declared, images)
-        if len(proven := set(chosen.values())) == 1:
-            chosen = dict.fromkeys(conflicts, proven.pop())
-        chosen = _by_others(conflicts, chosen, taken)
-        if len(alone) == 1:
-            chosen = dict.fromkeys(conflicts, *alone) | chosen
-    left = [path for path in conflicts if path not in chosen]
-    if 2 * len(left) > len(found):
-        one = conflicts[left[0]]
-        raise AnnotationsError(
-            f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
-            f"in {len(left)} of {len(found)} XML files; {_CURE}"
-        )
-    answers = {path: _answer(one, chosen.get(path), options) for path, one in conflicts.items()}
-    claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
-    own = {
-        path: ImageMatch(path=image, note=NO_SUCH_FILE)
-        for path, image in lost.items()
-        if image not in claimed
-    }
-    return found | answers | own
-
-
-def _differ(path: str, written: str) -> bool:
-    """Whether a <filename> is no name of the XML file's image, whatever its extension.
-
-    >>> _differ("a/1.xml", "1.JPG"), _differ("a/1.jpg.xml", "1.jpg"), _differ("1.xml", "2.jpg"), _differ("1.xml", "")
-    (False, False, True, False)
-    """
-    names = {_stem(PurePosixPath(path).stem), PurePosixPath(path).stem}
-    name = PurePosixPath(written.replace("\\", "/")).name
-    return bool(name) and not names.intersection((_stem(name), name))
-
-
-def _stem(name: str) -> str:
-    return PurePosixPath(name).stem if is_image_name(name) else name
-
-
-def _by_size(
-    conflicts: Mapping[str, _Conflict], declared: Mapping[str, Size | None], images: SourceFiles
-) -> dict[str, str]:
-    """What is meant where the declared size is that of one image alone."""
-    asked = [path for path in conflicts if declared[path] is not None and len(conflicts[path].beside) == 1]
-    written = stored_sizes([conflicts[path].written.path for path in asked], images)
-    beside = stored_sizes([conflicts[path].beside[0] for path in asked], images)
-    return {
-        path: "filename" if declared[path] in one else "xml-name"
-        for path, one, other in zip(asked, written, beside, strict=True)
-        if one and other and (declared[path] in one) is not (declared[path] in other)
-    }
-
-
-def _by_others(conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]) -> dict[str, str]:
-    """What is meant where one of the images is that of another XML file; each answer can give further ones."""
-    chosen = dict(chosen)
-    taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
-    while True:
-        left = {path: one for path, one in conflicts.items() if path not in chosen}
-        claims = Counter(one.written.path for one in left.values())
-        found = {}
-        for path, one in left.items():
-            is_written_taken = one.written.path in taken or claims[one.written.path] > 1
-            if is_written_taken is not (one.beside[0] in taken):
-                found[path] = "xml-name" if is_written_taken else "filename"
-        if not found:
-            return chosen
-        chosen |= found
-        taken |= {_path(left[path], what) for path, what in found.items()}
-
-
-def _path(one: _Conflict, what: str) -> str:
-    return one.written.path if what == "filename" else one.beside[0]
-
-
-def _answer(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
-    proven = options.voc_images == "auto"
-    if what == "filename":
-        return replace(one.written, note=WRITTEN if proven else one.written.note)
-    if what == "xml-name" and len(one.beside) == 1:
-        return ImageMatch(path=one.beside[0], note=XML_NAME if proven else "")
-    if what == "xml-name":
-        return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
-    return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_CURE}")
-
 
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
 _IMAGE_FOLDERS = ("JPEGImages", "images")
 _MASK_FOLDERS = ("SegmentationClass", "SegmentationObject")
 _FLAGS = ("difficult", "truncated", "occluded")
+_NOT_VOC = "not a VOC annotation"
+_MAX_XML_BYTES = 64 << 20
+"""Limit for one file; a hundred thousand boxes of an image take half of it."""
+_XML_NAME_TAKEN = (
+    "<filename> names another picture than the XML file's own name, which was taken, as declared sizes or other XML "
+    "files prove; --voc-images filename takes the former"
+)
+_FILENAME_TAKEN = (
+    "<filename> names another picture than the XML file's own name, and was taken, as declared sizes or the other XML "
+    "files prove; --voc-images xml-name takes the latter"
+)
+_NO_SUCH_FILE = "<filename> names no file; the picture of the XML file's own name was taken"
+_OPEN = "<filename> and the XML file's name mean two images"
+_FIX = "--voc-images filename or --voc-images xml-name says which is meant"
 
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Every XML annotation, every image, and every entry of a list, below the folder.
+    """Yield an example for every XML annotation, every image, and every list entry below the folder.
 
-    An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
-    own name. Where both are there and differ, see `voc_names`. Where there are ImageSets/Main lists, they give the
-    splits: train, val, test and any other list, but no per-class list (`cat_train`), and trainval only where train or
-    val is missing. Where the splits are made otherwise, only lists that the options name are followed: they say which
-    images to take. Without lists the first folder is the split, if all are named like splits; else all is `train`.
+    The image of an XML file is its <filename> in the same folder, in JPEGImages/, or anywhere below; otherwise a file
+    with the XML file's name. If both exist and differ, see `_resolve_names`.
+
+    ImageSets/Main lists define the splits: train, val, test and any other list. Per-class lists (`cat_train`) are
+    ignored, and so is trainval if train and val exist. If the user assigns the splits, the reader uses only lists
+    that the options name, to select images. Without lists the first folder is the split if all have split names;
+    otherwise all images belong to `train`.
 
     Raises:
-        AnnotationsError: if an image is in two lists, one entry of a list means two images, or a list that was asked
-            for is missing.
+        AnnotationsError: an image is in two lists, a list entry matches two images, or a requested list is missing.
     """
     if unknown := [name for name in options.ignore_columns if name.lower() != "rotation"]:
         raise UsageError(
@@ -220,71 +79,66 @@ def list_references(
         paths = [annotation_file]
     if not paths:
         raise AnnotationsError(
-            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
+            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
+            f"{layout_hint(annotations, 'voc')}"
         )
     read = {path: _read(path, annotations, options) for path in paths}
-    problems = {reference.problem[1] for _, reference in read.values() if reference.problem is not None}
-    if problems == {NOT_VOC} and (other := hint(annotations, "voc", annotation_file)):
+    problems = {example.problem[1] for _, example in read.values() if example.problem is not None}
+    if problems == {_NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
         raise AnnotationsError(
             f"{annotations.root}: none of its {len(paths)} .xml files is Pascal VOC's{other}"
         )
-    wanted = _wanted({path: name for path, (name, _) in read.items()})
-    sizes = {path: reference.declared_size for path, (_, reference) in read.items()}
-    found = resolve_names(index, wanted, sizes, images, options)
+    queries = _image_queries({path: name for path, (name, _) in read.items()})
+    sizes = {path: example.declared_size for path, (_, example) in read.items()}
+    found = _resolve_names(index, queries, sizes, images, options)
     if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
-    listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
+    listed = [_with_image(example, found[path]) for path, (_, example) in read.items()]
     listed = _refuse_shared_images(listed, paths)
     listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
-    used = {reference.source: reference.split for reference in listed}
+    used = {example.source: example.split for example in listed}
     if annotation_file is None:
         listed += [
-            reference
-            for reference in index.without_annotation(used.items, beside_used=False)
-            if not set(reference.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
+            example
+            for example in index.without_annotation(used.items, only_used_folders=False)
+            if not set(example.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
         ]
-        paths += [reference.source for reference in listed[len(paths) :]]
-        lists = read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
+        paths += [example.source for example in listed[len(paths) :]]
+        lists = _read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
-    yield from in_order(note_alike_classes(listed))
+    yield from sort_examples(note_similar_classes(listed))
 
 
-NOT_VOC = "not a VOC annotation"
-
-MOST_XML_BYTES = 64 << 20
-"""Of the boxes of one picture: a hundred thousand take half of it."""
-
-
-class _NoDoctype(ElementTree.TreeBuilder):
-    """Builds no tree from a document with a DTD: VOC has none, and entities can expand without end."""
+class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):
+    """Tree builder that refuses a DTD: VOC has none, and entities can expand without limit."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
         raise SourceError("annotation", "XML has a DTD", f"<!DOCTYPE {name}> is refused; remove it")
 
 
-def parse_xml(data: bytes) -> ElementTree.Element:
-    """The <annotation> element of a VOC file; SourceError where there is none."""
-    parser = ElementTree.XMLParser(target=_NoDoctype())  # noqa: S314 - without a DTD there are no entities
+def _parse_xml(data: bytes) -> ElementTree.Element:
+    """Return the <annotation> element of a VOC file; raise SourceError if there is none."""
+    parser = ElementTree.XMLParser(target=_DoctypeRefusingBuilder())  # noqa: S314 - without a DTD there are no entities
     try:
         parser.feed(data)
         root: ElementTree.Element = parser.close()
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise SourceError("annotation", "malformed XML", str(error)) from error
     if root.tag != "annotation":
-        raise SourceError("annotation", NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
+        raise SourceError("annotation", _NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
     return root
 
 
 def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, SourceExample]:
-    """The <filename> of an XML file, and what else it says, still under its own path."""
+    """Return the <filename> of an XML file, and an example with its other content under the XML file's path."""
     name = ""
     try:
-        if (annotations.size(path) or 0) > MOST_XML_BYTES:
-            raise SourceError("annotation", "XML is too large", f"more than {MOST_XML_BYTES} bytes")
-        root = parse_xml(annotations.read(path))
+        if (annotations.size(path) or 0) > _MAX_XML_BYTES:
+            raise SourceError("annotation", "XML is too large", f"more than {_MAX_XML_BYTES} bytes")
+        root = _parse_xml(annotations.read(path))
         name = _text(root, "filename")
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
-        boxes, bad = sound_boxes(
+        boxes, bad = usable_boxes(
             enumerate(root.findall("object"), start=1),
             lambda numbered: _box(numbered[1], f"object {numbered[0]}", options),
             options,
@@ -297,20 +151,20 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
     )
 
 
-def _with_image(reference: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
-    """The reference to the image that its XML file means."""
+def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
+    """Return the example with the image that its XML file names."""
     if isinstance(image, SourceError):
-        problem = reference.problem or image.at(reference.source).args
-        return replace(reference, boxes=None, declared_size=None, bad_objects=(), problem=problem)
+        problem = example.problem or image.at(example.source).args
+        return replace(example, boxes=None, declared_size=None, bad_objects=(), problem=problem)
     notes = (image.note,) if image.note else ()
-    return replace(reference, source=image.path, key=image.path, notes=notes)
+    return replace(example, source=image.path, key=image.path, notes=notes)
 
 
-def _wanted(names: Mapping[str, str]) -> dict[str, ImageQuery]:
-    """Where the image of each XML file may lie; `names` are their <filename>s.
+def _image_queries(names: Mapping[str, str]) -> dict[str, ImageQuery]:
+    """Return the possible locations of each XML file's image; `names` are the <filename> values.
 
-    Where the XML files lie in several folders, an image that is not beside its own must lie in a folder of
-    the same name: Annotations/cam1/a.xml is JPEGImages/cam1/a.jpg, and never JPEGImages/cam2/a.jpg.
+    If XML files are in several folders, an image elsewhere must be in a folder with the name of its XML file's
+    folder. Annotations/cam1/a.xml belongs to JPEGImages/cam1/a.jpg, and never to JPEGImages/cam2/a.jpg.
     """
     common = common_folder(names)
     result = {}
@@ -351,9 +205,9 @@ def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
             check_rotation(_text(attribute, "value"), what, options)
-    written = [number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+    written = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
     form = "corners" if options.box_form == "auto" else options.box_form
-    sides: dict[str, Any] = dict(zip(CORNERS, corners(written, form), strict=True))
+    sides: dict[str, Any] = dict(zip(CORNERS, to_corners(written, form), strict=True))
     flags: dict[str, Any] = {name: _flag(element, name, what) for name in _FLAGS}
     view = (_text(element, "pose") or None) if "view" in options.keep else None
     return check_box(Box(**sides, **flags, label=label, view=view), what)
@@ -367,22 +221,22 @@ def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
 
 
 def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
-    """A problem for each of several XML files that name one image: which of them is right, nobody knows."""
-    counts = Counter(reference.source for reference in listed)
+    """Return the examples with a problem for each of several XML files that name one image."""
+    counts = Counter(example.source for example in listed)
     fault = ("annotation", "several annotation files name one image")
     return [
-        replace(reference, boxes=None, declared_size=None, problem=(*fault, path))
-        if counts[reference.source] > 1 and reference.problem is None
-        else reference
-        for reference, path in zip(listed, paths, strict=True)
+        replace(example, boxes=None, declared_size=None, problem=(*fault, path))
+        if counts[example.source] > 1 and example.problem is None
+        else example
+        for example, path in zip(listed, paths, strict=True)
     ]
 
 
-def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
-    """For each folder with ImageSets/Main, the split of each name in its lists.
+def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
+    """Return the split of each listed name, for each folder with ImageSets/Main.
 
-    The lists are those that the options name, else those of `choose_image_sets`. An image may stand in one of them
-    alone, unless its split is made otherwise.
+    The lists are those that the options name, otherwise those of `_choose_image_sets`. An image may be in only one of
+    them, unless the user assigns the splits.
     """
     chosen = options.image_sets
     found: dict[str, dict[str, str]] = {}
@@ -400,8 +254,8 @@ def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[st
                 f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
                 f"found {', '.join(sorted(files))}"
             )
-        names = tuple(dict.fromkeys(chosen)) or choose_image_sets(files)
-        entries = {name: dict.fromkeys(_entries(read_whole(annotations, files[name]))) for name in names}
+        names = tuple(dict.fromkeys(chosen)) or _choose_image_sets(files)
+        entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
         if options.source_splits:
             _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
         if names:
@@ -412,7 +266,7 @@ def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[st
 def _refuse_shared_names(
     place: str, entries: Mapping[str, Mapping[str, None]], files: Mapping[str, str]
 ) -> None:
-    """Refuse lists of which two have a name, and say which lists there are to choose from."""
+    """Raise AnnotationsError if two lists share a name; the message contains the available lists."""
     shared = []
     for one, other in combinations(entries, 2):
         if both := [entry for entry in entries[one] if entry in entries[other]]:
@@ -429,12 +283,12 @@ def _refuse_shared_names(
         )
 
 
-def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
-    """The lists to follow of those that are there.
+def _choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the lists that define the splits.
 
-    >>> choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
+    >>> _choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
     ('test', 'train', 'val')
-    >>> choose_image_sets(["test", "trainval"])
+    >>> _choose_image_sets(["test", "trainval"])
     ('test', 'trainval')
     """
     present = set(names)
@@ -454,7 +308,7 @@ def _entries(data: bytes) -> Iterator[str]:
 
 
 def _entry_name(entry: str) -> str:
-    r"""The name in a list, as tools write it: with folders above, with an extension, with backslashes.
+    r"""Return the name in a list entry without folders above the images, extension, or backslashes.
 
     >>> _entry_name("cam1/a"), _entry_name(r"D:\voc\JPEGImages\cam1\a.jpg"), _entry_name("v1.2")
     ('cam1/a', 'cam1/a', 'v1.2')
@@ -472,16 +326,16 @@ def _without_extension(name: str) -> str:
 def _split_by_lists(
     listed: Sequence[SourceExample], paths: Sequence[str], lists: Mapping[str, Mapping[str, str]]
 ) -> list[SourceExample]:
-    """Each reference with the split of its list; `paths` are what the lists' names are compared with."""
+    """Return each example with the split of its list; `paths` are compared with the names in the lists."""
     seen: dict[tuple[str, str], str] = {}
     result = []
-    for reference, path in zip(listed, paths, strict=True):
+    for example, path in zip(listed, paths, strict=True):
         under = [prefix for prefix in lists if path.startswith(f"{prefix}/" if prefix else "")]
         under = under or (list(lists) if len(lists) == 1 else [])
         prefix = max(under, key=len, default="")
         splits = lists[prefix] if under else {}
-        below = _below_first(path, prefix)
-        # An entry means this file by its path below the first folder, or by its name.
+        below = _path_below_first_folder(path, prefix)
+        # An entry names a file by its path below the first folder, or by its file name.
         name = next((name for name in (below, PurePosixPath(below).name) if name in splits), None)
         if name is not None:
             other = seen.setdefault((prefix, name), path)
@@ -491,12 +345,12 @@ def _split_by_lists(
                     + f": {name} means {other} and {path}; write the folder into the list, such as {below}, or let "
                     "--split-shares make the splits"
                 )
-            result.append(replace(reference, split=splits[name]))
-        elif reference.problem is None or reference.problem[0] == "selection":
+            result.append(replace(example, split=splits[name]))
+        elif example.problem is None or example.problem[0] == "selection":
             fault = ("selection", "in no ImageSets list", "")
-            result.append(replace(reference, boxes=None, declared_size=None, problem=fault))
+            result.append(replace(example, boxes=None, declared_size=None, problem=fault))
         else:
-            result.append(reference)
+            result.append(example)
     for prefix, splits in lists.items():
         for name, split in splits.items():
             if (prefix, name) not in seen:
@@ -506,8 +360,8 @@ def _split_by_lists(
     return result
 
 
-def _below_first(path: str, prefix: str) -> str:
-    """A path below Annotations/, JPEGImages/ or whatever the first folder is, without its extension."""
+def _path_below_first_folder(path: str, prefix: str) -> str:
+    """Return a path below Annotations/, JPEGImages/ or any other first folder, without its extension."""
     start = f"{prefix}/" if prefix else ""
     inside = PurePosixPath(_without_extension(_without_extension(path.removeprefix(start))))
     return "/".join(inside.parts[1:]) or inside.name
@@ -524,6 +378,155 @@ def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> 
     if not all(is_split_name(first) for first in xml_firsts):
         return list(listed)
     return [
-        replace(reference, split=first if is_split_name(first) else "train")
-        for reference, first in zip(listed, firsts, strict=True)
+        replace(example, split=first if is_split_name(first) else "train")
+        for example, first in zip(listed, firsts, strict=True)
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Conflict:
+    """Two images that one XML file may name; `beside` has several if only their extensions differ."""
+
+    written: ImageMatch
+    beside: tuple[str, ...]
+
+
+def _resolve_names(
+    index: ImageIndex,
+    queries: Mapping[str, ImageQuery],
+    declared: Mapping[str, Size | None],
+    images: SourceFiles,
+    options: LayoutOptions,
+) -> dict[str, ImageMatch | SourceError]:
+    """Return the image that each XML file names, or an error if it is ambiguous.
+
+    If <filename> and the name of the XML file match two different images, the first of these rules decides:
+
+    1. The declared size matches only one of them. If all such proofs agree, they apply to the other XML files too.
+    2. One of them is the image of another XML file.
+    3. Other XML files with two different names have an image under only one of these names, the same for all files.
+
+    Args:
+        index: index of the images.
+        queries: query of each XML file.
+        declared: size that each XML file declares.
+
+    Raises:
+        AnnotationsError: no rule decides for most XML files.
+    """
+    found = index.match(queries)
+    conflicts: dict[str, _Conflict] = {}
+    taken: set[str] = set()
+    alone: set[str] = set()
+    lost: dict[str, str] = {}  # XML files whose <filename> matches no image
+    for path, answer in found.items():
+        differ = _names_differ(path, queries[path].name)
+        beside = tuple(index.neighbors(queries[path])) if differ else ()
+        if isinstance(answer, SourceError):
+            if len(beside) == 1 and answer.reason == "image file not found":
+                lost[path] = beside[0]
+        elif beside and answer.path not in beside:
+            conflicts[path] = _Conflict(written=answer, beside=beside)
+        else:
+            taken.add(answer.path)
+            if beside:
+                found[path] = replace(answer, note=answer.note or _NO_SUCH_FILE)
+            if differ:
+                alone.add("xml-name" if beside else "filename")
+    if lost:
+        alone.add("xml-name")
+        taken.update(lost.values())
+    if not conflicts:
+        return found
+    chosen = dict.fromkeys(conflicts, options.voc_images)
+    if options.voc_images == "auto":
+        chosen = _resolve_by_size(conflicts, declared, images)
+        if len(proven := set(chosen.values())) == 1:
+            chosen = dict.fromkeys(conflicts, proven.pop())
+        chosen = _resolve_by_other_files(conflicts, chosen, taken)
+        if len(alone) == 1:
+            chosen = dict.fromkeys(conflicts, *alone) | chosen
+    remaining = [path for path in conflicts if path not in chosen]
+    if 2 * len(remaining) > len(found):
+        one = conflicts[remaining[0]]
+        raise AnnotationsError(
+            f"{remaining[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
+            f"in {len(remaining)} of {len(found)} XML files; {_FIX}"
+        )
+    answers = {path: _conflict_result(one, chosen.get(path), options) for path, one in conflicts.items()}
+    claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
+    own = {
+        path: ImageMatch(path=image, note=_NO_SUCH_FILE)
+        for path, image in lost.items()
+        if image not in claimed
+    }
+    return found | answers | own
+
+
+def _names_differ(path: str, written: str) -> bool:
+    """Return whether a <filename> differs from the name of the XML file, apart from the extension.
+
+    >>> _names_differ("a/1.xml", "1.JPG"), _names_differ("a/1.jpg.xml", "1.jpg")
+    (False, False)
+    >>> _names_differ("1.xml", "2.jpg"), _names_differ("1.xml", "")
+    (True, False)
+    """
+    names = {_stem(PurePosixPath(path).stem), PurePosixPath(path).stem}
+    name = PurePosixPath(written.replace("\\", "/")).name
+    return bool(name) and not names.intersection((_stem(name), name))
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem if is_image_name(name) else name
+
+
+def _resolve_by_size(
+    conflicts: Mapping[str, _Conflict], declared: Mapping[str, Size | None], images: SourceFiles
+) -> dict[str, str]:
+    """Return the correct name of each conflict in which the declared size matches only one image."""
+    asked = [path for path in conflicts if declared[path] is not None and len(conflicts[path].beside) == 1]
+    written = possible_sizes([conflicts[path].written.path for path in asked], images)
+    beside = possible_sizes([conflicts[path].beside[0] for path in asked], images)
+    return {
+        path: "filename" if declared[path] in one else "xml-name"
+        for path, one, other in zip(asked, written, beside, strict=True)
+        if one and other and (declared[path] in one) is not (declared[path] in other)
+    }
+
+
+def _resolve_by_other_files(
+    conflicts: Mapping[str, _Conflict], chosen: dict[str, str], taken: set[str]
+) -> dict[str, str]:
+    """Return the correct names, with those of conflicts in which another XML file has one of the images.
+
+    Each result can resolve further conflicts.
+    """
+    chosen = dict(chosen)
+    taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
+    while True:
+        remaining = {path: one for path, one in conflicts.items() if path not in chosen}
+        claims = Counter(one.written.path for one in remaining.values())
+        found = {}
+        for path, one in remaining.items():
+            is_written_taken = one.written.path in taken or claims[one.written.path] > 1
+            if is_written_taken is not (one.beside[0] in taken):
+                found[path] = "xml-name" if is_written_taken else "filename"
+        if not found:
+            return chosen
+        chosen |= found
+        taken |= {_path(remaining[path], what) for path, what in found.items()}
+
+
+def _path(one: _Conflict, what: str) -> str:
+    return one.written.path if what == "filename" else one.beside[0]
+
+
+def _conflict_result(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
+    proven = options.voc_images == "auto"
+    if what == "filename":
+        return replace(one.written, note=_FILENAME_TAKEN if proven else one.written.note)
+    if what == "xml-name" and len(one.beside) == 1:
+        return ImageMatch(path=one.beside[0], note=_XML_NAME_TAKEN if proven else "")
+    if what == "xml-name":
+        return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
+    return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_FIX}")

@@ -141,7 +141,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "splits beside classes": refused(
         drawn("train/hat/a.png", "coat/b.png"),
-        "split and class folders stand side by side.*say with (--split-folders) yes or (no)",
+        "split and class folders are mixed.*say with (--split-folders) yes or (no)",
     ),
     "splits below a folder": refused(
         drawn("photos/train/a.png", "photos/test/b.png"), f"say {CLASSES_ARE_FOLDERS}", proves=r"1 classes"

@@ -132,7 +132,7 @@ def test_an_object_that_vanished_is_rejected_by_name(clean, source):
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])
 def test_a_table_of_a_store_that_is_not_held_is_listed_as_a_local_one(clean, tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(tables, "HELD_BYTES", 5)
+    monkeypatch.setattr(tables, "MAX_CACHED_BYTES", 5)
     monkeypatch.setattr(base, "PART_BYTES", 50)
     row = "{0}.jpg,hat\n" if layout == "csv" else '{{"filename": "{0}.jpg", "class": "hat"}}\n'
     lines = ["filename,class\n"] * (layout == "csv") + [row.format(number) for number in range(40)]

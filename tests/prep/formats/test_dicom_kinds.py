@@ -14,7 +14,7 @@ from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions, find_layout
-from halofeed.prep.layouts.dicom import kind_and_cure
+from halofeed.prep.layouts.dicom import describe_kind
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.dicom_folders import listed, listed_by_source, open_folder, refusal, slices, write_scan
@@ -36,7 +36,7 @@ def test_secondary_captures_are_listed_and_not_taken_and_surveys_where_they_are_
     write_scan(tmp_path / "captures", series="1.2.4", more=capture)
     found = listed_by_source(tmp_path)
     assert found.pop("ct").problem is None
-    refused = ("selection", NO_SLICE, kind_and_cure("secondary capture"))
+    refused = ("selection", NO_SLICE, describe_kind("secondary capture"))
     assert {one.problem for one in found.values()} == {refused}
     assert len(found) == 4
     taken = problems(tmp_path, secondary_captures="take")

@@ -8,7 +8,7 @@ import pytest
 
 from halofeed.errors import AnnotationsError, HalofeedError, SourceError, UsageError
 from halofeed.prep.annotations.images import ImageIndex, ImageQuery
-from halofeed.prep.annotations.suggest_layout import other_layout
+from halofeed.prep.annotations.suggest_layout import suggest_layout
 from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import EMPTY, HIDDEN
@@ -262,7 +262,7 @@ CASES = {
     "boxes": ({"t.csv": BOXES, "x/a.jpg": "", "y/b.jpg": ""}, "--layout csv"),
     "classes": ({"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
     "jsonl": ({"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
-    "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie straight in it"),
+    "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie directly in it"),
 }
 
 
@@ -286,7 +286,7 @@ def test_another_layout_is_not_taken_for_class_folders(tmp_path, case):
     ],
 )
 def test_class_folders_with_other_papers_stay_class_folders(tmp_path, content):
-    assert other_layout(write_files(tmp_path, content)) is None
+    assert suggest_layout(write_files(tmp_path, content)) is None
     assert list_references("folders", tmp_path)
 
 

@@ -221,7 +221,7 @@ def test_patterns_match_long_names_in_linear_time():
 
 
 def test_a_search_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr("halofeed.prep.annotations.patterns._MOST_SECONDS", 0.05)
+    monkeypatch.setattr("halofeed.prep.annotations.patterns._TIMEOUT_SECONDS", 0.05)
     with pytest.raises(UsageError, match=r"--group-pattern.*without a repetition inside a repetition"):
         Expression(option="--group-pattern", text="((a|aa)+)$").search("a" * 60 + "!")
 

@@ -381,7 +381,7 @@ def test_the_same_references_come_of_a_table_that_is_not_held(tmp_path, monkeypa
     options = {"several_classes": "keep"}
     held = listed(tmp_path, layout, **options)
     assert sum(one.problem is not None for one in held) > 10 and sum(bool(one.notes) for one in held) > 10
-    monkeypatch.setattr(tables, "HELD_BYTES", 5)
+    monkeypatch.setattr(tables, "MAX_CACHED_BYTES", 5)
     monkeypatch.setattr(spill, "SORT_CHUNK", 7)
     assert listed(tmp_path, layout, **options) == held
 
@@ -391,7 +391,7 @@ def test_faults_of_a_table_that_is_not_held_are_told_alike(tmp_path, monkeypatch
     draw(tmp_path, layout, [["a.jpg", "hat", "train", ""], ["a.jpg", "coat", "train", ""]], ["a.jpg"])
     told = []
     for size in (1 << 20, 5):
-        monkeypatch.setattr(tables, "HELD_BYTES", size)
+        monkeypatch.setattr(tables, "MAX_CACHED_BYTES", size)
         with pytest.raises(AnnotationsError, match="two values of class") as caught:
             listed(tmp_path, layout)
         told.append(str(caught.value))
@@ -416,7 +416,7 @@ def fill(records, count):
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])
 @pytest.mark.parametrize("change", ["longer", "shorter", "other", "no text"])
 def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path, monkeypatch, layout, change):
-    monkeypatch.setattr(tables, "HELD_BYTES", 5)
+    monkeypatch.setattr(tables, "MAX_CACHED_BYTES", 5)
     files = [f"{number}.jpg" for number in range(30)]
     draw(tmp_path, layout, [[name, "hat", "train", ""] for name in files], files)
     table = tmp_path / f"table.{layout}"
@@ -438,7 +438,7 @@ def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path, monkeypatc
 
 
 def test_a_large_table_is_not_held_and_sorting_it_takes_a_part_of_its_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "HELD_BYTES", 1 << 16)
+    monkeypatch.setattr(tables, "MAX_CACHED_BYTES", 1 << 16)
     monkeypatch.setattr(spill, "SORT_CHUNK", 1_000)
     (tmp_path / "a.jpg").touch()
     (tmp_path / "table.csv").write_text("filename,class,note\n" + f"a.jpg,hat,{'x' * 1_000}\n" * 20_000)
@@ -456,8 +456,8 @@ def test_a_large_table_is_not_held_and_sorting_it_takes_a_part_of_its_memory(tmp
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", [b"\xff", b"\xe2\x82"])
 def test_the_first_byte_that_is_no_text_is_named(tmp_path, monkeypatch, size, start, end):
-    monkeypatch.setattr(tables, "HELD_BYTES", size)
-    monkeypatch.setattr(tables, "_PIECE_BYTES", 7)
+    monkeypatch.setattr(tables, "MAX_CACHED_BYTES", size)
+    monkeypatch.setattr(tables, "_CHUNK_BYTES", 7)
     text = start + "filename,class\né€.jpg,hat\n".encode()
     (tmp_path / "table.csv").write_bytes(text + end)
     with pytest.raises(AnnotationsError, match=f"byte {len(text)} is 0x{end[0]:02x}"):
