@@ -107,7 +107,7 @@ class RemoteFiles:
 
     def straight(self, folder: str) -> Part | None:
         """As of `LocalFiles`."""
-        listed = store_of(self.root).straight(f"{self.root}/{_start(folder)}")
+        listed = store_of(self.root).list_dir(f"{self.root}/{_start(folder)}")
         if listed is None:
             return None
         folders: list[str] = []
