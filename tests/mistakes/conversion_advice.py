@@ -411,12 +411,12 @@ ADVICE: dict[str, Advice] = {
     ),
     "a full disk": refused_4(
         pictures(),
-        (r"make room .* another (--out)", "elsewhere"),
+        (r"Free some space .* (--out) names the folder", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.ENOSPC, "full")),
     ),
     "a disk that fails": refused_4(
         pictures(),
-        (r"see to the disk .* another (--out)", "elsewhere"),
+        (r"The disk failed.* (--out) names the folder", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.EIO, "fails")),
     ),
     # what has come of it
@@ -476,6 +476,6 @@ ADVICE: dict[str, Advice] = {
         pictures("--", "--runner", FAR),
         (r"(--max-silence-minutes) sets a limit", "5"),
         throughout=far,
-        proves="given up after 5 min",
+        proves="gives the job up after 5 min",
     ),
 }

@@ -51,8 +51,8 @@ def planned(source: object, out: Path, in_job: bool, **options):
     output.make()
     recipe = Recipe(**{"layout": "folders", "height": 16, "width": 24, "shards": 2} | options)
     written = NumberedFiles(output)
-    more = {"recipe": recipe, "sources": sources, "output": output, "written": written}
-    parts = ListingInJob(spread=map, insists=False, **more) if in_job else None
+    more = {"recipe": recipe, "sources": sources, "output": output, "writer": written}
+    parts = ListingInJob(run_distributed=map, is_required=False, **more) if in_job else None
     plan = make_plan(job, recipe, sources, written, None, parts)
     lines = [line for number in range(written.count) for _, line in read_file(output, number)]
     return plan, sorted(lines), bool(list(Path(output.root).glob(".incomplete/ids-*")))
