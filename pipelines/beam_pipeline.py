@@ -11,7 +11,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
 from halofeed.errors import JobError
-from halofeed.pipelines.commit import commit, shards_of_group, sum_up
+from halofeed.pipelines.commit import commit, group_of, shards_of_group, sum_up
 from halofeed.pipelines.heartbeat import Heartbeat
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.objects.choose import use_settings
