@@ -147,7 +147,7 @@ def _convert_once(
             result = share.alone_or_never()
         elif isinstance(error, RecursionError | OverflowError):
             what = "nesting" if isinstance(error, RecursionError) else "numbers"
-            result = SourceError("decode", "file is damaged", f"its {what} exceed all limits")
+            result = SourceError("decode", "file is damaged", f"its {what} go beyond all bounds")
         elif isinstance(error, OSError) or resource_error(error):
             raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
         else:

@@ -24,7 +24,7 @@ _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """Where a conversion reads and writes, and how it runs; no option changes a record's bytes."""
+    """Options for the input, the output and the execution of a conversion; none changes a record's bytes."""
 
     source: str = option("", "folder or annotation file to convert; gs:// and s3:// work too")
     images: str | None = option(None, "folder that image paths are relative to; default: the source's folder")

@@ -474,7 +474,7 @@ def _values_of(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> se
     for path in paths:
         try:
             found.update(np.unique(read_label_image(images.read(path), max_pixels)).tolist())
-        except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+        except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
     return found
 
@@ -489,7 +489,7 @@ def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choic
         return True
     try:
         return has_voc_palette(images.read(path))
-    except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+    except (SourceError, MemoryError):  # the conversion rejects the file with its reason
         return False
 
 
