@@ -129,7 +129,7 @@ def test_what_must_be_seen_at_once_is_listed_by_the_command(tmp_path, capsys, mo
         assert str(in_parts.value) == str(at_once.value)
     else:
         check_same(source, tmp_path / "out", in_parts=False)
-    assert "listed by this command, and not in the job" in capsys.readouterr().err
+    assert "this command lists the source, not the job" in capsys.readouterr().err
 
 
 REFUSED = [(["a/b/1.jpg", "a/c/1.jpg", "b/b/1.jpg", "b/c/1.jpg"], {})]

@@ -58,14 +58,14 @@ def test_a_job_that_fails_after_its_commit_has_made_the_data_set(
 ):
     monkeypatch.setenv("FAR_ERROR", "1")
     assert all_bytes(Path(convert_far(source, tmp_path).folder)) == expected
-    assert "the data set is whole" in capsys.readouterr().err
+    assert "the data set is complete" in capsys.readouterr().err
 
 
 def test_a_failure_is_told_in_one_line_with_what_to_do(source, tmp_path, monkeypatch):
     monkeypatch.setenv("FAR_TIMES", "0")
     monkeypatch.setenv("FAR_ERROR", "1")
     kept = "What is finished is kept: run the same command again"
-    told = f"the job failed: ValueError: no such colour. {kept}; --debug shows all that the runner said"
+    told = f"the job failed: ValueError: no such colour. {kept}; --debug shows all output of the runner"
     with pytest.raises(JobError, match=f"^{told}$"):
         convert_far(source, tmp_path)
 
