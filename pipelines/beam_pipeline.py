@@ -101,7 +101,7 @@ class _OnWorkers(beam.DoFn):  # type: ignore[misc]
         self._workers = workers_for(self._job)
 
     def finish_bundle(self) -> Iterator[Any]:
-        for key, answer in self._workers.answers() if self._workers is not None else ():
+        for key, answer in self._workers.results() if self._workers is not None else ():
             yield GlobalWindows.windowed_value(self._result(key, answer))
 
     @abc.abstractmethod
@@ -122,7 +122,7 @@ class WriteShards(_OnWorkers):
         key, grouped = element
         references = [line for line in grouped if line]
         if self._workers is not None:
-            self._workers.ask(
+            self._workers.submit(
                 write_shard_of_job, (self._job_text, key, references), f"wrote shard {key}", key
             )
         elif self._writer is not None:
@@ -146,7 +146,7 @@ class SumUp(_OnWorkers):
         if missing := [key for key in keys if key not in written]:
             raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
         if self._workers is not None:
-            self._workers.ask(_sum_up_group, (self._job_text, number), f"summed up shards from {keys[0]}")
+            self._workers.submit(_sum_up_group, (self._job_text, number), f"summed up shards from {keys[0]}")
         else:
             yield self._result("", _sum_up_group((self._job_text, number)))
 

@@ -102,7 +102,7 @@ def convert(
             raise UsageError(
                 f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
             )
-        _or_withdraw(version, version.make)
+        _withdraw_on_error(version, version.make)
     with held(version.root) as version.holder, contextlib.ExitStack() as stack:
         run = _Run(
             options=options,
@@ -126,12 +126,12 @@ def convert(
                 return Conversion(manifest=committed, folder=options.folder, was_there=True)
         if version.exists(MANIFEST):
             with _unharmed(options.folder, replacement.root):
-                _or_withdraw(replacement, lambda: replacement.make(mode_of_new(version)))
+                _withdraw_on_error(replacement, lambda: replacement.make(mode_of_new(version)))
                 with held(replacement.root) as replacement.holder:
-                    stamps = _make(run, replacement, version, committed)
+                    stamps = _convert_into(run, replacement, version, committed)
                     take_place(replacement, version, options.name)
         else:
-            stamps = _make(run, version)
+            stamps = _convert_into(run, version)
             delete_replacement(replacement, version, options.name)
         manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
         _remember(options, sources, manifest, stamps)
@@ -256,7 +256,7 @@ def _unharmed(folder: str, replacement: str) -> Iterator[None]:
         ) from error
 
 
-def _make(
+def _convert_into(
     run: _Run, output: OutputFolder, replaces: OutputFolder | None = None, committed: Manifest | None = None
 ) -> str:
     """Convert into a folder, which an earlier command may have started, and commit.
@@ -288,12 +288,9 @@ def _make(
         check_disk_space(options.folder, plan.convertible, record_bytes, present, refuse=refuse)
         return plan
 
-    plan = _or_withdraw(output, prepare)
+    plan = _withdraw_on_error(output, prepare)
     output.delete([MANIFEST])
-    job = dataclasses.replace(
-        _job_of(run, plan, output, references_folder),
-        replaces=None if replaces is None else for_workers(replaces.root),
-    )
+    job = _job_of(run, plan, output, references_folder, replaces)
     if run.scratch is None:
         _run_elsewhere(run, job, references.count, output)
     else:
@@ -302,8 +299,13 @@ def _make(
     return plan.stamps
 
 
-def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str | None) -> ShardJob:
-    """Return the job of a plan that replaces nothing."""
+def _job_of(
+    run: _Run,
+    plan: Plan,
+    output: OutputFolder,
+    references_folder: str | None,
+    replaces: OutputFolder | None = None,
+) -> ShardJob:
     return ShardJob(
         recipe=run.recipe,
         task=plan.task,
@@ -312,7 +314,7 @@ def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str 
         version=run.options.version,
         images=for_workers(run.sources.images.root),
         folder=for_workers(output.root),
-        replaces=None,
+        replaces=None if replaces is None else for_workers(replaces.root),
         splits=plan.splits,
         inputs=plan.inputs,
         max_rejected=run.options.max_rejected,
@@ -326,11 +328,11 @@ def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str 
     )
 
 
-def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
+def _withdraw_on_error(output: OutputFolder, prepare: Callable[[], T]) -> T:
     """Return what `prepare` returns; after an error or a signal, delete what was started in the folder."""
-    with signals.CleanupOnExit(output.withdraw) as begun:
+    with signals.CleanupOnExit(output.withdraw) as cleanup:
         prepared = prepare()
-        begun.keep()
+        cleanup.keep()
         return prepared
 
 
@@ -370,22 +372,22 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
 
     The contents of the sources are read unless their stamps prove that they are unchanged.
     """
-    folder, cure = run.options.folder, "take another --version, or add --overwrite"
+    folder, fix = run.options.folder, "take another --version, or add --overwrite"
     if differences := run.recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
-        raise UsageError(f"{folder} was converted with another recipe; {cure}:\n{listed}")
+        raise UsageError(f"{folder} was converted with another recipe; {fix}:\n{listed}")
     with contextlib.ExitStack() as stack:
         if not run.choice.local:
             stack.callback(version.sweep)
-        plan = _same_plan(run, version, manifest, None, cure)
+        plan = _same_plan(run, version, manifest, None, fix)
         if not _is_proven(run, plan, manifest):
             # List again, because references need disk space and are rarely necessary.
             scratch = run.scratch or stack.enter_context(scratch_folder())
             by_shard, numbered = FileByShard(OutputFolder(scratch), run.recipe.shards), NumberedFiles(version)
-            plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, cure)
+            plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, fix)
             if not run.choice.local:
                 by_shard.take_over(version, numbered.count, plan.splits)
-            _check_contents(run, _job_of(run, plan, version, scratch), cure)
+            _check_contents(run, _job_of(run, plan, version, scratch), fix)
     return plan.stamps
 
 
@@ -394,7 +396,7 @@ def _same_plan(
     version: OutputFolder,
     manifest: Manifest,
     writer: NumberedFiles | FileByShard | None,
-    cure: str,
+    fix: str,
 ) -> Plan:
     """Plan a committed version again; raise UsageError where the plan differs."""
     plan = run.plan(version, writer)
@@ -402,7 +404,7 @@ def _same_plan(
         before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
             f"{run.options.folder} was converted from other sources or labels ({before} inputs then, {now} now); "
-            f"{cure}"
+            f"{fix}"
         )
     return plan
 
@@ -419,7 +421,7 @@ def _is_proven(run: _Run, plan: Plan, manifest: Manifest) -> bool:
     return bool(plan.stamps) and known == plan.stamps
 
 
-def _check_contents(run: _Run, job: ShardJob, cure: str) -> None:
+def _check_contents(run: _Run, job: ShardJob, fix: str) -> None:
     """Refuse a committed version whose source files have changed since; a damaged shard is not compared."""
     sources, keys = source_files(job.images), job.shard_keys()
     with (
@@ -436,7 +438,7 @@ def _check_contents(run: _Run, job: ShardJob, cure: str) -> None:
                     files = f"{'one of ' * (len(paths) > 1)}{', '.join(paths[:_MOST_NAMED])}"
                     raise UsageError(
                         f"{run.options.folder} was converted from other sources or labels: {files} has changed, or "
-                        f"cannot be read; {cure}"
+                        f"cannot be read; {fix}"
                     )
 
 

@@ -89,11 +89,11 @@ class RemoteFiles:
         self.root = root.rstrip("/")
         self._listing = Sizes()
         self._sizes: Mapping[str, int] | None = None
-        self._known: dict[str, int] = {}
+        self._adopted_sizes: dict[str, int] = {}
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
-            self._know(self._all())
+            self._set_sizes(self._all())
             assert self._sizes is not None
         return self._sizes
 
@@ -103,7 +103,7 @@ class RemoteFiles:
             found = list(islice(self._all(), count + 1))
             if len(found) > count:
                 return False
-            self._know(found)
+            self._set_sizes(found)
         return len(self.sizes()) <= count
 
     def straight(self, folder: str) -> Part | None:
@@ -149,7 +149,7 @@ class RemoteFiles:
         found = ((address[len(self.root) + 1 :], size) for address, size in listed)
         return ((path, size) for path, size in found if path and not is_hidden(path))
 
-    def _know(self, files: Iterable[tuple[str, int]]) -> None:
+    def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
         self._listing.add_files(files)
         if not self._listing:
             raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
@@ -159,7 +159,7 @@ class RemoteFiles:
         return {}
 
     def size(self, path: str) -> int | None:
-        return self._known[path] if path in self._known else self.sizes().get(path)
+        return self._adopted_sizes[path] if path in self._adopted_sizes else self.sizes().get(path)
 
     def stamp(self, path: str) -> Stamp | None:
         return None
@@ -183,7 +183,7 @@ class RemoteFiles:
 
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
         """Take over sizes that another process listed."""
-        self._known.update(sizes)
+        self._adopted_sizes.update(sizes)
 
     def head(self, path: str, size: int | None) -> bytes:
         address = f"{self.root}/{path}"

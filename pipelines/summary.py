@@ -107,7 +107,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
         f"{sum(of_body.values()):,} scans"
     )
     is_warning = bool(without_body) and not statistics.labelled
-    cure = (
+    fix = (
         f"; the largest scan has {largest}: take a larger shape or --spacing-mm, --fit tiles or stretch"
         if without_body
         else ""
@@ -115,7 +115,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
     return [
         f"  {'warning: ' * is_warning}{name}: {share:.1%} of the field of view (up to {max(of_view)}% of a scan) lies "
         f"outside of {shape} and is in no record; {body if without_body else 'nearly all of each body is in records'}"
-        f"{cure}"
+        f"{fix}"
     ]
 
 

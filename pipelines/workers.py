@@ -228,7 +228,7 @@ class Workers:
         self._workers: list[_Worker] = []
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(count, "worker")
-        self._asked: list[tuple[str, Future[Any]]] = []
+        self._calls: list[tuple[str, Future[Any]]] = []
         self._killed = CleanupOnExit(self.kill)
 
     def __enter__(self) -> Self:
@@ -304,13 +304,13 @@ class Workers:
         for worker in self._workers:
             worker.start = first
 
-    def ask(self, function: Callable[[Any], object], argument: object, what: str, key: str = "") -> None:
+    def submit(self, function: Callable[[Any], object], argument: object, what: str, key: str = "") -> None:
         """Call a function in the next idle worker, after waiting for one.
 
         Args:
             function: function of a module, because workers find it by name.
             what: description of the call in the past tense, for messages.
-            key: key of the result in `answers`.
+            key: key of the result in `results`.
 
         Raises:
             JobError: a worker has ended or failed.
@@ -319,25 +319,24 @@ class Workers:
         if self.failure is not None:
             self._idle.put(worker)
             raise JobError(self.failure)
-        asked = self._threads.submit(self._call_in, worker, (function, argument), what)
-        self._asked.append((key, asked))
+        self._calls.append((key, self._threads.submit(self._call_in, worker, (function, argument), what)))
 
-    def answers(self) -> Iterator[tuple[str, Any]]:
+    def results(self) -> Iterator[tuple[str, Any]]:
         """Yield the key and the result of each call since the last use, in the order of the calls.
 
         Raises:
             JobError: a worker has ended or failed.
         """
-        asked, self._asked = self._asked, []
-        for key, given in asked:
-            yield key, given.result()
+        calls, self._calls = self._calls, []
+        for key, call in calls:
+            yield key, call.result()
 
     def map(self, function: Callable[[Any], Any], arguments: Iterable[object], what: str) -> Iterator[Any]:
-        """Yield a function's result for each argument, in order; raise as `ask` and `answers`."""
+        """Yield a function's result for each argument, in order; raise as `submit` and `results`."""
         for argument in arguments:
-            self.ask(function, argument, what)
-        for _, given in self.answers():
-            yield given
+            self.submit(function, argument, what)
+        for _, result in self.results():
+            yield result
 
     def kill(self) -> None:
         """Kill the workers and wait until they have ended."""

@@ -75,10 +75,11 @@ class ObjectStore(Protocol):
         """Start to write an object in parts."""
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Yield the address and size of every object whose address has this prefix."""
+        """Return the address and size of every object whose address has this prefix."""
+        return ((address, size) for address, size, _ in self.versions(prefix))
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Yield address, size and version of the same objects; each write changes the version."""
+        """Return address, size and version of the same objects; each write changes the version."""
 
     def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
         """Yield the objects directly in a folder with their sizes, and its folders with size None.

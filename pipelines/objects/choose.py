@@ -69,7 +69,7 @@ def store_of(address: str) -> ObjectStore:
         return _stores[key]
 
 
-class BeamObjects:
+class BeamObjects(ObjectStore):
     """Files of other file systems that Beam knows, such as hdfs://, without conditional writes; see `ObjectStore`."""
 
     def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -97,10 +97,6 @@ class BeamObjects:
 
     def start_upload(self, address: str, expected: str = ANY) -> _BeamUpload:
         return _BeamUpload(address)
-
-    def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        for entry in self._match(prefix + "**"):
-            yield entry.path, entry.size_in_bytes
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for entry in self._match(prefix + "**"):

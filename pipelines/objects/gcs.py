@@ -19,6 +19,7 @@ from halofeed.pipelines.objects.base import (
     SILENT_SECONDS,
     Fault,
     ObjectInfo,
+    ObjectStore,
     age_seconds,
     read_body,
     retry_request,
@@ -41,7 +42,7 @@ class AnswerError(Exception):
         self.status = status
 
 
-class GcsObjects:
+class GcsObjects(ObjectStore):
     """Objects of Google Cloud Storage; STORAGE_EMULATOR_HOST names another server. See `ObjectStore`."""
 
     def __init__(self) -> None:
@@ -102,9 +103,6 @@ class GcsObjects:
 
     def start_upload(self, address: str, expected: str = ANY) -> _GcsUpload:
         return _GcsUpload(self, address, expected)
-
-    def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        return ((address, size) for address, size, _ in self.versions(prefix))
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for page in self._pages(prefix):

@@ -16,6 +16,7 @@ from halofeed.pipelines.objects.base import (
     SILENT_SECONDS,
     Fault,
     ObjectInfo,
+    ObjectStore,
     Result,
     age_seconds,
     read_body,
@@ -37,7 +38,7 @@ _TRANSIENT: Final = (
 )
 
 
-class S3Objects:
+class S3Objects(ObjectStore):
     """Objects of S3; see `ObjectStore`.
 
     Args:
@@ -96,9 +97,6 @@ class S3Objects:
 
     def start_upload(self, address: str, expected: str = ANY) -> _S3Upload:
         return _S3Upload(self, self._client, address, expected)
-
-    def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        return ((address, size) for address, size, _ in self.versions(prefix))
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for page in self._pages(prefix, "list_objects_v2"):
@@ -187,8 +185,8 @@ class _S3Upload:
         self._store, self._client, self._address, self._expected = store, client, address, expected
         bucket, key = split_url(address)
         self._upload_ids = {"Bucket": bucket, "Key": key}
-        begun = self._request(lambda: client.create_multipart_upload(**self._upload_ids))
-        self._upload_ids["UploadId"] = begun["UploadId"]
+        upload = self._request(lambda: client.create_multipart_upload(**self._upload_ids))
+        self._upload_ids["UploadId"] = upload["UploadId"]
         self._sent: list[Mapping[str, Any]] = []
         self._bytes = 0
 

@@ -90,9 +90,9 @@ class ClipLabels:
         Raises:
             SourceError: a mask is damaged, has another size than its frame, or has an unknown class.
         """
-        wanted = sorted(set(indices))
-        decoded = {path: mask.decode(wanted) for path, mask in self.masks.items()}
-        for index in wanted:
+        ordered = sorted(set(indices))
+        decoded = {path: mask.decode(ordered) for path, mask in self.masks.items()}
+        for index in ordered:
             values = {path: next(found) for path, found in decoded.items()}
             for path, one in values.items():
                 if one.shape != (self.clip.height, self.clip.width):

@@ -212,11 +212,11 @@ class LabelReader:
             offset = check_same_space(self.canonical, turned.target, self.recipe.mask_grid_tolerance)
         except SourceError as error:
             same_shape = mask.grid.shape == self.grid.shape
-            cure = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
+            fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
-                cure = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
+                fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
             if self.recipe.mask_grid == "resample":
-                return _resampled(turned.target, values, self.canonical, cure)
+                return _resampled(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
                 finding = Finding(
                     name="mask's affine is not its image's",
@@ -226,7 +226,7 @@ class LabelReader:
                 return view_of(plan_canonical(self.grid), stored), (finding,)
             if not same_shape:
                 raise
-            raise SourceError(error.stage, error.reason, f"{error.detail}; {cure}") from None
+            raise SourceError(error.stage, error.reason, f"{error.detail}; {fix}") from None
         if offset <= _NOTED_VOXELS:
             return values, ()
         detail = f"up to {offset:.2g} voxels, taken as it lies"
@@ -250,8 +250,8 @@ def _unnamed_findings(
     absent = [name for name in wanted if name not in found]
     listed = ", ".join(absent[:20]) + (" ..." if len(absent) > 20 else "")
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
-        cure = "--missing-classes empty takes the scan as one without them"
-        raise SourceError("annotation", "label has none of the classes", f"{listed}; {cure}")
+        fix = "--missing-classes empty takes the scan as one without them"
+        raise SourceError("annotation", "label has none of the classes", f"{listed}; {fix}")
     finding = Finding(name="classes that the label does not name", treatment="noted", detail=listed)
     return [finding] if absent else []
 
@@ -301,12 +301,12 @@ def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
     return bool(is_lost) or bool((np.sum(of_mask * of_image, axis=0) > 0.5).all())
 
 
-def _resampled(source: Grid, values: Voxels, target: Grid, cure: str) -> tuple[Voxels, tuple[Finding, ...]]:
+def _resampled(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Voxels, tuple[Finding, ...]]:
     """Resample a mask to its scan's grid; refuse one that lies completely outside, with the given fix."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
     if values.any() and not on_scan.any():
-        raise SourceError("geometry", "mask lies outside of its image", cure)
+        raise SourceError("geometry", "mask lies outside of its image", fix)
     finding = Finding(name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel")
     return on_scan, (finding, *_outside_findings(source, onto, values))
 

@@ -316,8 +316,8 @@ class VolumeConverter:
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
             detail = f"found {found}, expected {self.recipe.channels}"
-            cure = f"say --channels {found} if all scans have as many"
-            raise SourceError("read", "number of channels", f"{detail}; {cure}")
+            fix = f"say --channels {found} if all scans have as many"
+            raise SourceError("read", "number of channels", f"{detail}; {fix}")
         parts = [view_of(plan_canonical(scan.grid), _narrowed(scan.read())) for scan in scans]
         image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
         if image.dtype.kind == "f" or not self.recipe.pad_value:
@@ -504,14 +504,14 @@ def _check_rounding(
         detail = f"values{name} run from {least:g} to {most:g}"
         is_narrow = store == "int16" and most - least < _NARROW_RANGE
         if is_narrow or values[at % len(values)].rounding_loss(channel) > LARGEST_ROUNDING_LOSS:
-            cure = "take --dtype float32"
+            fix = "take --dtype float32"
             if window is None:
-                cure += ", or --window-percentiles 0.5,99.5 without --dtype"
+                fix += ", or --window-percentiles 0.5,99.5 without --dtype"
             elif store == "uint8":
-                cure = (
+                fix = (
                     "take --window-percentiles 0.5,99.5 in place of the window, or --dtype float32 without it"
                 )
-            raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {cure}")
+            raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {fix}")
         if window is None:
             found = (Finding.corrected("fractions rounded to whole numbers", detail),)
     return found
