@@ -11,7 +11,6 @@ for DICOM series does so too. When the driver ends, its workers end at once.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
 import pickle
@@ -40,23 +39,31 @@ from halofeed.system.signals import CleanupOnExit, block_signals
 KEPT = "What is finished is kept: run the same command again"
 DONE, FAILED = "done", "failed"
 """Answers of a worker: with its process id at the start, then with a function's result; or with an error message."""
-PRELOADED_MODULES = ("halofeed.pipelines.run_distributed", "halofeed.pipelines.shard_writer")
-"""Modules that a fork server imports once for all its workers."""
+_SERVER_PROGRAM = """
+import sys
+sys.path[:] = {path!r}
+from halofeed.pipelines.workers import run_fork_server
+def preload():
+    import halofeed.pipelines.run_distributed, halofeed.pipelines.shard_writer
+run_fork_server({driver}, {descriptors}, preload)
+"""
+"""Program of a fork server in a new interpreter, which imports the workers' modules once for all of them."""
 
 
-def run_fork_server(driver: int, descriptors: Sequence[int], modules: Sequence[str]) -> NoReturn:
+def run_fork_server(
+    driver: int, descriptors: Sequence[int], preload: Callable[[], object] = lambda: None
+) -> NoReturn:
     """Fork a worker for each socket and wait for the workers; clean up where the driver was killed.
 
     Args:
         driver: process id of the driver.
         descriptors: file descriptors of the sockets; this process itself serves a single one.
-        modules: names of the modules to import before the fork.
+        preload: imports the workers' modules before the fork.
     """
     channels = [socket.socket(fileno=number) for number in descriptors]
     try:
         with importing():
-            for module in modules:
-                importlib.import_module(module)
+            preload()
     except BaseException as error:
         for channel in channels:
             _send_failure(channel.makefile("wb"), error)
@@ -270,7 +277,7 @@ class Workers:
                 nothing = os.open(os.devnull, os.O_RDWR)
                 for standard in range(3):
                     os.dup2(nothing, standard)
-                run_fork_server(driver, descriptors, PRELOADED_MODULES)
+                run_fork_server(driver, descriptors)
             os._exit(1)
         with contextlib.suppress(OSError):  # the child has done it
             os.setpgid(process, process)
@@ -278,10 +285,7 @@ class Workers:
 
     def _execute(self, descriptors: list[int]) -> None:
         # With this process's path instead of the working folder, where a module may shadow a library.
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from halofeed.pipelines.workers import run_fork_server; "
-            f"run_fork_server({os.getpid()}, {descriptors}, {PRELOADED_MODULES})"
-        )
+        program = _SERVER_PROGRAM.format(path=sys.path, driver=os.getpid(), descriptors=descriptors)
         child = subprocess.Popen(  # noqa: S603
             [sys.executable, f"-Xutf8={sys.flags.utf8_mode}", "-c", program],
             stdin=subprocess.DEVNULL,
