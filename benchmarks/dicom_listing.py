@@ -98,8 +98,8 @@ def plan(source: str, workers: int) -> dict[str, float]:
                 more = [functools.partial(run.find_series, output)]
                 if pool := run.workers():
                     for _ in range(workers):
-                        pool.ask(time.sleep, 0.2, "began")
-                    list(pool.answers())
+                        pool.submit(time.sleep, 0.2, "began")
+                    list(pool.results())
                     whole = pool.answers
 
                     def answers() -> Iterator[tuple[str, Any]]:

@@ -125,7 +125,7 @@ def list_in_parts(count: int) -> dict[str, float]:
         nonlocal received
         for answer in pool.imap(functools.partial(_answer, function), arguments):
             received += len(answer)
-            yield from_bytes(answer, listing.BELIEVED)
+            yield from_bytes(answer, listing.TRANSFERRED_CLASSES)
 
     with tempfile.TemporaryDirectory() as scratch:
         files, output = DrawnFiles(scratch, count), OutputFolder(scratch)
@@ -135,7 +135,12 @@ def list_in_parts(count: int) -> dict[str, float]:
         recipe = Recipe(layout="folders", height=224, width=224, shards=SHARDS)
         written = NumberedFiles(output)
         in_job = listing.ListingInJob(
-            recipe=recipe, sources=sources, output=output, spread=spread, written=written, insists=True
+            recipe=recipe,
+            sources=sources,
+            output=output,
+            run_distributed=spread,
+            writer=written,
+            is_required=True,
         )
         drawn = mock.patch.object(listing, "source_files", return_value=files)
         with drawn, multiprocessing.get_context("fork").Pool(2) as pool:
@@ -360,7 +365,7 @@ def commit(shard_counts: list[int]) -> None:
                 inputs={},
                 max_rejected=None,
                 threads=1,
-                room_bytes=None,
+                memory_bytes=None,
                 progress_folder=None,
             )
             for key in job.shard_keys():

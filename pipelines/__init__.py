@@ -1,1 +1,1 @@
-"""The Beam job: references are shuffled, and one DoFn call writes one whole shard."""
+"""Conversion of data sets as a Beam job, which shuffles references and writes one shard with each call."""

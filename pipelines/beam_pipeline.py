@@ -1,4 +1,4 @@
-"""Beam pipeline of a conversion: thin transforms, and their graph."""
+"""Beam pipeline of a conversion: its graph, and transforms that only re-key, call and count."""
 
 from __future__ import annotations
 
@@ -12,124 +12,15 @@ from apache_beam.transforms.window import GlobalWindows
 
 from halofeed.errors import JobError
 from halofeed.pipelines.commit import commit, group_of, shards_of_group, sum_up
+from halofeed.pipelines.heartbeat import Heartbeat
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_file
-from halofeed.pipelines.remote import Heartbeat
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import workers_for
 from halofeed.schemas.identity import example_id, shard_of
-
-
-def _job_of(text: str) -> ShardJob:
-    """The job of a text, whose stores this process reaches from now on."""
-    job = ShardJob.from_json(text)
-    use_settings(job.store_settings)
-    return job
-
-
-class ReadReferences(beam.DoFn):  # type: ignore[misc]
-    """From the number of a file of references to (shard key, reference)."""
-
-    def __init__(self, job: str) -> None:
-        self._text = job
-
-    def setup(self) -> None:
-        self._job = _job_of(self._text)
-        self._signs = Heartbeat(self._job.wanted)
-
-    def process(self, number: int) -> Iterator[tuple[str, bytes]]:
-        job = self._job
-        self._signs.give()
-        for reference, line in read_file(OutputFolder(job.folder), number):
-            shard = shard_of(example_id(reference.key), job.recipe.shards)
-            split = reference.split if reference.split in job.splits else job.splits[0]
-            yield ShardKey(split, shard).to_text(), line
-
-
-class _Spread(beam.DoFn):  # type: ignore[misc]
-    """Has calls made: here, or all at once by a local job's worker processes, for which the bundle's end waits."""
-
-    def __init__(self, job: str) -> None:
-        self._text = job
-
-    def setup(self) -> None:
-        self._job = _job_of(self._text)
-        self._workers = workers_for(self._job)
-
-    def finish_bundle(self) -> Iterator[Any]:
-        for key, given in self._workers.answers() if self._workers is not None else ():
-            yield GlobalWindows.windowed_value(self._result(key, given))
-
-    @abc.abstractmethod
-    def _result(self, key: str, given: Any) -> Any:
-        """What is given on of one call's answer."""
-
-
-class WriteShards(_Spread):
-    """From (shard key, its references) to the shard's file and index; gives (number of its group, shard key)."""
-
-    def setup(self) -> None:
-        super().setup()
-        self._writer = None
-        if self._workers is None:
-            self._writer = ShardWriter(self._job, Metrics.counter("halofeed", "rejected").inc)
-
-    def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
-        key, grouped = element
-        references = [line for line in grouped if line]
-        if self._workers is not None:
-            self._workers.ask(write_shard_of_job, (self._text, key, references), f"wrote shard {key}", key)
-        elif self._writer is not None:
-            yield self._result(key, self._writer.write(key, references))
-
-    def _result(self, key: str, given: bool) -> tuple[int, str]:
-        Metrics.counter("halofeed", "shards written" if given else "shards kept").inc()
-        return group_of(self._job, ShardKey.from_text(key)), key
-
-    def teardown(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-class SumUp(_Spread):
-    """From (number of a group, its shards' keys) to (0, what they say of themselves)."""
-
-    def process(self, element: tuple[int, Iterable[str]]) -> Iterator[tuple[int, str]]:
-        number, written = element[0], set(element[1])
-        keys = [key.to_text() for key in shards_of_group(self._job, number)]
-        if missing := [key for key in keys if key not in written]:
-            raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
-        if self._workers is not None:
-            self._workers.ask(_sum_up_of_job, (self._text, number), f"summed up shards from {keys[0]}")
-        else:
-            yield self._result("", _sum_up_of_job((self._text, number)))
-
-    def _result(self, key: str, given: str) -> tuple[int, str]:
-        return 0, given
-
-
-def _sum_up_of_job(group: tuple[str, int]) -> str:
-    """From a job's text and the number of a group to what `sum_up` gives."""
-    job = _job_of(group[0])
-    with WorkerProgress(job.progress_folder).reporting("the commit"):
-        return sum_up(job, group[1])
-
-
-class Commit(beam.DoFn):  # type: ignore[misc]
-    """From what all groups of shards say of themselves to the committed manifest."""
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-
-    def process(self, element: tuple[Any, Iterable[str]]) -> Iterator[int]:
-        job = _job_of(self._job)
-        with WorkerProgress(job.progress_folder).reporting("the commit"):
-            manifest = commit(job, element[1])
-        yield sum(split.records for split in manifest.splits.values())
-
 
 SHARDS_AT_ONCE = 1_000
 _Keyed = tuple[str, bytes]
@@ -138,10 +29,10 @@ _Keyed = tuple[str, bytes]
 def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
     """Add the conversion to a pipeline.
 
-    The key of every shard goes into the shuffle by itself, so that a shard without examples is made too.
+    The pipeline shuffles the key of every shard by itself, so that it also makes shards without examples.
 
     Args:
-        reference_files: how many there are.
+        reference_files: number of reference files.
     """
     text = job.to_json()
 
@@ -173,8 +64,118 @@ def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
     )
 
 
+def _load_job(text: str) -> ShardJob:
+    """Return the job of a JSON text, and use its store settings in this process."""
+    job = ShardJob.from_json(text)
+    use_settings(job.store_settings)
+    return job
+
+
+class ReadReferences(beam.DoFn):  # type: ignore[misc]
+    """Read a reference file by its number; yield (shard key, reference)."""
+
+    def __init__(self, job: str) -> None:
+        self._job_text = job
+
+    def setup(self) -> None:
+        self._job = _load_job(self._job_text)
+        self._heartbeat = Heartbeat(self._job.heartbeat_path)
+
+    def process(self, number: int) -> Iterator[tuple[str, bytes]]:
+        job = self._job
+        self._heartbeat.beat()
+        for reference, line in read_file(OutputFolder(job.folder), number):
+            shard = shard_of(example_id(reference.key), job.recipe.shards)
+            split = reference.split if reference.split in job.splits else job.splits[0]
+            yield ShardKey(split, shard).to_text(), line
+
+
+class _OnWorkers(beam.DoFn):  # type: ignore[misc]
+    """Base of transforms whose calls run here, or in the worker processes of a local job until the bundle's end."""
+
+    def __init__(self, job: str) -> None:
+        self._job_text = job
+
+    def setup(self) -> None:
+        self._job = _load_job(self._job_text)
+        self._workers = workers_for(self._job)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for key, answer in self._workers.results() if self._workers is not None else ():
+            yield GlobalWindows.windowed_value(self._result(key, answer))
+
+    @abc.abstractmethod
+    def _result(self, key: str, answer: Any) -> Any:
+        """Return the output element for the answer of one call."""
+
+
+class WriteShards(_OnWorkers):
+    """Write the shard of a key and its index; yield (number of the shard's group, shard key)."""
+
+    def setup(self) -> None:
+        super().setup()
+        self._writer = None
+        if self._workers is None:
+            self._writer = ShardWriter(self._job, Metrics.counter("halofeed", "rejected").inc)
+
+    def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
+        key, grouped = element
+        references = [line for line in grouped if line]
+        if self._workers is not None:
+            self._workers.submit(
+                write_shard_of_job, (self._job_text, key, references), f"wrote shard {key}", key
+            )
+        elif self._writer is not None:
+            yield self._result(key, self._writer.write(key, references))
+
+    def _result(self, key: str, answer: bool) -> tuple[int, str]:
+        Metrics.counter("halofeed", "shards written" if answer else "shards kept").inc()
+        return group_of(self._job, ShardKey.from_text(key)), key
+
+    def teardown(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class SumUp(_OnWorkers):
+    """Summarize the shards of a group by the group's number; yield (0, the summary)."""
+
+    def process(self, element: tuple[int, Iterable[str]]) -> Iterator[tuple[int, str]]:
+        number, written = element[0], set(element[1])
+        keys = [key.to_text() for key in shards_of_group(self._job, number)]
+        if missing := [key for key in keys if key not in written]:
+            raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
+        if self._workers is not None:
+            self._workers.submit(_sum_up_group, (self._job_text, number), f"summed up shards from {keys[0]}")
+        else:
+            yield self._result("", _sum_up_group((self._job_text, number)))
+
+    def _result(self, key: str, answer: str) -> tuple[int, str]:
+        return 0, answer
+
+
+def _sum_up_group(group: tuple[str, int]) -> str:
+    """Return the summary of a group, from a job's text and the group's number."""
+    job = _load_job(group[0])
+    with WorkerProgress(job.progress_folder).reporting("the commit"):
+        return sum_up(job, group[1])
+
+
+class Commit(beam.DoFn):  # type: ignore[misc]
+    """Commit the data set from the summaries of all groups; yield its number of records."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+
+    def process(self, element: tuple[Any, Iterable[str]]) -> Iterator[int]:
+        job = _load_job(self._job)
+        with WorkerProgress(job.progress_folder).reporting("the commit"):
+            manifest = commit(job, element[1])
+        yield sum(split.records for split in manifest.splits.values())
+
+
 class Numbers(beam.PTransform):  # type: ignore[misc]
-    """The first number of each range of so many below a limit, wherever a worker is idle."""
+    """First number of each range of `step` numbers below a limit, distributed over idle workers."""
 
     def __init__(self, limit: int, step: int) -> None:
         super().__init__()

@@ -1,7 +1,4 @@
-"""The names that label files themselves give to their values, gathered before any voxel is read.
-
-Which ids the classes of a segmentation have, before any label is read: of a label map, the source, a choice.
-"""
+"""Classes of a segmentation, chosen before any label is read: from the label map, the source, and the user's choice."""
 
 from __future__ import annotations
 
@@ -19,61 +16,61 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import LARGEST_CLASS
 from halofeed.schemas.fields import MOST_CLASSES
 
-_MOST_UNNAMED = 16
-"""So many NIfTI files of a store without names: those that follow are not asked. Others always are."""
+_MAX_WITHOUT_NAMES = 16
+"""NIfTI files without names of a store after which no more NIfTI files are read for names."""
 
 
 @dataclass(kw_only=True)
 class NamesInLabels:
-    """What the label files of a data set name, in the order in which they come.
+    """Names of classes in the label files of a data set, in the order of the files.
 
     Args:
-        files: where they are.
-        named: of each name, each (layer, value) that it has and the first file in which it does.
-        unnamed: the first label file that names nothing.
+        files: source files.
+        named: by name, the first file of each (layer, value) of the name.
+        without_names: first label file without names.
     """
 
     files: SourceFiles
     named: dict[str, dict[tuple[int, int], str]] = field(default_factory=dict)
-    unnamed: str = ""
-    _asked: set[str] = field(default_factory=set)
-    _silent: int = 0
+    without_names: str = ""
+    _read: set[str] = field(default_factory=set)
+    _count_without_names: int = 0
 
-    def look(self, paths: Iterable[str]) -> None:
-        """Take the names of some label files."""
+    def read(self, paths: Iterable[str]) -> None:
+        """Read the names of some label files."""
         for path in paths:
-            if path in self._asked or not path.lower().endswith(VOLUME_EXTENSIONS):
+            if path in self._read or not path.lower().endswith(VOLUME_EXTENSIONS):
                 continue
             is_nrrd = path.lower().endswith((".nrrd", ".nhdr"))
-            may_rest = "://" in self.files.root and not is_nrrd and not self.named
-            if may_rest and self._silent >= _MOST_UNNAMED:
+            may_skip = "://" in self.files.root and not is_nrrd and not self.named
+            if may_skip and self._count_without_names >= _MAX_WITHOUT_NAMES:
                 continue
-            self._asked.add(path)
+            self._read.add(path)
             try:
                 segments = segments_of(self.files, path)
-            except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+            except (SourceError, MemoryError):  # the conversion rejects the file with its reason
                 continue
             if not segments:
-                self.unnamed = self.unnamed or path
-                self._silent += not is_nrrd
+                self.without_names = self.without_names or path
+                self._count_without_names += not is_nrrd
             for one in segments:
                 self.named.setdefault(one.name, {}).setdefault((one.layer, one.value), path)
 
     def agree(self) -> bool:
-        """Whether each name has one value in all files, and each value one name."""
+        """Return whether each name has one value in all files, and each value one name."""
         values = [value for places in self.named.values() for _, value in places]
         return all(len(places) == 1 for places in self.named.values()) and len(values) == len(set(values))
 
     def ids(self) -> dict[int, str]:
-        """The names by id: their values where these agree, else the first name of a value has it.
+        """Return the names by id: by their values where these agree, else the first name of a value gets it.
 
         Raises:
-            AnnotationsError: they disagree, and other files have values without names.
+            AnnotationsError: the files disagree, and other files have no names.
         """
-        if not self.agree() and self.unnamed:
+        if not self.agree() and self.without_names:
             raise AnnotationsError(
-                f"label files disagree on the values of their classes ({self._example()}), and {self.unnamed} names "
-                "none; say --label-map with a file of all classes, whose ids are the values of files without names"
+                f"label files disagree on the values of their classes ({self._example()}), and {self.without_names} "
+                "names none; add --label-map with a file of all classes; its ids are the values of files without names"
             )
         ids: dict[int, str] = {}
         later = []
@@ -87,7 +84,7 @@ class NamesInLabels:
         return ids | dict(zip(free, later, strict=False))
 
     def check_numbers(self, chosen: Iterable[str]) -> None:
-        """Refuse a value among the classes that the user chose, where files disagree on what it means."""
+        """Refuse a value in the user's choice of classes where files disagree on its meaning."""
         numbers = [name for name in chosen if name.isdecimal() and name not in self.named]
         if numbers and not self.agree():
             raise AnnotationsError(
@@ -115,15 +112,15 @@ _BACKGROUND = (0, BACKGROUND)
 
 
 def segmentation_classes(given: LabelMap | None, named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
-    """The classes of a data set.
+    """Return the classes of a data set.
 
     Args:
-        given: what a file of the user says.
-        named: the class name of each value of a label image, as the layout gives it; empty where nothing does.
-        choice: which classes of the source become which of these.
+        given: classes of the user's file.
+        named: class name of each value of a label image, from the layout; empty where it names none.
+        choice: the user's selection and renaming of classes.
 
     Raises:
-        AnnotationsError: two of them contradict each other, or a record cannot hold an id.
+        AnnotationsError: two of them contradict each other, or a record cannot store an id.
     """
     if given is not None:
         entries = given.entries if 0 in given.names else (_BACKGROUND, *given.entries)
@@ -137,15 +134,15 @@ def segmentation_classes(given: LabelMap | None, named: Mapping[int, str], choic
 def region_classes(
     given: LabelMap | None, regions: Mapping[str, tuple[int, ...]], choice: ClassChoice
 ) -> LabelMap:
-    """The classes of a data set whose classes are several values each, and may share values.
+    """Return the classes of a data set whose classes are sets of values, which may overlap.
 
     Args:
-        given: what a file of the user says: the ids.
-        regions: the values of each class of the source, in its order, which gives the ids without `given`.
-        choice: which of them become which classes; by name, as a value is no class.
+        given: classes of the user's file, which give the ids.
+        regions: values of each class of the source, whose order gives the ids without `given`.
+        choice: the user's selection and renaming of classes, by name.
 
     Raises:
-        AnnotationsError: a name of the choice is none of them, or the user's file lacks one.
+        AnnotationsError: the choice has an unknown name, or the user's file lacks one.
     """
     choice.check_known(regions, "the regions of dataset.json")
     targets = {name: choice.target(name) for name in regions}
@@ -177,7 +174,7 @@ def _named_classes(ids: Mapping[str, int], where: str, **more: Any) -> LabelMap:
 
 
 def check_channels(classes: LabelMap) -> LabelMap:
-    """The label map itself; AnnotationsError where its classes cannot be a channel each."""
+    """Return the label map; raise AnnotationsError where its classes cannot be stored as channels."""
     if classes.is_open:
         raise AnnotationsError(
             "--class-overlap channels: nothing names the classes, and each is a channel; list them with --classes, "
@@ -192,7 +189,7 @@ def check_channels(classes: LabelMap) -> LabelMap:
 
 
 def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
-    """The classes of the user's file that the choice keeps; values of label images are ids, or the layout's."""
+    """Return the selected classes of the user's file; values of label images are its ids or the layout's values."""
     for name in choice.keep or (target for _, target in choice.renamed):
         if name not in given.ids and name != BACKGROUND:
             raise AnnotationsError(
@@ -221,11 +218,11 @@ def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoi
 
 
 def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
-    """The classes of the layout's own files: each has its value, a new one the least value that becomes it."""
+    """Return the selected classes of the source; each keeps its value, and a new one gets its smallest source value."""
     where = "the classes of the data"
     if not choice:
         return LabelMap(entries=tuple(named.items()), first_id=0, where=where)
-    # Values that the layout does not name, and the choice does.
+    # Values that only the choice names.
     written = sorted({int(name) for name, _ in choice.renamed if _is_number(name)} - named.keys())
     named = {**named, **{value: str(value) for value in written if str(value) not in named.values()}}
     targets = {value: choice.target(name, value) for value, name in sorted(named.items()) if value}
@@ -239,7 +236,7 @@ def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap
 
 
 def _chosen_of_values(choice: ClassChoice) -> LabelMap:
-    """The classes where nothing names the values of label images."""
+    """Return the selected classes where nothing names the values of label images."""
     targets = [target for target in dict(choice.renamed).values() if target != BACKGROUND]
     if not choice.keep and all(map(_is_number, targets)):
         values = tuple(sorted(_numbered(choice, {target: int(target) for target in targets}).items()))
@@ -255,7 +252,7 @@ def _chosen_of_values(choice: ClassChoice) -> LabelMap:
 
 
 def _numbered(choice: ClassChoice, ids: Mapping[str, int]) -> dict[int, int]:
-    """The ids of the values that the choice itself names."""
+    """Return the ids of the values that the choice renames."""
     chosen = {int(name): choice.target(name) for name, _ in choice.renamed if _is_number(name)}
     return {value: 0 if target is None else ids[target] for value, target in chosen.items()}
 
@@ -273,17 +270,17 @@ def check_choice(
     holds_values: Callable[[str], bool],
     in_files: Iterable[str] = (),
 ) -> None:
-    """Refuse a choice of classes that are nowhere in the source; files of masks are opened until all were found.
+    """Refuse a choice of classes that are nowhere in the source; read mask files until all classes are found.
 
     Args:
-        holds_values: whether a mask of this path is of numbers; others say the names of their classes.
-        in_files: names that files of numbers give to them.
+        holds_values: returns whether a mask of this path has numeric values; other masks have class names.
+        in_files: names in files with numeric values.
 
     Raises:
-        AnnotationsError: names the unknown ones, and the classes that there are.
+        AnnotationsError: lists the unknown classes and the known ones.
     """
     if not masks and not named:
-        return  # every input is rejected, with its own reason
+        return  # every input will be rejected with its own reason
     known = _names_and_values(named) | dict.fromkeys(in_files)
     label_images = [path for path in masks if holds_values(path)]
     if label_images and not named:
@@ -318,12 +315,12 @@ def _names_in_files(paths: Iterable[str], files: SourceFiles) -> Iterable[Collec
     for path in paths:
         try:
             yield class_names(files, path).values()
-        except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+        except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
 
 
 def _storable(classes: LabelMap) -> LabelMap:
-    """The label map itself; AnnotationsError where a record's label cannot hold one of its ids."""
+    """Return the label map; raise AnnotationsError where a record's label cannot store one of its ids."""
     largest = max(classes.names)
     if largest > LARGEST_CLASS:
         raise AnnotationsError(

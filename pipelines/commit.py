@@ -1,7 +1,4 @@
-"""How a data set is committed once all shards are there: some of them are summed up at a time, then the sums.
-
-A worker reads the indexes of a few hundred shards; who commits reads what came of each, and no index.
-"""
+"""Commit of a data set: workers summarize groups of shards, and the last step merges them into the manifest."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from numpy.typing import NDArray
 
 from halofeed import __version__
 from halofeed.errors import JobError
+from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
-from halofeed.pipelines.remote import check_alive
 from halofeed.pipelines.replace import delete_unnamed
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
@@ -51,15 +48,15 @@ _COPIED_AT_ONCE = 4 << 20
 
 
 def is_failure(rejected: Mapping[str, str]) -> bool:
-    """Whether an entry counts against --max-rejected: neither what was left out on purpose, nor a single object."""
+    """Return whether an entry counts against --max-rejected: neither left out on purpose nor a single object."""
     return rejected["stage"] not in (SELECTION, OBJECT)
 
 
 def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder: str) -> None:
-    """Refuse a committed version of which more inputs were rejected than a later command allows.
+    """Refuse a committed version with more rejected inputs than a later command allows.
 
     Raises:
-        JobError: it names the reasons.
+        JobError: more inputs were rejected; the message has the most common reasons.
     """
     failures, reasons = _failures(manifest.rejected).total(), _most_common(Counter(manifest.rejected))
     if max_rejected is not None and failures > max_rejected:
@@ -80,16 +77,16 @@ def _failures(reasons: Mapping[str, int]) -> Counter[str]:
 
 
 def _most_common(reasons: Counter[str]) -> str:
-    """The reasons of most failures; of most entries where nothing failed."""
+    """Return the most common reasons of failures, or of all entries without a failure."""
     most = (_failures(reasons) or reasons).most_common(3)
     return "; ".join(f"{count} x {reason}" for reason, count in most)
 
 
 def sum_up(job: ShardJob, number: int) -> str:
-    """What the shards of one group say of themselves, as text; their rejects are listed in a file of the group.
+    """Return the summary of a group of shards as JSON, and list the group's rejected inputs in a file.
 
     Args:
-        number: of the group, each of `SHARDS_AT_ONCE` shards in their order.
+        number: number of the group; each has `SHARDS_AT_ONCE` consecutive shards.
     """
     output = OutputFolder(job.folder, job.holder)
     shards: dict[str, list[dict[str, Any]]] = {}
@@ -117,12 +114,12 @@ def sum_up(job: ShardJob, number: int) -> str:
 
 
 def shards_of_group(job: ShardJob, number: int) -> list[ShardKey]:
-    """The shards that are summed up together."""
+    """Return the keys of a group's shards."""
     return job.shard_keys()[number * SHARDS_AT_ONCE : (number + 1) * SHARDS_AT_ONCE]
 
 
 def group_of(job: ShardJob, key: ShardKey) -> int:
-    """The number of the group to which a shard belongs."""
+    """Return the number of a shard's group."""
     return job.number_of(key) // SHARDS_AT_ONCE
 
 
@@ -135,26 +132,25 @@ def _ids_file(number: int) -> str:
 
 
 def _has_tiles(job: ShardJob) -> bool:
-    """Whether a source can give several records, whose ids are then not those that planning checked."""
+    """Return whether a source can give several records, so that planning could not check their ids."""
     shape = job.recipe.static_shape() or (1, 1, 1)
     return any(keys.TILE in field.keys for field in job.recipe.rules.kind.origin(shape))
 
 
 def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
-    """Put what groups of shards say of themselves together and write the manifest, which is the commit mark.
+    """Merge the summaries of all groups and write the manifest, which commits the data set.
 
-    A runner may do this again. On this machine what it takes is gone by then, and the manifest there; elsewhere it is
-    the command that sweeps.
+    A runner may repeat this step. A local run has then deleted its temporary files, and the manifest exists. On another
+    runner the command deletes them afterwards.
 
     Args:
-        sums: what `sum_up` gave of every group, in any order.
+        sums: results of `sum_up` for every group, in any order.
 
     Raises:
-        JobError: too many inputs were rejected, or none was left; rejected.jsonl is there to read. Or two records have
-            one id.
+        JobError: too many inputs were rejected (see rejected.jsonl), no record is left, or two records have one id.
     """
     output = OutputFolder(job.folder, job.holder)
-    if job.wanted is None and output.exists(MANIFEST):
+    if job.heartbeat_path is None and output.exists(MANIFEST):
         return Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
     groups = sorted(map(json.loads, sums), key=lambda one: one["number"])
     splits = merged(job, groups)
@@ -176,15 +172,15 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     output.write(FEATURES, features_json(manifest).encode())
     output.write(DATASET_INFO, dataset_info_json(manifest).encode())
     files = [shard.file for split in splits.values() for shard in split.shards]
-    whole = {*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO}
-    delete_unnamed(output, job.name, whole)
-    check_alive(job.wanted)
-    output.commit(manifest.to_json().encode(), after=sorted(whole), swept=job.wanted is None)
+    names = {*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO}
+    delete_unnamed(output, job.name, names)
+    check_alive(job.heartbeat_path)
+    output.commit(manifest.to_json().encode(), after=sorted(names), swept=job.heartbeat_path is None)
     return manifest
 
 
 def merged(job: ShardJob, groups: Iterable[Mapping[str, Any]]) -> dict[str, Split]:
-    """The shards and statistics of each split, from those of groups in their order.
+    """Return the shards and statistics of each split, merged from summaries in the order of their groups.
 
     Raises:
         JobError: a shard is missing.
@@ -208,7 +204,7 @@ def _list_rejected(
     reasons: Counter[str],
     firsts: dict[str, Mapping[str, str]],
 ) -> None:
-    """Write a line for each rejected input; add to the counts by stage and reason, and to the first of each."""
+    """Write a JSON line for each rejected input; count each reason and keep its first entry."""
     entries = iter(rejected)
     while some := list(islice(entries, _LINES_AT_ONCE)):
         text = "".join(json.dumps(dict(entry), ensure_ascii=False) + "\n" for entry in some)
@@ -252,9 +248,9 @@ def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: 
 def _check_objects(
     job: ShardJob, splits: Mapping[str, Split], reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Refuse a data set of whose objects most had to be dropped, as planning does where the annotations show it."""
+    """Refuse a data set that lost most of its objects, as planning does where the annotations show it."""
     dropped = Counter({reason: count for reason, count in reasons.items() if _stage(reason) == OBJECT})
-    del dropped[f"{OBJECT}: {ZERO_AREA}"]  # which the recipe's own rule drops
+    del dropped[f"{OBJECT}: {ZERO_AREA}"]  # the recipe itself drops these
     count = dropped.total()
     stored = sum(
         int(boxes) * images
@@ -270,7 +266,7 @@ def _check_objects(
 
 
 def _check_ids(job: ShardJob, output: OutputFolder, groups: Iterable[int]) -> None:
-    """Refuse a data set of which two records have one id, naming the sources of both."""
+    """Refuse a data set with two records of one id; the message names both sources."""
     ids = np.concatenate([np.frombuffer(output.read(_ids_file(number)), "<i8") for number in groups])
     ids.sort()
     repeated = np.unique(ids[1:][ids[1:] == ids[:-1]])
@@ -293,7 +289,7 @@ def _check_ids(job: ShardJob, output: OutputFolder, groups: Iterable[int]) -> No
 
 
 def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> str:
-    """The first reject of the most common reason, on a line of its own: its detail says what to do."""
+    """Return the first entry of the most common reason on its own line, because its detail says what to do."""
     if not reasons:
         return ""
     entry = firsts[(_failures(reasons) or reasons).most_common(1)[0][0]]

@@ -1,4 +1,4 @@
-"""How a conversion is run from beginning to end: check, plan, run the job, watch it, report."""
+"""A conversion from beginning to end: check the options, plan, run the job, watch it, and return the manifest."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import apache_beam as beam
 from halofeed.errors import CorruptFileError, JobError, UsageError
 from halofeed.pipelines.beam_pipeline import build
 from halofeed.pipelines.commit import check_committed_budget
-from halofeed.pipelines.disk_space import check_room, record_bytes
+from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lease import held
-from halofeed.pipelines.listing import BELIEVED, ListingInJob
+from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
 from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
-from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
+from halofeed.pipelines.plan import Plan, Sources, bytes_per_record, check_disk_space, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import FileByShard, NumberedFiles, read_shard
-from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote, start_heartbeat
+from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote
 from halofeed.pipelines.replace import (
     check_own,
     check_replacement,
-    discard,
+    delete_replacement,
     mode_of_new,
     real_folder,
     replacement_of,
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MOST_NAMED = 4
-"""Files of one input, of which one has changed."""
+"""Files of a changed input that a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What came of a conversion: its manifest, its folder, and whether it was there already."""
+    """Result of a conversion: its manifest, its folder, and whether an earlier run had already committed it."""
 
     manifest: Manifest
     folder: str
@@ -72,25 +72,25 @@ class Conversion:
 def convert(
     options: JobOptions, recipe: Recipe, beam_arguments: Sequence[str] = (), *, show_progress: bool = True
 ) -> Conversion:
-    """Convert a source into a data set; the same call again finishes what was interrupted.
+    """Convert a source into a data set; the same call after an interruption resumes.
 
     Args:
         beam_arguments: Beam's own options, such as --runner=DataflowRunner.
 
     Raises:
-        UsageError: an option is wrong, or another recipe's data set stands there.
-        AnnotationsError: the annotations as a whole cannot be used.
-        NotRunError: Beam's options ask for the job's description in place of a run.
-        JobError: the job failed, and what it finished is kept, a committed version too; or more was rejected than
-            the limit allows; or another run is writing into the folder.
-        StoreError: a store refuses, or does not answer.
+        UsageError: an option is wrong, or the folder has a data set of another recipe.
+        AnnotationsError: the annotations cannot be used.
+        NotRunError: Beam's options ask for a description of the job instead of a run.
+        JobError: the job failed and its finished shards are kept, as is a committed version; or too many inputs were
+            rejected; or another run is writing into the folder.
+        StoreError: a store refuses a request or does not answer.
     """
     for flag, path in (("--source", options.source), ("--images", options.images), ("--out", options.out)):
         check_reachable(flag, path or "")
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
     choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)
-    new_pipeline(choice)  # which is refused before anything is written
+    new_pipeline(choice)  # raises before anything is written
     store_settings = use_options(choice.options)
     version = OutputFolder(real_folder(options.folder))
     replacement = OutputFolder(replacement_of(version.root))
@@ -102,7 +102,7 @@ def convert(
             raise UsageError(
                 f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
             )
-        _or_withdraw(version, version.make)
+        _withdraw_on_error(version, version.make)
     with held(version.root) as version.holder, contextlib.ExitStack() as stack:
         run = _Run(
             options=options,
@@ -119,20 +119,20 @@ def convert(
         if committed is not None and not options.overwrite:
             stamps = _check_same(run, version, committed)
             check_committed_budget(committed, options.max_rejected, options.folder)
-            if _is_whole(version, committed):
+            if _is_complete(version, committed):
                 version.sweep()
-                discard(replacement, version, options.name)
+                delete_replacement(replacement, version, options.name)
                 _remember(options, sources, committed, stamps)
                 return Conversion(manifest=committed, folder=options.folder, was_there=True)
         if version.exists(MANIFEST):
             with _unharmed(options.folder, replacement.root):
-                _or_withdraw(replacement, lambda: replacement.make(mode_of_new(version)))
+                _withdraw_on_error(replacement, lambda: replacement.make(mode_of_new(version)))
                 with held(replacement.root) as replacement.holder:
-                    stamps = _make(run, replacement, version, committed)
+                    stamps = _convert_into(run, replacement, version, committed)
                     take_place(replacement, version, options.name)
         else:
-            stamps = _make(run, version)
-            discard(replacement, version, options.name)
+            stamps = _convert_into(run, version)
+            delete_replacement(replacement, version, options.name)
         manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
         _remember(options, sources, manifest, stamps)
         return Conversion(manifest=manifest, folder=options.folder, was_there=False)
@@ -140,11 +140,11 @@ def convert(
 
 @dataclass(kw_only=True)
 class _Run:
-    """A conversion on its way, and what it works with: on this machine, worker processes once they are asked for.
+    """A conversion in progress and its resources.
 
     Args:
-        scratch: a folder of a local run, for what is of no use after it.
-        stack: ends the worker processes.
+        scratch: temporary folder of a local run; None on another runner.
+        stack: stops the worker processes at the end.
     """
 
     options: JobOptions
@@ -158,40 +158,40 @@ class _Run:
     _workers: Workers | None = None
 
     def workers(self) -> Workers | None:
-        """The worker processes; None where this process does their work, or another runner."""
+        """Return the worker processes of a local run, started at the first call; None where there are none."""
         if self._workers is None and self.scratch is not None and self.choice.workers > 1:
             self._workers = self.stack.enter_context(
                 workers_in(self.scratch, self.choice.workers, self.choice.beam_arguments)
             )
         return self._workers
 
-    def plan(self, output: OutputFolder, written: NumberedFiles | FileByShard | None) -> Plan:
-        """Plan the version that is made in this folder, with what `written` takes; None: with nothing written."""
-        numbered = written if isinstance(written, NumberedFiles) else NumberedFiles(output)
+    def plan(self, output: OutputFolder, writer: NumberedFiles | FileByShard | None) -> Plan:
+        """Plan the version in a folder; `writer` writes the references, and None only counts and checks them."""
+        numbered = writer if isinstance(writer, NumberedFiles) else NumberedFiles(output)
         in_job = self._list_in_job(output, numbered)
         find_series = functools.partial(self.find_series, output)
-        return make_plan(self.options, self.recipe, self.sources, written, find_series, in_job)
+        return make_plan(self.options, self.recipe, self.sources, writer, find_series, in_job)
 
-    def _list_in_job(self, output: OutputFolder, written: NumberedFiles) -> ListingInJob | None:
-        """What lists the sources by the workers of another runner; None where this command does."""
-        insists = self.options.listing == "job"
+    def _list_in_job(self, output: OutputFolder, writer: NumberedFiles) -> ListingInJob | None:
+        """Return the listing of the sources by another runner's workers; None where this command lists them."""
+        is_required = self.options.listing == "job"
         if self.options.listing == "command" or self.choice.is_described:
             return None
         if self.choice.local:
-            if insists:
+            if is_required:
                 raise UsageError("--listing job: is for another runner (-- --runner=...); leave it out here")
             return None
         return ListingInJob(
             recipe=self.recipe,
             sources=self.sources,
             output=output,
-            spread=self._spread(output, BELIEVED),
-            written=written,
-            insists=insists,
+            run_distributed=self._run_distributed(output, TRANSFERRED_CLASSES),
+            writer=writer,
+            is_required=is_required,
         )
 
     def series_folder(self, output: OutputFolder) -> str:
-        """Where the slices of DICOM series are listed while a version is made."""
+        """Return the folder for the lists of DICOM slices."""
         if self.scratch is None:
             return for_workers(output.path(TEMPORARY_FOLDER))
         return os.path.join(self.scratch, "series")
@@ -199,7 +199,7 @@ class _Run:
     def find_series(
         self, output: OutputFolder, _: SourceFiles, policy: SeriesPolicy, below: Sequence[str]
     ) -> Mapping[str, SeriesListing]:
-        """Find the DICOM series of the sources by whatever writes the shards later."""
+        """Find the DICOM series of the sources by the processes that will write the shards."""
         from halofeed.pipelines.run_distributed import SeriesSearch, find_series
         from halofeed.prep.formats.dicom.series_listing import CLASSES
 
@@ -211,60 +211,59 @@ class _Run:
             below=tuple(below),
             folder=self.series_folder(output),
         )
-        return find_series(self.sources.images, search, self._spread(output, CLASSES))
+        return find_series(self.sources.images, search, self._run_distributed(output, CLASSES))
 
-    def _spread(self, output: OutputFolder, believed: Iterable[Any]) -> RunDistributed:
-        """What has calls made by whatever writes the shards later; by this process where nothing is run."""
+    def _run_distributed(self, output: OutputFolder, allowed_classes: Iterable[Any]) -> RunDistributed:
+        """Return what calls functions in the processes that will write the shards, or here where nothing runs."""
         if self.scratch is None and not self.choice.is_described:
-            return run_on_beam(self.choice, for_workers(output.root), believed, self.store_settings)
+            return run_on_beam(self.choice, for_workers(output.root), allowed_classes, self.store_settings)
         workers = self.workers()
         return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
 
 
 def _remember(options: JobOptions, sources: Sources, manifest: Manifest, stamps: str) -> None:
-    """Keep for this user where the sources lie, so that a report can show them; the data set does not say it.
+    """Store the location of the sources for this user, so that reports can show them; the data set has no such paths.
 
     Args:
-        stamps: of a `Plan`, made before the sources were read of which the data set is.
+        stamps: stamps of the `Plan`, made before the sources were read.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
     remember(options.folder, manifest, Origin(source=source, images=images, stamps=stamps))
 
 
 def _committed(version: OutputFolder) -> Manifest | None:
-    """The manifest that stands in the folder; None where there is none, or none that was written whole."""
+    """Return the manifest in the folder; None where it is missing or damaged."""
     if not version.exists(MANIFEST):
         return None
     data = version.read(MANIFEST)
     if is_intact(data):
         return Manifest.from_json(data, version.path(MANIFEST))
     print_status(
-        f"halofeed convert: {version.path(MANIFEST)} is damaged and so commits nothing; what is whole beside it is "
-        "used again"
+        f"halofeed convert: {version.path(MANIFEST)} is damaged, so the version is not committed; its intact shards "
+        "are used again"
     )
     return None
 
 
 @contextlib.contextmanager
 def _unharmed(folder: str, replacement: str) -> Iterator[None]:
-    """Say of an error that it left the committed version as it was, and where the new one has come to."""
+    """Add to an error that the committed version is unchanged, and where the new one is."""
     try:
         yield
     except JobError as error:
         raise JobError(
-            f"{error}\n{folder} is as it was; what there is of the new version lies in {replacement}"
+            f"{error}\n{folder} is unchanged; the unfinished new version is in {replacement}"
         ) from error
 
 
-def _make(
+def _convert_into(
     run: _Run, output: OutputFolder, replaces: OutputFolder | None = None, committed: Manifest | None = None
 ) -> str:
-    """Convert into a folder that another command may have begun, as far as its commit.
+    """Convert into a folder, which an earlier command may have started, and commit.
 
     Args:
-        output: the folder.
-        replaces: the version that stands, whose finished shards are taken over where they are the same.
-        committed: its manifest, if that is whole.
+        replaces: the version to replace, whose finished shards are reused where they are the same.
+        committed: its manifest, if that is intact.
 
     Returns:
         The stamps of the plan.
@@ -281,19 +280,17 @@ def _make(
         output.sweep()
         plan = run.plan(output, references)
         label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
-        each = record_bytes(recipe, plan.task, label_dtype)
+        record_bytes = bytes_per_record(recipe, plan.task, label_dtype)
         present = output.sizes()
         if replaces is not None and (committed is None or _is_same(plan, recipe, committed)):
             present = replaces.sizes() | present
-        check_room(options.folder, plan.convertible, each, present, insist=options.disk_check == "ignore")
+        refuse = options.disk_check == "refuse"
+        check_disk_space(options.folder, plan.convertible, record_bytes, present, refuse=refuse)
         return plan
 
-    plan = _or_withdraw(output, prepare)
+    plan = _withdraw_on_error(output, prepare)
     output.delete([MANIFEST])
-    job = dataclasses.replace(
-        _job_of(run, plan, output, references_folder),
-        replaces=None if replaces is None else for_workers(replaces.root),
-    )
+    job = _job_of(run, plan, output, references_folder, replaces)
     if run.scratch is None:
         _run_elsewhere(run, job, references.count, output)
     else:
@@ -302,8 +299,13 @@ def _make(
     return plan.stamps
 
 
-def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str | None) -> ShardJob:
-    """The job of a plan that replaces nothing."""
+def _job_of(
+    run: _Run,
+    plan: Plan,
+    output: OutputFolder,
+    references_folder: str | None,
+    replaces: OutputFolder | None = None,
+) -> ShardJob:
     return ShardJob(
         recipe=run.recipe,
         task=plan.task,
@@ -312,12 +314,12 @@ def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str 
         version=run.options.version,
         images=for_workers(run.sources.images.root),
         folder=for_workers(output.root),
-        replaces=None,
+        replaces=None if replaces is None else for_workers(replaces.root),
         splits=plan.splits,
         inputs=plan.inputs,
         max_rejected=run.options.max_rejected,
         threads=run.choice.threads,
-        room_bytes=run.choice.room_bytes,
+        memory_bytes=run.choice.memory_bytes,
         progress_folder=run.scratch,
         series_folder=run.series_folder(output),
         references_folder=references_folder,
@@ -326,16 +328,16 @@ def _job_of(run: _Run, plan: Plan, output: OutputFolder, references_folder: str 
     )
 
 
-def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
-    """What `prepare` returns; where it raises or a signal ends it, what was begun in the folder is gone again."""
-    with signals.CleanupOnExit(output.withdraw) as begun:
+def _withdraw_on_error(output: OutputFolder, prepare: Callable[[], T]) -> T:
+    """Return what `prepare` returns; after an error or a signal, delete what was started in the folder."""
+    with signals.CleanupOnExit(output.withdraw) as cleanup:
         prepared = prepare()
-        begun.keep()
+        cleanup.keep()
         return prepared
 
 
-def _is_whole(output: OutputFolder, manifest: Manifest) -> bool:
-    """Whether every shard and index is there in its size; where one is not, the job rebuilds it."""
+def _is_complete(output: OutputFolder, manifest: Manifest) -> bool:
+    """Return whether every shard and index exists with its size."""
     sizes = output.sizes()
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     return all(
@@ -345,13 +347,13 @@ def _is_whole(output: OutputFolder, manifest: Manifest) -> bool:
 
 
 def _check_apart(options: JobOptions, sources: Sources) -> None:
-    """Refuse to write into a folder that is listed as the source: the next run would read the output as input."""
+    """Refuse an output folder inside a listed source, because the next run would read the output as input."""
     if sources.annotation_file is not None:
         return
     folder = os.path.realpath(options.folder)
     for flag, root in (("--source", sources.annotations.root), ("--images", sources.images.root)):
         if os.path.realpath(root) == "/":
-            continue  # which is never listed
+            continue  # the root folder is never listed
         if "://" in root or "://" in options.folder:
             inside = options.folder.startswith(root.rstrip("/") + "/")
         else:
@@ -361,31 +363,31 @@ def _check_apart(options: JobOptions, sources: Sources) -> None:
 
 
 def _is_same(plan: Plan, recipe: Recipe, manifest: Manifest) -> bool:
-    """Whether a committed version is of the same recipe and sources."""
+    """Return whether a committed version has the same recipe and sources."""
     return not recipe.difference(manifest.recipe) and manifest.inputs.get("fingerprint") in plan.fingerprints
 
 
 def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
-    """Refuse a committed version of another recipe or other sources; the stamps of these.
+    """Refuse a committed version of another recipe or other sources; return the stamps of the sources.
 
-    What the sources hold is read where their stamps do not prove that it is what was converted.
+    The contents of the sources are read unless their stamps prove that they are unchanged.
     """
-    folder, cure = run.options.folder, "take another --version, or add --overwrite"
+    folder, fix = run.options.folder, "take another --version, or add --overwrite"
     if differences := run.recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
-        raise UsageError(f"{folder} was converted with another recipe; {cure}:\n{listed}")
+        raise UsageError(f"{folder} was converted with another recipe; {fix}:\n{listed}")
     with contextlib.ExitStack() as stack:
         if not run.choice.local:
             stack.callback(version.sweep)
-        plan = _same_plan(run, version, manifest, None, cure)
+        plan = _same_plan(run, version, manifest, None, fix)
         if not _is_proven(run, plan, manifest):
-            # Listed again, as references take room on the disk and are mostly not needed.
+            # List again, because references need disk space and are rarely necessary.
             scratch = run.scratch or stack.enter_context(scratch_folder())
             by_shard, numbered = FileByShard(OutputFolder(scratch), run.recipe.shards), NumberedFiles(version)
-            plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, cure)
+            plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, fix)
             if not run.choice.local:
                 by_shard.take_over(version, numbered.count, plan.splits)
-            _check_contents(run, _job_of(run, plan, version, scratch), cure)
+            _check_contents(run, _job_of(run, plan, version, scratch), fix)
     return plan.stamps
 
 
@@ -393,24 +395,24 @@ def _same_plan(
     run: _Run,
     version: OutputFolder,
     manifest: Manifest,
-    written: NumberedFiles | FileByShard | None,
-    cure: str,
+    writer: NumberedFiles | FileByShard | None,
+    fix: str,
 ) -> Plan:
-    """The plan of a committed version, with what `written` takes; UsageError where it is that of another."""
-    plan = run.plan(version, written)
+    """Plan a committed version again; raise UsageError where the plan differs."""
+    plan = run.plan(version, writer)
     if not _is_same(plan, run.recipe, manifest):
         before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
             f"{run.options.folder} was converted from other sources or labels ({before} inputs then, {now} now); "
-            f"{cure}"
+            f"{fix}"
         )
     return plan
 
 
 def _is_proven(run: _Run, plan: Plan, manifest: Manifest) -> bool:
-    """Whether the stamps of the sources say that they hold what they did.
+    """Return whether the stamps of the sources prove that they are unchanged.
 
-    Objects of a store count as the same where nothing is known: each had to be read over the network.
+    Objects of a store without known stamps count as unchanged, because checking them would download each.
     """
     origin = recall(run.options.folder, manifest)
     known = "" if origin is None else origin.stamps
@@ -419,8 +421,8 @@ def _is_proven(run: _Run, plan: Plan, manifest: Manifest) -> bool:
     return bool(plan.stamps) and known == plan.stamps
 
 
-def _check_contents(run: _Run, job: ShardJob, cure: str) -> None:
-    """Refuse a committed version of files that hold something else now; of a damaged shard they are not compared."""
+def _check_contents(run: _Run, job: ShardJob, fix: str) -> None:
+    """Refuse a committed version whose source files have changed since; a damaged shard is not compared."""
     sources, keys = source_files(job.images), job.shard_keys()
     with (
         contextlib.closing(OrderedThreads(available_cores())) as threads,
@@ -436,46 +438,46 @@ def _check_contents(run: _Run, job: ShardJob, cure: str) -> None:
                     files = f"{'one of ' * (len(paths) > 1)}{', '.join(paths[:_MOST_NAMED])}"
                     raise UsageError(
                         f"{run.options.folder} was converted from other sources or labels: {files} has changed, or "
-                        f"cannot be read; {cure}"
+                        f"cannot be read; {fix}"
                     )
 
 
 def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: OutputFolder) -> None:
-    """Run the job on another runner; what has come of it is seen by the files that are there."""
+    """Run the job on another runner, and show its progress by the files in the output folder."""
     choice = run.choice
 
-    def begun(holder: str | None) -> tuple[beam.Pipeline, str]:
-        """The pipeline of the job, and the file that says that it is wanted."""
-        wanted = start_heartbeat(OutputFolder(job.folder))
+    def start(holder: str | None) -> tuple[beam.Pipeline, str]:
+        """Return the pipeline of the job and the path of its heartbeat file."""
+        path = start_heartbeat(OutputFolder(job.folder))
         pipeline = new_pipeline(choice)
-        build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
-        return pipeline, wanted
+        build(pipeline, dataclasses.replace(job, heartbeat_path=path, holder=holder), reference_files)
+        return pipeline, path
 
     if choice.is_described:
-        # A template is run later, when this command holds the folder no more.
-        describe(begun(None if choice.template else job.holder)[0], choice, output)
+        # A template runs later, when this command no longer holds the folder.
+        describe(start(None if choice.template else job.holder)[0], choice, output)
     indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
 
     def run_once() -> None:
         try:
             run_remote(
-                *begun(job.holder),
+                *start(job.holder),
                 choice.max_silence_seconds,
                 lambda sizes: bar.update(len(indexes & sizes.keys()), None),
             )
         except JobError as error:
             if _committed(output) is None:
                 raise
-            print_status(f"halofeed convert: the data set is whole; after that, {error}")
+            print_status(f"halofeed convert: the data set is complete; after the commit, {error}")
 
     with contextlib.closing(Bar(len(indexes), "shards", show=run.show_progress)) as bar:
         restarted(choice.job_restarts, run_once)
     if not output.exists(MANIFEST):
-        raise JobError(f"the job ended, and {output.path(MANIFEST)} is not there: was it cancelled? {KEPT}")
+        raise JobError(f"the job ended without {output.path(MANIFEST)}: was it cancelled? {KEPT}")
 
 
 def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> None:
-    """Run the job on this machine, in a thread of its own, so that this one can watch it."""
+    """Run the job on this machine in a thread, and show its progress."""
     pipeline = new_pipeline(run.choice)
     build(pipeline, job, 0)
     workers = run.workers()

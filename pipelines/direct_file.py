@@ -1,8 +1,8 @@
-"""How a large local file is written: past the page cache, in the background.
+"""Writer of large local files that bypasses the page cache (O_DIRECT) and writes in the background.
 
-Copying pixels into the page cache takes the kernel 0.6 to 2 ms a megabyte, which was up to a quarter of a conversion,
-and pushes everything else out of memory. The first buffer tells small files from large ones: what fits into it is
-written like any file. Where the file system knows no direct writes, all is.
+Copying pixels into the page cache takes the kernel 0.6 to 2 ms per megabyte, up to a quarter of a conversion, and
+evicts everything else. A file that fits into the first buffer is written like any file, and so is every file where the
+file system does not support direct writes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ except ImportError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
 BUFFER_BYTES = 8 << 20
-"""A multiple of every device's block size."""
+"""Size of a buffer, a multiple of every device's block size."""
 
 
 class DirectFile:
-    """A new file that is written from its beginning to its end.
+    """A new file, written sequentially.
 
     Args:
-        buffers: how many are held at most; with so many, what fits into them is taken without waiting for the disk.
+        buffers: maximum number of buffers; data that fits into them does not wait for the disk.
 
     Raises:
-        OSError: as of any file; a write's may come with a later write, or with `close`.
+        OSError: as for any file; a later write or `close` may raise the error of an earlier write.
     """
 
     def __init__(self, path: str, buffers: int = 2) -> None:
@@ -50,11 +50,11 @@ class DirectFile:
         self._closed = False
 
     def tell(self) -> int:
-        """The bytes that were given so far."""
+        """Return the number of bytes written so far."""
         return self._position
 
     def write(self, data: Any, /) -> int:
-        """Take all of `data`; it may change as soon as this returns."""
+        """Write all of `data`, which may be changed afterwards."""
         view = np.frombuffer(data, np.uint8)
         taken = 0
         while taken < len(view):
@@ -68,7 +68,7 @@ class DirectFile:
         return len(view)
 
     def _hand_over(self) -> None:
-        """Have the full buffer written, and go on in another once there is one."""
+        """Write the full buffer in the background, and continue in another one."""
         if not self._is_large:
             self._is_large = True
             self._set_direct(True)
@@ -81,19 +81,19 @@ class DirectFile:
         self._filled = 0
 
     def _write_all(self, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Write all of it, and give it back."""
+        """Write the buffer and return it."""
         view = buffer.data
         while view:
             try:
                 view = view[os.write(self._file, view) :]
             except OSError:
-                # A device with larger blocks than the place where the last write ended.
+                # The last write may have ended inside one of the device's blocks.
                 if not self._set_direct(False):
                     raise
         return buffer
 
     def _set_direct(self, direct: bool) -> bool:
-        """Whether that changed anything."""
+        """Switch direct writes on or off; return whether that changed anything."""
         if fcntl is None or not hasattr(os, "O_DIRECT"):
             return False
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
@@ -103,11 +103,11 @@ class DirectFile:
         return fcntl.fcntl(self._file, fcntl.F_GETFL) != flags
 
     def keep_mode(self, target: str) -> None:
-        """Take the group and permissions of the file whose place this one is to take, if there is one."""
+        """Copy the group and permissions of the file to be replaced, if there is one."""
         keep_mode(self._file, target)
 
     def close(self) -> None:
-        """Write the rest, wait for everything, and close; a second time does nothing."""
+        """Write the rest, wait for all writes, and close the file; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -122,5 +122,5 @@ class DirectFile:
 
 
 def _new_buffer() -> NDArray[np.uint8]:
-    """Memory that begins at a page, as direct writes ask for."""
+    """Return page-aligned memory, which direct writes require."""
     return np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8)

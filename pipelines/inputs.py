@@ -1,4 +1,4 @@
-"""How is one input read, hashed and converted within the memory that there is, and what does its failure cost?"""
+"""Conversion of one input within the available memory: read, hash, convert, and turn failures into rejects."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from halofeed.system.resource_errors import resource_error
 from halofeed.system.threads import OrderedThreads
 
 _ATTEMPTS, _PAUSE_SECONDS = 4, 0.1
-"""How often an input is converted that changes meanwhile, and the shortest pause before the next time."""
+"""Attempts for an input that changes during its conversion, and the shortest pause between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one input: its records, or the reason why there are none; and its content's SHA-256."""
+    """Result of one input: its records, or the reason for its rejection; and the SHA-256 of its content."""
 
     reference: SourceExample
     content: str
@@ -32,7 +32,7 @@ class Outcome:
 
 
 class _HashedFiles:
-    """Source files of which each is hashed when it is first read, and none is read that takes too much memory."""
+    """Source files that are hashed at their first read, and not read where they need too much memory."""
 
     def __init__(self, files: SourceFiles, share: Share) -> None:
         self._files, self._share = files, share
@@ -42,7 +42,7 @@ class _HashedFiles:
         self.open, self.head, self.stamp = files.open, files.head, files.stamp
 
     def read(self, path: str) -> bytes:
-        if is_remote(self.root):  # where asking for a file's size lists the whole folder
+        if is_remote(self.root):  # where a size requires listing the complete folder
             data = self._files.head(path, self._share.limit_bytes + 1)
             self._share.need(len(data))
         else:
@@ -53,7 +53,7 @@ class _HashedFiles:
         return data
 
     def content_of(self, reference: SourceExample) -> str:
-        """The SHA-256 of a reference's file, or of the list of its files and theirs; "" where one cannot be read."""
+        """Return the SHA-256 of a reference's file, or of the hashes of its files; "" where one cannot be read."""
         try:
             for path in reference.paths:
                 if path not in self._hashes:
@@ -71,21 +71,21 @@ def convert_input(
     budget: MemoryBudget,
     series_folder: str | None,
 ) -> Outcome:
-    """Convert one input as soon as there is room for it.
+    """Convert one input when enough memory is free.
 
     Args:
-        series_folder: as of a `ShardJob`.
+        series_folder: folder of the lists of DICOM slices, as in `ShardJob`.
 
     Raises:
-        JobError: the system failed, or an option fits no input; what is wrong with the input is the outcome's.
+        JobError: the system failed, or an option fits no input; an error of the input itself is in the outcome.
     """
-    whole = _with_members(reference, series_folder)
-    outcome = with_room(budget, lambda share: _convert_now(whole, sources, converter, share))
+    complete = _with_members(reference, series_folder)
+    outcome = with_room(budget, lambda share: _convert_now(complete, sources, converter, share))
     return replace(outcome, reference=reference)
 
 
 def _with_members(reference: SourceExample, series_folder: str | None) -> SourceExample:
-    """The reference with the files of its series, where those are listed elsewhere, and what is known of them."""
+    """Return the reference with the files and slices of its series, which may be listed in a file."""
     if reference.stored is None or series_folder is None:
         return reference
     from halofeed.prep.formats.dicom.series_listing import ListingRecords, listing_from_bytes
@@ -101,10 +101,10 @@ def _with_members(reference: SourceExample, series_folder: str | None) -> Source
 def _convert_now(
     reference: SourceExample, sources: SourceFiles, converter: Converter, share: Share
 ) -> Outcome:
-    """The outcome of files that stayed the same from the first look at them to the last.
+    """Convert files that do not change in the meantime.
 
     Raises:
-        JobError: they did not, whichever time.
+        JobError: they changed at every attempt.
     """
     changed = ""
     for attempt in range(_ATTEMPTS):
@@ -112,10 +112,10 @@ def _convert_now(
             time.sleep(_PAUSE_SECONDS * 2**attempt)
         before = _stamps(reference, sources)
         outcome = _convert_once(reference, sources, converter, share)
-        is_listed_otherwise = isinstance(outcome.result, SourceError) and outcome.result.reason == CHANGED
+        is_changed = isinstance(outcome.result, SourceError) and outcome.result.reason == CHANGED
         after = _stamps(reference, sources)
         changed = next((path for path in before if before[path] != after[path]), "")
-        if is_listed_otherwise:
+        if is_changed:
             changed = changed or reference.source
             break
         if not changed:
@@ -154,10 +154,10 @@ def _convert_once(
             detail = f"{type(error).__name__}: {error}; please report it to halofeed with the file"
             result, rebuilt = SourceError("decode", "halofeed fails at it", detail), True
     if isinstance(result, SourceError):
-        # Else the pictures of the calls that it came through would be held until it is written.
+        # Without the traceback, which would keep images in memory until the shard is written.
         result = SourceError(result.stage, result.reason, result.detail)
-    # Where this machine or this version was the reason, the shard counts as made of something else, and the next run
-    # rebuilds it.
+    # Where this machine or this version was the reason, "" makes the fingerprint differ, and the next run rebuilds the
+    # shard.
     content = "" if share.lacked or rebuilt else files.content_of(reference)
     return Outcome(reference=reference, content=content, result=result)
 
@@ -169,11 +169,11 @@ def contents_of(
     threads: OrderedThreads,
     series_folder: str | None,
 ) -> dict[str, str]:
-    """The SHA-256 of each reference's content, by its source."""
+    """Return the SHA-256 of each reference's content by its source."""
 
     def content_of(reference: SourceExample) -> str:
-        whole = _with_members(reference, series_folder)
-        return with_room(budget, lambda share: _HashedFiles(sources, share).content_of(whole))
+        complete = _with_members(reference, series_folder)
+        return with_room(budget, lambda share: _HashedFiles(sources, share).content_of(complete))
 
     digests = threads.map(content_of, references)
     return {one.source: digest for one, digest in zip(references, digests, strict=True)}

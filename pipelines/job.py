@@ -1,4 +1,4 @@
-"""What one conversion is: its sources, its output and its recipe, as one frozen value that workers receive."""
+"""Options of a conversion, and the job that workers receive: sources, output and recipe as one frozen value in JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """Where a conversion reads and writes, and how it runs; none of it changes a record's bytes."""
+    """Options for the input, the output and the execution of a conversion; none changes a record's bytes."""
 
     source: str = option("", "folder or annotation file to convert; gs:// and s3:// work too")
     images: str | None = option(None, "folder that image paths are relative to; default: the source's folder")
@@ -38,18 +38,18 @@ class JobOptions:
     nnunet_splits: str | None = option(
         None, "nnU-Net's splits_final.json: the cases of train and val; --nnunet-fold says which fold"
     )
-    nnunet_fold: int | None = option(None, "which fold of --nnunet-splits, from 0")
+    nnunet_fold: int | None = option(None, "fold of --nnunet-splits, from 0")
     max_rejected: int | None = option(
         None, "fail the job when more inputs than this are rejected; default: no limit"
     )
     normalize_like: str | None = option(
         None,
-        "volumes, as nnU-Net does with CT: the folder of an earlier conversion, whose labeled voxels of split train "
-        "give --window-hu (their percentiles 0.5 and 99.5) and --normalize (their mean and deviation) of this one",
+        "volumes, as nnU-Net does for CT: folder of an earlier conversion; the labeled voxels of its split train give "
+        "--window-hu (their percentiles 0.5 and 99.5) and --normalize (their mean and deviation)",
     )
     disk_check: str = option(
         "refuse",
-        "records that the local disk has no room for, worked out before the first is written: refuse, or ignore",
+        "records too large for the local disk, calculated before the first is written: refuse, or ignore",
         choices=("refuse", "ignore"),
     )
     listing: str = option(
@@ -65,7 +65,7 @@ class JobOptions:
     )
     salt: str = option(
         "",
-        "DICOM: mixed into the hashes that stand for patients when splits are made; written nowhere",
+        "DICOM: secret mixed into the hashes of patients when splits are made; never written",
         is_secret=True,
     )
     overwrite: bool = option(False, "replace a version that is there already")
@@ -79,18 +79,20 @@ class JobOptions:
     )
     max_silence_minutes: float | None = option(
         None,
-        "another runner's job: end it when none of its workers is heard of for so long, also at the beginning; they "
-        "give a sign every half minute, but none while a runner shuffles; default: 60 once one was heard of, and no "
-        "limit before that, as a job may wait for its turn",
+        "another runner's job: cancel it when no worker has sent a heartbeat for this long, also at the beginning; "
+        "workers send one every 30 s, but not while a runner shuffles; default: 60 after the first heartbeat, and no "
+        "limit before it, because a job may be queued",
     )
     job_restarts: int = option(
         0,
-        "another runner's job: start it again, at most so often, where it fails for no fault that a worker names, or "
-        "falls silent; it goes on from what is finished. For runners without retries (Prism), or beyond those",
+        "another runner's job: restart it at most this often when it fails without an error from a worker, or falls "
+        "silent; it resumes from the finished shards. For runners without retries (Prism), or beyond those",
     )
 
     def __post_init__(self) -> None:
-        problems = [f"--{name}: say which" for name in ("source", "out", "name") if not getattr(self, name)]
+        problems = [
+            f"--{name}: give a value" for name in ("source", "out", "name") if not getattr(self, name)
+        ]
         problems += [
             f"{name} {address}: {NO_USER}" for name, address in self._addresses() if address.has_user
         ]
@@ -114,7 +116,7 @@ class JobOptions:
             raise UsageError("\n".join(problems))
 
     def _addresses(self) -> Iterator[tuple[str, Address]]:
-        """The flags of options that are addresses, and those."""
+        """Yield the flag and the address of each option that is an address."""
         given = [(name, value) for name, value in vars(self).items() if isinstance(value, str)]
         given += [("split_lists", part.partition("=")[2]) for part in self.split_lists]
         for name, value in given:
@@ -123,15 +125,15 @@ class JobOptions:
 
     @property
     def folder(self) -> str:
-        """The folder of this version."""
+        """Return the folder of this version."""
         return "/".join([self.out.rstrip("/") or "/", self.name, self.version])
 
 
 def check_software(submitted: str) -> None:
-    """Go on only where the command that submitted a job has the version of halofeed that this worker has.
+    """Check that a worker has the same version of halofeed as the command.
 
     Raises:
-        JobError: it says both.
+        JobError: the versions differ.
     """
     if submitted != __version__:
         raise JobError(
@@ -142,14 +144,18 @@ def check_software(submitted: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob:
-    """What a worker needs to know to write any shard of a job; travels as JSON.
+    """A job as each worker receives it, in JSON, to write any of its shards.
 
-    `folder` is where the shards are written, `replaces` the committed version whose place they will take, `room_bytes`
-    the memory that the machine has for the inputs of one worker (None: nobody knows), `progress_folder` is where
-    the workers of a local run count, `series_folder` where the slices of DICOM series are listed, `references_folder`
-    where the references lie by shard (None: they come by the runner's shuffle), `wanted` the path of the file that
-    is there as long as the job is to go on (None: a local run, which ends with its command), `holder` who must hold
-    `folder` where that is in an object store, and `store_settings` how S3 is reached, beyond its usual chain.
+    Args:
+        folder: folder of the version to write.
+        replaces: folder of the committed version that this one will replace.
+        memory_bytes: memory for the inputs of one worker; None if unknown.
+        progress_folder: folder for the counts of a local run's workers.
+        series_folder: folder of the lists of DICOM slices.
+        references_folder: folder of the references by shard; None if the runner shuffles them.
+        heartbeat_path: path of the file that exists while the command wants the job; None for a local run.
+        holder: token that must hold the lease of `folder` in an object store.
+        store_settings: arguments of the S3 client.
     """
 
     recipe: Recipe
@@ -164,25 +170,25 @@ class ShardJob:
     inputs: Mapping[str, Any]
     max_rejected: int | None
     threads: int
-    room_bytes: int | None
+    memory_bytes: int | None
     progress_folder: str | None
     series_folder: str | None = None
     references_folder: str | None = None
-    wanted: str | None = None
+    heartbeat_path: str | None = None
     holder: str | None = None
     store_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the job as JSON."""
         texts = {"recipe": self.recipe.to_json(), "labels": self.labels.to_json(), "software": __version__}
         return json.dumps({**vars(self), **texts})
 
     @classmethod
     def from_json(cls, text: str) -> ShardJob:
-        """From text.
+        """Parse a job.
 
         Raises:
-            JobError: another version of halofeed wrote it.
+            JobError: another version of halofeed wrote the text.
         """
         document = json.loads(text)
         check_software(document.pop("software", "of no known version"))
@@ -192,19 +198,19 @@ class ShardJob:
         return cls(**document)
 
     def shard_file(self, key: ShardKey) -> str:
-        """The file name of a shard."""
+        """Return the file name of a shard."""
         return shard_file(self.name, key.split, key.shard, self.recipe.shards)
 
     def shard_keys(self) -> list[ShardKey]:
-        """Every shard of the data set, in order."""
+        """Return the key of every shard of the data set, in order."""
         return [ShardKey(split, shard) for split in self.splits for shard in range(self.recipe.shards)]
 
     def number_of(self, key: ShardKey) -> int:
-        """The place of a shard among `shard_keys`."""
+        """Return a shard's index in `shard_keys`."""
         return self.splits.index(key.split) * self.recipe.shards + key.shard
 
     def fingerprint(self, key: ShardKey, references: list[str], contents: Mapping[str, str]) -> str:
-        """What a shard is made from: software, recipe, labels, annotations, and each source's content."""
+        """Return the digest of what a shard is made from: software, recipe, labels, annotations and source contents."""
         made_from = {
             "software": __version__,
             "recipe": self.recipe.to_json(),
@@ -217,40 +223,39 @@ class ShardJob:
             "contents": dict(sorted(contents.items())),
         }
         digest = hashlib.sha256()
-        for piece in json.JSONEncoder(sort_keys=True).iterencode(
-            made_from
-        ):  # the text of all is nowhere whole
-            digest.update(piece.encode())
+        # In chunks, because the complete text may be large.
+        for chunk in json.JSONEncoder(sort_keys=True).iterencode(made_from):
+            digest.update(chunk.encode())
         return digest.hexdigest()
 
 
 @dataclass(frozen=True, order=True)
 class ShardKey:
-    """A shard's place: its split and number."""
+    """Split and number of a shard."""
 
     split: str
     shard: int
 
     def to_text(self) -> str:
-        """As the key that crosses the shuffle."""
+        """Return the key as text for the shuffle."""
         return f"{self.split}/{self.shard}"
 
     @classmethod
     def from_text(cls, text: str) -> ShardKey:
-        """From the key that crossed the shuffle."""
+        """Parse the text of a key."""
         split, _, shard = text.rpartition("/")
         return cls(split, int(shard))
 
 
 def reference_to_json(reference: SourceExample) -> str:
-    """A reference as text; equal references give equal text. What a reference does not have is left out.
+    """Return a reference as JSON without its empty fields; equal references give equal text.
 
-    The members of a series all lie in one folder, which is written once, before their names.
+    The members of a series lie in one folder, which the text has once, before their names.
     """
     document = {
         key: value
         for key, value in vars(reference).items()
-        if value is not None and value is not False and value is not _NOTHING
+        if value is not None and value is not False and value != ()
     }
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
@@ -269,13 +274,12 @@ def reference_to_json(reference: SourceExample) -> str:
     return _TO_JSON(document)
 
 
-_NOTHING = ()
-_WHOLE = "\0"
-"""Begins the whole path of a file that does not lie below the path that stands for it, such as FOLDER#MARK."""
+_FULL_PATH = "\0"
+"""Prefix of a full path: of a file outside the folder that its list names, such as FOLDER#MARK."""
 
 
 def _below(folder: str, file: str) -> str:
-    return file[len(folder) + 1 :] if file.startswith(f"{folder}/") else _WHOLE + file
+    return file[len(folder) + 1 :] if file.startswith(f"{folder}/") else _FULL_PATH + file
 
 
 _TO_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -298,7 +302,7 @@ def _box_from_json(document: dict[str, Any]) -> Box:
 
 
 def reference_from_json(text: str) -> SourceExample:
-    """The reference of a text."""
+    """Parse a reference."""
     document = json.loads(text)
     boxes = document.pop("boxes", None)
     document = {name: _as_tuples(value) for name, value in document.items()}
@@ -311,7 +315,7 @@ def reference_from_json(text: str) -> SourceExample:
         document["members"] = tuple(folder + name for name in names)
     if "mask_members" in document:
         document["mask_members"] = tuple(
-            (path, tuple(name[1:] if name.startswith(_WHOLE) else f"{path}/{name}" for name in names))
+            (path, tuple(name[1:] if name.startswith(_FULL_PATH) else f"{path}/{name}" for name in names))
             for path, *names in document["mask_members"]
         )
     return SourceExample(**document)

@@ -1,15 +1,11 @@
-"""How one run holds a folder of an object store: an object beside it, written on condition and renewed while it runs.
+"""Exclusive access of one conversion to its output folder: a lock of a local folder, a lease of one in an object store.
 
     s3://bucket/cards/1.0.0         the folder
-    s3://bucket/cards/.1.0.0.lock   who holds it; gone at the end
+    s3://bucket/cards/.1.0.0.lock   the lease: its holder; deleted at the end
 
-A run that was killed leaves it. The next one takes it over: at once where it sees that the process has ended, on this
-machine, else once it was not renewed for `LEASE_SECONDS`, by the store's clock. What writes for the one that was held
-up so long finds another holder, and writes no more.
-
-How one conversion holds the folder that it writes, so that a second one stays away.
-
-A local folder is locked (halofeed.system.locks), one of an object store is leased (halofeed.pipelines.lease).
+The lease is an object with conditional writes, which its holder renews. A killed run leaves it. The next run takes it
+over: at once where it sees that the process on this machine has ended, otherwise `LEASE_SECONDS` after the last renewal
+by the store's clock. Workers of the killed or suspended run then find another holder, and stop writing.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ _SECONDS_TO_RELEASE: Final = 10.0
 
 
 def lock_of(folder: str) -> str:
-    """The address of the object that says who holds a folder.
+    """Return the address of a folder's lease.
 
     >>> lock_of("s3://bucket/cards/1.0.0")
     's3://bucket/cards/.1.0.0.lock'
@@ -51,10 +47,10 @@ def lock_of(folder: str) -> str:
 
 @contextmanager
 def leased(folder: str) -> Iterator[str]:
-    """Hold a folder of an object store; gives the word by which the holder is known to those who write for it.
+    """Hold the lease of a folder in an object store, and provide its token.
 
     Raises:
-        JobError: another run holds it, which is named.
+        JobError: another run holds the lease.
     """
     lease = _Lease(folder)
     with CleanupOnExit(lease.release):
@@ -64,22 +60,22 @@ def leased(folder: str) -> Iterator[str]:
 
 
 def check_holder(folder: str, token: str) -> None:
-    """See that a folder is still held by whom this token belongs to.
+    """Check that the lease of a folder has this token.
 
     Raises:
-        JobError: it is not.
+        JobError: another run holds the lease.
     """
     address = lock_of(folder)
     holder = _read(address)
     if holder.get("token") != token:
         raise JobError(
-            f"{folder}: {holder.get('owner', 'nobody')} holds it now ({address}), so that this run, which was held up "
-            "for long or stopped, writes no more into it"
+            f"{folder}: {holder.get('owner', 'nobody')} holds it now ({address}), so this run, which was suspended or "
+            "stopped, writes no more into it"
         )
 
 
 class _Lease:
-    """The lock of one folder, as one run has it."""
+    """The lease of one folder and its renewal."""
 
     def __init__(self, folder: str) -> None:
         self.token = uuid.uuid4().hex
@@ -90,7 +86,7 @@ class _Lease:
         self._ended = threading.Event()
 
     def _document(self) -> bytes:
-        # A renewal changes the text, and so the version that S3 gives it.
+        # Each renewal changes the text, and so the ETag by which S3 knows the version.
         document = {
             "owner": self._owner,
             "token": self.token,
@@ -102,52 +98,54 @@ class _Lease:
         return json.dumps(document).encode()
 
     def take(self) -> None:
-        """Become the holder; JobError where there is another one."""
+        """Take the lease; raise JobError where another run holds it."""
         for _ in range(_TRIES):
             try:
                 self._version = self._store.write(self._address, self._document(), self._version)
                 return
             except ChangedError:
-                stands, holder = self._store.stat(self._address), _read(self._address)
-            self._version = ABSENT if stands is None else stands.version
-            if stands is None or holder.get("token") == self.token:
+                current, holder = self._store.stat(self._address), _read(self._address)
+            self._version = ABSENT if current is None else current.version
+            if current is None or holder.get("token") == self.token:
                 continue
-            if stands.age_seconds < LEASE_SECONDS and not _has_ended(holder):
+            if current.age_seconds < LEASE_SECONDS and not _has_ended(holder):
                 raise JobError(
                     f"{self._folder}: {holder.get('owner', 'another run')} is converting into it: it renewed "
-                    f"{self._address} {max(0, stands.age_seconds):.0f} s ago, and holds it until it has not done so "
-                    f"for {LEASE_SECONDS:.0f} s; wait until that has ended, or take another --name or --version"
+                    f"{self._address} {max(0, current.age_seconds):.0f} s ago, and its lease lasts {LEASE_SECONDS:.0f} "
+                    "s after the last renewal; wait until that run has ended, or take another --name or --version"
                 )
-        raise JobError(f"{self._address}: it changes hands all the time; run the same command again")
+        raise JobError(
+            f"{self._address}: it is changed by other runs all the time; run the same command again"
+        )
 
     def renew(self) -> None:
-        """Renew it now and then until it is released."""
+        """Renew the lease every 30 s until it is released."""
         while not self._ended.wait(RENEWED_SECONDS):
             self._renewals += 1
-            # The next time, or those who write will find another holder.
+            # The next renewal may succeed; otherwise the workers find another holder.
             with contextlib.suppress(StoreError):
                 try:
                     self._version = self._store.write(self._address, self._document(), self._version)
                 except ChangedError:
                     if _read(self._address).get("token") != self.token:
                         return
-                    stands = self._store.stat(self._address)
-                    self._version = stands.version if stands is not None else ABSENT
+                    current = self._store.stat(self._address)
+                    self._version = current.version if current is not None else ABSENT
 
     def release(self) -> None:
-        """Let go of the folder, if this run still holds it; also while a signal is heard."""
+        """Release the lease if this run still holds it; callable from a signal handler."""
         self._ended.set()
-        # In a thread, as the main one may hold what the store's client needs.
+        # In a thread, because the main one may hold a lock of the store's client.
         is_done(in_thread(self._release, "release"), _SECONDS_TO_RELEASE)
 
     def _release(self) -> None:
-        with contextlib.suppress(StoreError):  # it ends by itself
+        with contextlib.suppress(StoreError):  # the lease expires
             if _read(self._address).get("token") == self.token:
                 self._store.delete([self._address])
 
 
 def _read(address: str) -> Mapping[str, Any]:
-    """What a lock says; {} where there is none, or not one of these."""
+    """Return the content of a lease; {} where there is none or a damaged one."""
     try:
         holder = json.loads(store_of(address).read(address))
     except (FileNotFoundError, ValueError):
@@ -163,7 +161,7 @@ def _user() -> str:
 
 
 def _machine() -> str:
-    """Where a process id means the same process: this start of this machine, and this container."""
+    """Return an id of this boot and container, within which process ids are unique; "" where unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -172,7 +170,7 @@ def _machine() -> str:
 
 
 def _born(process: int) -> str:
-    """When a process began; "" where there is none."""
+    """Return the start time of a process; "" where there is no such process."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -181,7 +179,7 @@ def _born(process: int) -> str:
 
 
 def _has_ended(holder: Mapping[str, Any]) -> bool:
-    """Whether the holder's process is known to have ended."""
+    """Return whether the holder's process is known to have ended."""
     machine = _machine()
     if not machine or holder.get("machine") != machine or not isinstance(holder.get("process"), int):
         return False
@@ -190,10 +188,10 @@ def _has_ended(holder: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def held(folder: str) -> Iterator[str | None]:
-    """Hold a folder; a local one is there. Gives the word by which an object store's holder is known, else None.
+    """Hold a folder exclusively; a local one must exist. Provide the token of a lease, else None.
 
     Raises:
-        JobError: another run holds it; it is named.
+        JobError: another run holds the folder.
     """
     if folder.startswith(("s3://", "gs://")):
         with leased(folder) as token:

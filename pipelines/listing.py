@@ -1,11 +1,11 @@
-"""How a source of very many files is listed, divided into splits and counted by a job's workers.
+"""Listing of a large source by a job's workers, which also assign splits and count.
 
-    this command         each folder              each 100,000 files              each 16 million ids
-    names the folders ─> its files are listed, ─> references are made, counted ─> is there any twice?
-    near the top         and what they show       and written, and their ids
+    command           each folder             each 100,000 files           each 16 million ids
+    names folders ──> list files and      ──> make, count and write    ──> search for
+    near the top      look at the layout      references and their ids     duplicate ids
 
-What the workers find lies below the output's temporary folder; this command gets sums of it. Between the first step and
-the second it settles what all references depend on: whether the first folder is a split, which classes are alike.
+The workers write their results below the output's temporary folder, and the command receives totals. Between the first
+two steps the command decides what all references depend on: whether the first folder is a split, and equal class names.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from halofeed.system.checksum import with_checksum, without_checksum
 from halofeed.system.console import print_status
 
 FILES_IN_COMMAND = 100_000
-"""So many files at most are listed by the command itself, where nobody says otherwise."""
+"""Number of files up to which the command lists a source itself by default."""
 _FOLDERS, _DEEPEST = 1000, 3
-"""The folders that are listed side by side: the first level that has so many, or the last that is looked at."""
+"""Folders to list in parallel: those of the first level with so many, or of the deepest level that is searched."""
 _OTHERS = 10_000
-"""Files that are no images: more make the source one that must be seen as a whole."""
+"""Maximum number of files other than images; with more, the command lists the source itself."""
 _PIECES_AT_ONCE = 10
 _IDS_AT_ONCE = 16_000_000
 _THREADS = 16
@@ -55,11 +55,11 @@ _THREADS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """What workers need to know: whose files are listed, by which rules, and where they write.
+    """A listing as each worker receives it.
 
     Args:
-        images: the source's folder.
-        folder: the output's.
+        images: folder of the source.
+        folder: output folder.
     """
 
     images: str
@@ -71,15 +71,15 @@ class _Search:
 
 @dataclass(kw_only=True)
 class _Listed:
-    """What was found of one folder.
+    """Result for one folder.
 
     Args:
-        shown: what it shows of the layout.
-        others: files that are no images, a few more than `_OTHERS` at the most.
-        faults: as of a `Part`, likewise `seen` and `has_links`.
-        files: of `faults` those that are files.
-        pieces: where its files are listed, up to 10,000 together.
-        count: of files.
+        shown: the layout's findings.
+        others: files other than images, at most one more than `_OTHERS`.
+        faults: problems by path, as in `Part`; also `seen` and `has_links`.
+        files: the paths of `faults` that are files.
+        pieces: places of the lists of files, with up to 10,000 files each.
+        count: number of files.
     """
 
     shown: Any
@@ -92,28 +92,26 @@ class _Listed:
     count: int = 0
 
 
-BELIEVED = (_Listed, Totals, folders.Seen, Counter)
-"""What travels between the command and its workers."""
+TRANSFERRED_CLASSES = (_Listed, Totals, folders.Seen, Counter)
+"""Classes that travel between the command and its workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListingInJob:
-    """Lists a source by `spread`, as `make_plan` may be given it.
+    """Listing of a source by workers, as `make_plan` takes it.
 
     Args:
-        sources: of the conversion.
-        output: the folder of the version that is made.
-        spread: has calls made by workers.
-        written: takes the references.
-        insists: whether the user asks for it, however few files there are.
+        output: folder of the version.
+        writer: writer of the references.
+        is_required: whether the user asked for it, even for few files.
     """
 
     recipe: Recipe
     sources: Sources
     output: OutputFolder
-    spread: RunDistributed
-    written: NumberedFiles
-    insists: bool
+    run_distributed: RunDistributed
+    writer: NumberedFiles
+    is_required: bool
 
     def _unfit(self, layout: Layout, splits: SplitOptions) -> str:
         if layout.in_parts is None or self.sources.annotation_file is not None:
@@ -130,20 +128,18 @@ class ListingInJob:
         return ""
 
     def __call__(self, layout: Layout, options: LayoutOptions, splits: SplitOptions) -> Totals | None:
-        """The totals of all references, which are written then; None where they must be listed at once."""
-        why = self._unfit(layout, splits)
-        if why and self.insists:
-            raise UsageError(f"--listing job: {why}; leave it out")
-        if why or layout.in_parts is None:
+        """List the source, write its references and return their totals; None where the command must list it."""
+        reason = self._unfit(layout, splits)
+        if reason and self.is_required:
+            raise UsageError(f"--listing job: {reason}; leave it out")
+        if reason or layout.in_parts is None:
             return None
-        if not self.insists and self.sources.images.lists_within(FILES_IN_COMMAND):
+        if not self.is_required and self.sources.images.lists_within(FILES_IN_COMMAND):
             return None
         try:
             return self._listed(layout.in_parts, layout.name, options, splits)
-        except _WholeError as error:
-            print_status(
-                f"halofeed convert: the source is listed by this command, and not in the job: {error}"
-            )
+        except _CommandMustListError as error:
+            print_status(f"halofeed convert: this command lists the source, not the job: {error}")
             return None
 
     def _listed(self, in_parts: InParts, layout: str, options: LayoutOptions, splits: SplitOptions) -> Totals:
@@ -155,61 +151,62 @@ class ListingInJob:
             options=options,
             splits=splits,
         )
-        names, near_top = _divided(files)
+        names, near_top = _split_into_folders(files)
         list_folder = functools.partial(_list_folder, search)
-        listed = [_write_listing(search, near_top), *self.spread(list_folder, names)]
-        _check_proven(listed)
+        listed = [_write_listing(search, near_top), *self.run_distributed(list_folder, names)]
+        _check_listings(listed)
         shown = listed[0].shown
         for one in listed[1:]:
             shown.add(one.shown)
         others = [path for one in listed for path in one.others]
         rules = in_parts.settle(shown, others, files, options)
         if rules is None:
-            raise _WholeError("what lies beside the images may say more of them")
+            raise _CommandMustListError("files beside the images may describe them")
         faults = {path: problem for one in listed for path, problem in one.faults.items()}
         files.adopt({}, faults)
-        totals = self._planned(search, rules, listed)
+        totals = self._plan(search, rules, listed)
         stamp = functools.partial(settled_stamp, files)
         of_files = {path for one in listed for path in one.files}
         named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
         for path, problem in sorted(faults.items()):
             if path not in named:
                 reference = SourceExample(source=path, key=path, problem=problem)
-                self.written.add(reference.split, *totals.take(reference, files.size, stamp))
-        self.written.finish(())
+                self.writer.add(reference.split, *totals.take(reference, files.size, stamp))
+        self.writer.finish(())
         return totals
 
-    def _planned(self, search: _Search, rules: Any, listed: list[_Listed]) -> Totals:
+    def _plan(self, search: _Search, rules: Any, listed: list[_Listed]) -> Totals:
         pieces = [place for one in listed for place in one.pieces]
         numbers = range(0, len(pieces), _PIECES_AT_ONCE)
-        some = [(first, pieces[first : first + _PIECES_AT_ONCE]) for first in numbers]
+        groups = [(first, pieces[first : first + _PIECES_AT_ONCE]) for first in numbers]
         parts = -(-sum(one.count for one in listed) // _IDS_AT_ONCE)
         totals = Totals()
         ids: list[list[Place]] = [[] for _ in range(parts)]
-        for more, places in self.spread(functools.partial(_plan_pieces, search, rules, parts), some):
+        plan_pieces = functools.partial(_plan_pieces, search, rules, parts)
+        for more, places in self.run_distributed(plan_pieces, groups):
             totals.add(more)
             for part, place in zip(ids, places, strict=True):
                 part.append(place)
-        self.written.count = len(pieces)
-        spread = self.spread if parts > 1 else map
-        for repeated in spread(functools.partial(_repeated, search.folder), ids):
-            refuse_repeated(array("q", 2 * repeated), self._named)
+        self.writer.count = len(pieces)
+        call = self.run_distributed if parts > 1 else map
+        for repeated in call(functools.partial(_find_repeated, search.folder), ids):
+            refuse_repeated(array("q", 2 * repeated), self._keys)
         return totals
 
-    def _named(self) -> Iterator[tuple[str | int, str]]:
-        for number in range(self.written.count):
+    def _keys(self) -> Iterator[tuple[str | int, str]]:
+        for number in range(self.writer.count):
             for reference, _ in read_file(self.output, number):
                 if reference.problem is None:
                     yield reference.key, reference.source
 
 
-class _WholeError(Exception):
-    """Why a source must be listed at once."""
+class _CommandMustListError(Exception):
+    """Reason why workers cannot list a source in parts."""
 
 
-def _divided(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[Part]]:
-    """Folders that hold all files but those near the top, and what lies there."""
-    whole: list[str] = []
+def _split_into_folders(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[Part]]:
+    """Return folders to list in parallel, and the parts near the top that belong to none of them."""
+    large: list[str] = []
     parts: list[Part] = []
     level = [""]
     for _ in range(_DEEPEST):
@@ -219,38 +216,38 @@ def _divided(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[Part]]:
         with ThreadPoolExecutor(_THREADS) as pool:
             for folder, part in zip(level, pool.map(files.straight, level), strict=True):
                 if part is None:
-                    whole.append(folder)
+                    large.append(folder)
                 elif part.has_links:
-                    raise _WholeError("links lead to folders")
+                    raise _CommandMustListError("links lead to folders")
                 else:
                     deeper += part.folders
                     parts.append(part)
         level = deeper
-    return [*whole, *level], parts
+    return [*large, *level], parts
 
 
-def _check_proven(listed: Iterable[_Listed]) -> None:
-    """Refuse parts that may not make the whole."""
+def _check_listings(listed: Iterable[_Listed]) -> None:
+    """Refuse listings that may not add up to the source."""
     seen: set[tuple[int, int]] = set()
     others = 0
     for one in listed:
         others += len(one.others)
         if one.has_links:
-            raise _WholeError("links lead to folders")
+            raise _CommandMustListError("links lead to folders")
         if not seen.isdisjoint(one.seen):
-            raise _WholeError("a folder is there under two paths")
+            raise _CommandMustListError("two paths lead to one folder")
         if others > _OTHERS:
-            raise _WholeError("there are many files that are no images")
+            raise _CommandMustListError("there are many files other than images")
         seen.update(one.seen)
 
 
 def _list_folder(search: _Search, folder: str) -> _Listed:
-    """List all below a folder of the source."""
+    """List everything below a folder of the source."""
     return _write_listing(search, [source_files(search.images).below(folder)])
 
 
 def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
-    """Write what was listed."""
+    """Write the list of files in pieces, and return the findings."""
     in_parts = find_layout(search.layout).in_parts
     assert in_parts is not None
     found = _Listed(shown=in_parts.look((), search.options))
@@ -275,19 +272,19 @@ def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
 
 
 def _plan_pieces(
-    search: _Search, rules: Any, parts: int, some: tuple[int, list[Place]]
+    search: _Search, rules: Any, parts: int, group: tuple[int, list[Place]]
 ) -> tuple[Totals, list[Place]]:
-    """Write the references of some pieces; their totals, and where the ids lie of each of equal ranges of numbers.
+    """Write the references of a group of pieces; return their totals, and the place of the ids in each of equal ranges.
 
     Args:
-        parts: how many ranges.
-        some: the number of the first piece, and where they lie.
+        parts: number of ranges.
+        group: number of the first piece, and the places of the pieces.
     """
     layout, output = find_layout(search.layout), OutputFolder(search.folder)
     assert layout.in_parts is not None
     totals = Totals(in_order=None)
     stamp = functools.partial(settled_stamp, source_files(search.images))
-    first, places = some
+    first, places = group
     for number, place in enumerate(places, start=first):
         sizes = dict(json.loads(without_checksum(output.read(*place))))
         size = functools.partial(_size, search.images, sizes)
@@ -306,7 +303,7 @@ def _plan_pieces(
 
 
 def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
-    """The bytes of a file of the source; None where there is none."""
+    """Return the bytes of a file of the source; None where there is no such file."""
     if path in known:
         return known[path]
     if not is_remote(images):
@@ -315,8 +312,8 @@ def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
     return None if stored is None else stored.size
 
 
-def _repeated(folder: str, places: Iterable[Place]) -> list[int]:
-    """The ids of some ranges of files that come more than once."""
+def _find_repeated(folder: str, places: Iterable[Place]) -> list[int]:
+    """Return the ids that occur more than once in these places."""
     output = OutputFolder(folder)
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda place: output.read(*place), places))

@@ -1,4 +1,4 @@
-"""On which runner a job runs, with which of Beam's options."""
+"""Choice of the runner of a job, and check of Beam's options."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ _LOCAL_RUNNERS = ("directrunner", "fnapirunner")
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerChoice:
-    """A runner and how a job is spread over it.
+    """A runner and how a job is distributed over it.
 
-    `local` says that the workers share this machine's process table and temporary folder; `room_bytes` is the memory
-    that it has for what one of them decodes at a time; `max_silence_seconds` after which a job is given up of whose
-    workers nothing is heard, `job_restarts` how often a lost one is run again; `dry_run` and `template` that the job is
-    not run but described, and where.
+    Args:
+        local: whether the workers share this machine's process table and temporary folder.
+        memory_bytes: memory for the inputs that one local worker decodes at a time.
+        max_silence_seconds: time without a heartbeat after which the command cancels the job.
+        job_restarts: how often the command restarts a lost job.
+        dry_run: whether the runner only describes the job.
+        template: path of the job's template, which the runner writes instead of running the job.
     """
 
     local: bool
@@ -46,7 +49,7 @@ class RunnerChoice:
     beam_arguments: tuple[str, ...]
     threads: int
     workers: int = 0
-    room_bytes: int | None = None
+    memory_bytes: int | None = None
     max_silence_seconds: float | None = None
     job_restarts: int = 0
     dry_run: bool = False
@@ -54,18 +57,17 @@ class RunnerChoice:
 
     @property
     def is_described(self) -> bool:
-        """Whether the job is described in place of being run."""
+        """Return whether the runner describes the job instead of running it."""
         return self.dry_run or self.template is not None
 
 
 def choose_runner(
     job: JobOptions, shards: int, beam_arguments: Sequence[str], worker_bytes: int
 ) -> RunnerChoice:
-    """The runner that the user names after `--`, or this machine's cores; UsageError where Beam knows it not.
+    """Return the runner that the user names after `--`, or a local one; raise UsageError where Beam does not know it.
 
-    The local runner is Beam's FnApiRunner by name: its DirectRunner first tries to fetch a Prism binary from
-    the network. It runs in this process. One worker does too; several are processes of their own
-    (halofeed.pipelines.workers.count_workers).
+    The local runner is Beam's FnApiRunner, by name, because Beam's DirectRunner first tries to download a Prism binary.
+    It runs in this process. A single worker does too; several workers are processes (see `count_workers`).
     """
     options = _parse(beam_arguments)
     more: dict[str, Any] = {"options": options, "beam_arguments": tuple(beam_arguments)}
@@ -95,31 +97,30 @@ def choose_runner(
         runner=FnApiRunner(),
         threads=job.threads or max(1, -(-available_cores() // workers)),
         workers=workers,
-        room_bytes=int(SHARE_OF_MEMORY * machine_memory()) // workers,
+        memory_bytes=int(SHARE_OF_MEMORY * machine_memory()) // workers,
         **more,
     )
 
 
 def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
-    """An empty pipeline; UsageError where the runner lacks an option that it needs."""
+    """Return an empty pipeline; raise UsageError where the runner lacks a required option."""
     try:
         pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
     except ValueError as error:
         raise UsageError(f"after --, {error}") from error
-    # Beam makes a folder for transforms in other languages, and deletes it only if the pipeline is run.
+    # Beam makes a folder for transforms in other languages, and deletes it only when the pipeline runs.
     shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
     return pipeline
 
 
 _SECRET = re.compile(r"^--.*(secret|token|password|key)", re.IGNORECASE)
-"""Options of Beam whose values no message repeats."""
+"""Beam options whose values no message repeats."""
 
 
 def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
-    """Beam's options; UsageError in place of its parser's way of printing and leaving, and of ignoring.
+    """Return Beam's options; raise UsageError where Beam's parser would print and exit, or ignore an option.
 
-    What Beam's Python side does not know is refused, but for portable runners: their job servers have options
-    that only they know.
+    Portable runners accept options that Beam's Python side does not know, because their job servers know them.
     """
     given = list(beam_arguments)
     for argument, following in pairwise([*given, ""]):
@@ -127,7 +128,7 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
         if _SECRET.search(name):
             keep_secret(value if equals else following)
     for name in ("--direct_num_workers", "--direct_running_mode"):
-        # With either, Beam would start workers that it reaches through ports open to the network.
+        # With either option, Beam would reach workers through ports open to the network.
         if any(argument.startswith(name) for argument in given):
             raise UsageError(f"{name}: say --workers, before the --")
     parsers: list[argparse.ArgumentParser] = []

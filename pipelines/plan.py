@@ -1,16 +1,19 @@
-"""What a conversion will do, found out before any image is read: references, labels, splits, totals."""
+"""Plan of a conversion, made before any image is read: references, labels, splits, totals and disk space."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
+import math
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -44,20 +47,24 @@ from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
 from halofeed.system.atomic_files import read_regular, text_of_name
-from halofeed.system.console import print_status
+from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
 
 _SHOWN = 3
+MIN_PRINTED_BYTES: Final = 1 << 30
+_SHARE_KEPT_FREE: Final = 0.02
+"""Share of the disk that a conversion leaves free."""
 
 
 @dataclass(kw_only=True)
 class Plan:
-    """The outcome of planning: what is known of all references.
+    """Result of planning.
 
     Args:
-        count: of references; `convertible` ones have no problem that is known before their files are read.
-        fingerprints: of the references and labels; after the first those that earlier versions may have given them.
-        stamps: of all files that are to be read; "" where it is not known that these change with each of them.
+        count: number of references.
+        convertible: number of references without a problem in the annotations.
+        fingerprints: fingerprint of the references and labels, then those that earlier versions would give.
+        stamps: digest of the stamps of all source files; "" where a file may change without changing it.
     """
 
     task: str
@@ -70,13 +77,13 @@ class Plan:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the manifest says of the references and labels."""
+        """Return the manifest's entry for the references and labels."""
         return {"count": self.count, "fingerprint": self.fingerprints[0]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The annotations' folder, the images' folder, and the annotation file if one was named."""
+    """Folders of the annotations and the images, and the name of the annotation file if the user gave one."""
 
     annotations: LocalFiles | RemoteFiles
     images: LocalFiles | RemoteFiles
@@ -85,7 +92,7 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class _Listed:
-    """What is listed, and how."""
+    """A source and how to list it."""
 
     recipe: Recipe
     layout: Layout
@@ -98,7 +105,7 @@ ListInJob: TypeAlias = "Callable[[Layout, LayoutOptions, SplitOptions], Totals |
 
 
 def open_sources(options: JobOptions) -> Sources:
-    """Find the source that the user named; UsageError where it is not there."""
+    """Open the source that the user named; raise UsageError where it does not exist."""
     source, annotation_file = options.source.rstrip("/") or "/", None
     if is_remote(source):
         folder, _, last = source.rpartition("/")
@@ -115,26 +122,25 @@ def make_plan(
     options: JobOptions,
     recipe: Recipe,
     sources: Sources,
-    written: NumberedFiles | FileByShard | None,
+    writer: NumberedFiles | FileByShard | None,
     list_series: ListSeries | None = None,
     in_job: ListInJob | None = None,
 ) -> Plan:
     """Read the annotations and write the references for the workers.
 
     Args:
-        written: what writes them; None only counts and checks.
-        list_series: see `LayoutOptions`.
-        in_job: has workers list and count the references, and write them instead; it may give None, where they are
-            better listed here.
+        writer: writer of the references; None only counts and checks them.
+        list_series: as in `LayoutOptions`.
+        in_job: lists, counts and writes the references by workers; returns None where this process must list them.
 
     Raises:
-        AnnotationsError: unknown labels, two sources with one id, a group divided over splits, names of splits
-            that cannot be, or nothing to convert.
-        UsageError: the layout does not serve the task, or an option names a split that cannot be.
+        AnnotationsError: unknown labels, two sources with one id, a group in several splits, invalid names of splits,
+            or nothing to convert.
+        UsageError: the layout does not support the task, or an option has an invalid name of a split.
     """
     layout = find_layout(recipe.layout)
     layout.check(task=recipe.task, masks=recipe.masks, keep=recipe.keep)
-    with _telling_faults(sources):
+    with _naming_faults(sources):
         _check_channels(recipe, layout, sources)
     split_options = SplitOptions(
         shares=recipe.shares(),
@@ -148,7 +154,7 @@ def make_plan(
         options.salt, source_splits=not (split_options.shares or split_options.lists), listing=listing
     )
     source = _Listed(recipe=recipe, layout=layout, sources=sources, listing=listing, options=layout_options)
-    with _telling_faults(sources):
+    with _naming_faults(sources):
         totals = None if in_job is None else in_job(layout, layout_options, split_options)
 
     def listed() -> Iterator[SourceExample]:
@@ -158,7 +164,7 @@ def make_plan(
 
     listed_here = totals is None
     if totals is None:
-        totals = _gather(listed, recipe, sources, written)
+        totals = _gather(listed, recipe, sources, writer)
     splits = _splits_of(totals)
     if not totals.count:
         raise AnnotationsError(
@@ -172,7 +178,7 @@ def make_plan(
     named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
     _check_splits(totals.splits, named_by_option=named_by_option)
     if len(totals.splits) == 1 and not named_by_option and listed_here:
-        _tell_unused_lists(sources.images)
+        _print_unused_lists(sources.images)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
@@ -181,14 +187,14 @@ def make_plan(
         totals.identities, lambda: ((one.key, one.source) for one in listed() if one.problem is None)
     )
     totals.check_objects()
-    likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
-    task = recipe.settled_task() or (likely if likely in layout.tasks else layout.tasks[0])
+    default = "detection" if totals.has_boxes or not totals.has_label else "classification"
+    task = recipe.settled_task() or (default if default in layout.tasks else layout.tasks[0])
     label_map = _label_map(source, totals, task, options.label_map)
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
         print_status(
-            f"halofeed convert: no label was found for any of the {totals.convertible} images: their records serve "
-            "prediction alone. If there are labels, name them: a table with --layout csv and the columns "
-            "id,image,label, or --layout pairs with --image-pattern and --label-pattern"
+            f"halofeed convert: none of the {totals.convertible} images has a label, so the records are for prediction "
+            "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
+            "--layout pairs with --image-pattern and --label-pattern"
         )
     return Plan(
         task=task,
@@ -205,29 +211,29 @@ def _gather(
     listed: Callable[[], Iterator[SourceExample]],
     recipe: Recipe,
     sources: Sources,
-    written: NumberedFiles | FileByShard | None,
+    writer: NumberedFiles | FileByShard | None,
 ) -> Totals:
-    """Go through all references in this process, and write them."""
+    """List all references in this process, and write them."""
     totals = Totals()
     has_choice = bool(recipe.class_choice())
     names = totals.names_in_labels = NamesInLabels(files=sources.images)
     stamp = functools.partial(settled_stamp, sources.images)
-    with contextlib.nullcontext() if written is None else contextlib.closing(written):
+    with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
         for reference in listed():
             if reference.channels and not recipe.rules.joins_files:
                 raise UsageError(
-                    f"{reference.source}: channels in files of their own are taken of volumes; say their static shape "
+                    f"{reference.source}: only volumes may have channels in several files; give their static shape "
                     "with --depth, --height and --width"
                 )
             if has_choice and reference.problem is None:
                 totals.masks.update(reference.masks)
             if reference.problem is None:
-                names.look(reference.masks)
+                names.read(reference.masks)
             identity, line = totals.take(reference, sources.images.size, stamp)
-            if written is not None:
-                written.add(reference.split, identity, line)
-        if written is not None and totals.count:
-            written.finish(_splits_of(totals))
+            if writer is not None:
+                writer.add(reference.split, identity, line)
+        if writer is not None and totals.count:
+            writer.finish(_splits_of(totals))
     return totals
 
 
@@ -247,7 +253,7 @@ def _references(source: _Listed, split_options: SplitOptions) -> Iterator[Source
         sources.annotations, listing.files, sources.annotation_file, source.options
     )
     named: set[str] = set()
-    with _telling_faults(sources):
+    with _naming_faults(sources):
         assigned = assign_splits(with_written_texts(references), split_options)
         for reference in check_groups(assigned, split_options, are_patients=source.layout.name == "dicom"):
             if faults := _faults(sources):
@@ -259,13 +265,13 @@ def _references(source: _Listed, split_options: SplitOptions) -> Iterator[Source
 
 
 def _faults(sources: Sources) -> dict[str, Problem]:
-    """The folders of the sources that were to be listed and are not."""
+    """Return the problems of the sources' folders that could not be listed."""
     return {**sources.annotations.faults(), **sources.images.faults()}
 
 
 @contextmanager
-def _telling_faults(sources: Sources) -> Iterator[None]:
-    """Add to the message that the annotations cannot be used what was not listed, and may be what they lack."""
+def _naming_faults(sources: Sources) -> Iterator[None]:
+    """Add the folders that could not be listed to an error of the annotations, because they may explain it."""
     try:
         yield
     except AnnotationsError as error:
@@ -277,17 +283,16 @@ def _telling_faults(sources: Sources) -> Iterator[None]:
             raise
         if len(lines) > _SHOWN:
             lines[_SHOWN:] = [f"  and {len(lines) - _SHOWN} more"]
-        told = [str(error), "left out of the listing were:", *lines]
-        raise AnnotationsError("\n".join(told)) from error
+        raise AnnotationsError("\n".join([str(error), "these could not be listed:", *lines])) from error
 
 
-def _tell_unused_lists(images: SourceFiles) -> None:
-    """Say which lists of splits lie beside the images and are not used."""
+def _print_unused_lists(images: SourceFiles) -> None:
+    """Print which lists of splits beside the images are not used."""
     if lists := lists_of_splits(images):
         option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
         print_status(
             f"halofeed convert: all images are in one split, but {' and '.join(lists.values())} divide them; "
-            f"to use these lists, say --split-lists {shlex.quote(option)}"
+            f"use these lists with --split-lists {shlex.quote(option)}"
         )
 
 
@@ -305,7 +310,7 @@ def _split_lists(options: JobOptions) -> dict[str, str]:
 
 
 def _fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
-    """The cases of each split of the fold of nnU-Net's splits_final.json that the options name."""
+    """Return the cases of each split in the selected fold of nnU-Net's splits_final.json."""
     path, fold = options.nnunet_splits, options.nnunet_fold
     if path is None:
         if fold is not None:
@@ -336,15 +341,15 @@ def _read_file(path: str) -> bytes:
 
 
 def _check_splits(names: set[str], *, named_by_option: bool) -> None:
-    """Refuse names that cannot stand in file names, or only side by side where upper and lower case differ."""
+    """Refuse names of splits that are invalid in file names, or differ only in upper and lower case."""
     try:
         by_folded: dict[str, str] = {}
         for name in sorted(names):
             other = by_folded.setdefault(check_split(name).casefold(), name)
             if other != name:
                 raise UsageError(
-                    f"splits {other!r} and {name!r} differ in upper and lower case alone, so that their files would "
-                    "be one on some file systems; rename one"
+                    f"splits {other!r} and {name!r} differ only in upper and lower case, so their files would be one "
+                    "on some file systems; rename one"
                 )
     except UsageError as error:
         if named_by_option:
@@ -353,7 +358,7 @@ def _check_splits(names: set[str], *, named_by_option: bool) -> None:
 
 
 def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
-    """Refuse a number of channels that the layout's own files contradict."""
+    """Refuse a number of channels that the layout's files contradict."""
     if not recipe.rules.joins_files or layout.channel_names is None:
         return
     names = layout.channel_names(sources.annotations, sources.annotation_file)
@@ -367,7 +372,7 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
 
 
 def _label_map(source: _Listed, totals: Totals, task: str, file: str | None) -> LabelMap:
-    """The classes of --label-map's file or of the data."""
+    """Return the classes of --label-map's file, or of the data."""
     first_id = task_named(task).first_label_id
     given = None
     if file is not None:
@@ -379,7 +384,7 @@ def _label_map(source: _Listed, totals: Totals, task: str, file: str | None) -> 
         return given
     layout, sources = source.layout, source.sources
     order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
-    # A class whose name cannot be written has no object left: its images are rejected.
+    # A class whose name cannot be written has no objects: its images are rejected.
     order = tuple(filter(can_be_encoded, order))
     if not totals.labels and not order:
         return LabelMap(entries=((first_id, "object"),), first_id=first_id, where="the labels of the data")
@@ -387,7 +392,7 @@ def _label_map(source: _Listed, totals: Totals, task: str, file: str | None) -> 
 
 
 def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
-    """Refuse a label map that lacks classes of the data, naming all of them at once."""
+    """Refuse a label map that lacks classes of the data; the message has all of them."""
     if unknown := [name for name in in_class_order(totals.labels) if name not in label_map.ids]:
         listed = [
             f"  {name!r}: {totals.labels[name]} times, first in {totals.first_sources[name]}"
@@ -399,10 +404,10 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
 
 
 def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str | None) -> LabelMap:
-    """The classes of segmentation: of --label-map, of the layout's own files, or whatever values there are."""
+    """Return the classes of segmentation: of --label-map, of the layout's files, or of the values in label images."""
     if given is not None and given.names.get(0) in totals.labels:
         raise AnnotationsError(
-            f"{file}: id 0 is {given.names[0]!r}, a class with masks, and 0 is the background; let classes start at "
+            f"{file}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes start at "
             "1 (.txt: 'background' in the first line)"
         )
     recipe, layout, sources, images = source.recipe, source.layout, source.sources, source.listing.files
@@ -423,7 +428,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
         if in_files.agree() or not (given or choice.keep):
             named = in_files.ids()
         in_files.check_numbers(name for name, _ in choice.renamed)
-        is_open = bool(in_files.unnamed) and not (given or choice) and max(named) <= 255
+        is_open = bool(in_files.without_names) and not (given or choice) and max(named) <= 255
     if choice:
         check_choice(
             choice,
@@ -435,7 +440,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
             in_files.named if in_files is not None else (),
         )
     classes = replace(segmentation_classes(given, named, choice), by_names=by_names)
-    if is_open:  # values of the files without names
+    if is_open:  # the values of the files without names become classes
         classes = replace(classes, is_open=True)
     if in_channels:
         return check_channels(classes)
@@ -450,13 +455,13 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
         return classes.ignoring(ignored)
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
-    drawn = _values_of(images, totals.label_images, recipe.max_pixels)
-    if problem := void_problem(drawn):
+    found = _values_of(images, totals.label_images, recipe.max_pixels)
+    if problem := void_problem(found):
         raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
-    if drawn not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
+    if found not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
         return classes
     print_status(
-        f"halofeed convert: label images hold 0 and {VOC_VOID} alone, such as {totals.label_images[0]}: {VOC_VOID} is "
+        f"halofeed convert: label images hold only 0 and {VOC_VOID}, such as {totals.label_images[0]}: {VOC_VOID} is "
         f"class 1, foreground; --map-classes {VOC_VOID}=NAME names it"
     )
     entries = ((0, BACKGROUND), (1, "foreground"))
@@ -464,18 +469,18 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
 
 
 def _values_of(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
-    """All values of some label images."""
+    """Return all values of some label images."""
     found: set[int] = set()
     for path in paths:
         try:
             found.update(np.unique(read_label_image(images.read(path), max_pixels)).tolist())
-        except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+        except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
     return found
 
 
 def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choice: ClassChoice) -> bool:
-    """Whether the value that VOC calls void is no class that anybody names; by a label image's folder or palette."""
+    """Return whether VOC's void value is no class of anybody, by a label image's folder or palette."""
     named = {*classes.names, *(value for value, _ in classes.values or ())}
     path = next(iter(paths), "")
     if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
@@ -484,5 +489,53 @@ def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choic
         return True
     try:
         return has_voc_palette(images.read(path))
-    except (SourceError, MemoryError):  # it is rejected with its reason when it is read
+    except (SourceError, MemoryError):  # the conversion rejects the file with its reason
         return False
+
+
+def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
+    """Return the bytes of one record's image and label; None where they depend on the encoding.
+
+    >>> bytes_per_record(Recipe(height=640, width=640), "detection", "uint8")
+    1228800
+    """
+    shape = recipe.static_shape()
+    if recipe.encoding != "raw" or shape is None:
+        return None
+    stored = np.dtype({"bfloat16": "uint16"}.get(recipe.dtype, recipe.dtype)).itemsize * recipe.channels
+    label = np.dtype(label_dtype).itemsize if task_named(task).has_label_image else 0
+    return math.prod(shape) * (stored + label)
+
+
+def check_disk_space(
+    folder: str, records: int, record_bytes: int | None, present: Mapping[str, int], *, refuse: bool
+) -> None:
+    """Print the expected bytes of a large data set, and refuse one that does not fit on the disk.
+
+    Args:
+        folder: output folder; the space of an object store is unknown.
+        records: minimum number of records.
+        record_bytes: result of `bytes_per_record`.
+        present: existing files of an interrupted run, with their sizes.
+        refuse: raise an error where the space is too small; otherwise only print it.
+
+    Raises:
+        UsageError: there is too little space; names the options that make records smaller.
+    """
+    if record_bytes is None or is_remote(folder):
+        return
+    needed = records * record_bytes - sum(size for name, size in present.items() if ".tfrecord-" in name)
+    path = Path(folder).absolute()
+    free = shutil.disk_usage(next(one for one in (path, *path.parents) if os.path.exists(one))).free
+    text = f"{records:,} records of {human_bytes(record_bytes)} are {human_bytes(records * record_bytes)}"
+    if needed > free * (1 - _SHARE_KEPT_FREE):
+        text += f", and {folder} has {human_bytes(free)} free"
+        if refuse:
+            raise UsageError(
+                f"{text}; take smaller records (a smaller --height, --width or --max-dimension, for volumes also "
+                "--depth), for pictures --encoding jpeg or png, another --out, or insist with --disk-check ignore"
+            )
+        text = f"warning: {text}"
+    elif needed < MIN_PRINTED_BYTES:
+        return
+    print_status(f"halofeed convert: {text}")

@@ -1,8 +1,7 @@
-"""How the driver of a local run learns how far its workers are: a small file in a temporary folder.
+"""Progress of a local run: counts by shard in a shared file, the first error of a job, and a progress bar.
 
-Beam's run() blocks and says nothing until it ends, and raises an error that passed through it as a wall of text.
-So workers share a file in which each shard has a place for two counters, whoever writes it and how often, and what a
-process of its own could not do is kept beside Beam.
+Beam's run() blocks silently until the end, and adds a long text to each error. So workers write two counters into the
+place of their shard in a file, and the driver keeps the message of the job's first error.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ _COUNTS_FILE = "counts"
 _SECONDS_BETWEEN_COUNTS = 0.1
 
 _errors: dict[str, str] = {}
-"""The message of the first error of each job in this process, by its progress folder."""
+"""Message of the first error of each job in this process, by its progress folder."""
 
 
 class WorkerProgress:
-    """A worker's side: counts examples and rejects of one shard after another, and keeps the error that ended it.
+    """Counters of a worker's current shard, and the error that ends it.
 
-    A shard that is begun again counts from nothing, here and, by its place in the file, wherever else it was begun.
+    A repeated shard starts from zero: in this worker, and in the file whichever worker repeats it.
 
     Args:
-        folder: where to count; None on a remote runner, which has its own counters.
+        folder: folder of the counts; None on a remote runner, which has its own counters.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -46,39 +45,39 @@ class WorkerProgress:
         self._done = 0
         self._rejected: dict[int, int] = {}
         self.rejected = 0
-        """Inputs that this worker has rejected, each once."""
-        self._told = 0.0
+        """Number of different inputs that this worker has rejected."""
+        self._written_at = 0.0
         self._file = None
         if self._folder:
             self._file = open_own(Path(self._folder, _COUNTS_FILE), os.O_WRONLY, 0o600)
 
     def begin(self, shard: int) -> None:
-        """Count for this shard, by its number among all, from now on."""
+        """Start to count for the shard of this number."""
         self.rejected -= self._rejected.pop(shard, 0)
         self._shard, self._done = shard, 0
 
     def add(self, done: int, rejected: int) -> None:
-        """Count examples of the shard that were written and inputs that were rejected."""
+        """Add written examples and rejected inputs of the shard."""
         assert self._shard is not None
         self._done += done
         if rejected:
             self._rejected[self._shard] = self._rejected.get(self._shard, 0) + rejected
             self.rejected += rejected
-        if time.monotonic() - self._told > _SECONDS_BETWEEN_COUNTS:
-            self._tell()
+        if time.monotonic() - self._written_at > _SECONDS_BETWEEN_COUNTS:
+            self._write()
 
-    def _tell(self) -> None:
-        self._told = time.monotonic()
+    def _write(self) -> None:
+        self._written_at = time.monotonic()
         if self._file is not None and self._shard is not None:
             counts = _COUNTS.pack(self._done, self._rejected.get(self._shard, 0))
             os.pwrite(self._file, counts, self._shard * _COUNTS.size)
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:
-        """Keep the message of an error that passes through here; of a local run, it becomes one of halofeed's.
+        """Keep the message of an error in the block; in a local run, convert it to an error of halofeed.
 
         Raises:
-            HalofeedError: as it was; a JobError that says `what` in place of any other.
+            HalofeedError: an error of halofeed, unchanged, or a JobError that begins with `what`.
         """
         try:
             yield
@@ -88,15 +87,15 @@ class WorkerProgress:
             if isinstance(error, HalofeedError):
                 _errors.setdefault(self._folder, str(error))
                 raise
-            told = f"{what}: {in_words(error)}"
-            _errors.setdefault(self._folder, told)
-            raise JobError(told) from error
+            message = f"{what}: {in_words(error)}"
+            _errors.setdefault(self._folder, message)
+            raise JobError(message) from error
         finally:
-            self._tell()
+            self._write()
 
 
 def job_counts(folder: str) -> tuple[int, int]:
-    """Examples written and inputs rejected so far, by all workers of the job with this progress folder."""
+    """Return the examples written and inputs rejected so far by all workers of the job with this progress folder."""
     try:
         data = Path(folder, _COUNTS_FILE).read_bytes()
     except FileNotFoundError:
@@ -106,18 +105,18 @@ def job_counts(folder: str) -> tuple[int, int]:
 
 
 def job_error(folder: str) -> str | None:
-    """The message of the job's first error in this process."""
+    """Return the message of the job's first error in this process."""
     return _errors.get(folder)
 
 
 class Bar:
-    """A line that says how far a job is: in place on a terminal, now and then elsewhere.
+    """Progress bar: one updated line on a terminal, occasional lines elsewhere.
 
     Args:
-        total: how many steps there are.
-        unit: what a step is, in the plural.
-        stream: where to write; standard error by default.
-        show: False writes nothing.
+        total: number of steps.
+        unit: plural noun for the steps.
+        stream: output stream; default: standard error.
+        show: whether to write anything.
     """
 
     def __init__(self, total: int, unit: str, *, stream: TextIO | None = None, show: bool = True) -> None:
@@ -129,10 +128,10 @@ class Bar:
         self._drawn = 0
 
     def update(self, done: int, rejected: int | None = 0) -> None:
-        """Show a new state, at most five times a second on a terminal and every ten seconds elsewhere.
+        """Show a new state, at most five times a second on a terminal and every 10 s elsewhere.
 
         Args:
-            rejected: None where nobody knows yet.
+            rejected: number of rejected inputs; None if unknown.
         """
         elapsed = time.monotonic() - self._start
         if self._show and elapsed >= self._next:
@@ -140,25 +139,25 @@ class Bar:
             self._draw(self.line(done, rejected, elapsed))
 
     def line(self, done: int, rejected: int | None, elapsed: float) -> str:
-        """The text of a state.
+        """Return the text of a state.
 
         >>> Bar(200, "images").line(50, 2, 10.0)
         '[######..................]  26%  50 of 200 images  5.0/s  2 rejected  0:28 left'
         """
-        through_all = done + (rejected or 0)
-        share = min(1.0, through_all / self.total) if self.total else 1.0
+        processed = done + (rejected or 0)
+        share = min(1.0, processed / self.total) if self.total else 1.0
         rate = done / elapsed if elapsed > 0 else 0.0
-        through = through_all / elapsed if elapsed > 0 else 0.0
-        left = (self.total - through_all) / through if through else None
+        processed_rate = processed / elapsed if elapsed > 0 else 0.0
+        left = (self.total - processed) / processed_rate if processed_rate else None
         filled = int(24 * share)
-        pieces = [
+        columns = [
             f"[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}",
             f"{done:,} of {self.total:,} {self.unit}",
             f"{rate:,.1f}/s",
             "" if rejected is None else f"{rejected:,} rejected",
             "" if left is None else f"{int(left) // 60}:{int(left) % 60:02d} left",
         ]
-        return "  ".join(piece for piece in pieces if piece)
+        return "  ".join(column for column in columns if column)
 
     def _draw(self, text: str) -> None:
         end = "" if self._terminal else "\n"

@@ -1,10 +1,10 @@
-"""Where references wait, below the output's temporary folder, from the plan until their shards are written.
+"""References between the plan and the writing of their shards, in files below the output's temporary folder.
 
-    for a runner's shuffle    references-00000.jsonl, each of as many as come one after the other
-    for this machine alone    references, in which each shard has its pieces, and references.npy, which says where
+    for a runner's shuffle    references-00000.jsonl and so on, in the order of the listing
+    for a local run           references, with a few chunks for each shard, and references.npy, the index of the chunks
 
-This machine's own runner would hold all that it shuffles in memory. So they are put in the order of their shards by the
-one who lists them, a buffer at a time, and whoever writes a shard reads its pieces.
+A local runner would hold everything that it shuffles in memory. So the listing process sorts the references by shard,
+one buffer at a time, and the writer of a shard reads its chunks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
-from halofeed.pipelines.storage import OutputFolder, TemporaryFile, naming_what_the_disk_lacks
+from halofeed.pipelines.storage import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.prep.sources.reference import SourceExample
 from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
@@ -31,11 +31,11 @@ from halofeed.system.checksum import crc32c, with_checksum, without_checksum
 REFERENCES_PER_FILE = 10_000
 BUFFER_BYTES = 32 << 20
 _BY_SHARD = f"{TEMPORARY_FOLDER}/references"
-_PLACES = f"{TEMPORARY_FOLDER}/references.npy"
+_INDEX = f"{TEMPORARY_FOLDER}/references.npy"
 
 
 class NumberedFiles:
-    """Writes references into files for a runner's shuffle; `count` is how many files there are, others' among them."""
+    """Writer of references for a runner's shuffle; `count` is the number of files, including those of other writers."""
 
     def __init__(self, output: OutputFolder) -> None:
         self._output = output
@@ -43,27 +43,28 @@ class NumberedFiles:
         self.count = 0
 
     def add(self, split: str, identity: int, line: bytes) -> None:
-        """Take one more reference, as text.
+        """Add a reference.
 
         Args:
-            split: of the reference.
-            identity: of its example.
+            split: split of the reference.
+            identity: id of its example.
+            line: the reference as JSON.
         """
         self._lines.append(line)
         if len(self._lines) == REFERENCES_PER_FILE:
             self._write()
 
     def finish(self, splits: Sequence[str]) -> None:
-        """Have all of them lie there.
+        """Write the rest.
 
         Args:
-            splits: of the data set; a reference of no split among them goes to the first, as it is rejected.
+            splits: splits of the data set; a rejected reference of another split counts to the first.
         """
         if self._lines:
             self._write()
 
     def close(self) -> None:
-        """Leave nothing behind that is not finished."""
+        """Do nothing; every file is complete."""
 
     def _write(self) -> None:
         write_file(self._output, self.count, self._lines)
@@ -71,7 +72,7 @@ class NumberedFiles:
 
 
 class FileByShard:
-    """Writes references into one local file, those of a shard in a few pieces; methods as of `NumberedFiles`."""
+    """Writer of references into one local file by shard, with the methods of `NumberedFiles`."""
 
     count = 0
 
@@ -91,7 +92,7 @@ class FileByShard:
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes > BUFFER_BYTES:
-            with naming_what_the_disk_lacks(self._output.root):
+            with reporting_disk_errors(self._output.root):
                 self._write()
 
     def _write(self) -> None:
@@ -99,17 +100,17 @@ class FileByShard:
             self._file = self._stack.enter_context(self._output.temporary(_BY_SHARD))
         numbers = np.array(self._numbers) * self._shards + shards_of(np.array(self._identities), self._shards)
         order = np.argsort(numbers, kind="stable")
-        pieces = np.flatnonzero(np.diff(numbers[order])) + 1
+        chunks = np.flatnonzero(np.diff(numbers[order])) + 1
         places = []
-        for some in np.split(order, pieces) if self._lines else ():
-            piece = b"".join(self._lines[line] + b"\n" for line in some.tolist())
-            places.append((numbers[some[0]], self._file.stream.tell(), len(piece), crc32c(piece)))
-            self._file.stream.write(piece)
+        for lines in np.split(order, chunks) if self._lines else ():
+            chunk = b"".join(self._lines[line] + b"\n" for line in lines.tolist())
+            places.append((numbers[lines[0]], self._file.stream.tell(), len(chunk), crc32c(chunk)))
+            self._file.stream.write(chunk)
         self._places.append(np.array(places, np.int64).reshape(-1, 4))
         self._lines, self._numbers, self._identities, self._bytes = [], array("q"), array("q"), 0
 
     def finish(self, splits: Sequence[str]) -> None:
-        with naming_what_the_disk_lacks(self._output.root):
+        with reporting_disk_errors(self._output.root):
             self._write()
             assert self._file is not None
             self._file.keep()
@@ -119,10 +120,10 @@ class FileByShard:
         places[:, 0] = of_split[split] * self._shards + shard
         stream = io.BytesIO()
         np.save(stream, places[np.argsort(places[:, 0], kind="stable")])
-        self._output.write(_PLACES, with_checksum(stream.getvalue()))
+        self._output.write(_INDEX, with_checksum(stream.getvalue()))
 
     def take_over(self, output: OutputFolder, count: int, splits: Sequence[str]) -> None:
-        """Take the references of the first `count` numbered files of a folder, and finish."""
+        """Copy the references of the first `count` numbered files of a folder, and finish."""
         with contextlib.closing(self):
             for number in range(count):
                 for reference, line in read_file(output, number):
@@ -134,19 +135,19 @@ class FileByShard:
 
 
 def reference_file(number: int) -> str:
-    """The name of one of the files for a shuffle."""
+    """Return the name of a file for a shuffle."""
     return f"{TEMPORARY_FOLDER}/references-{number:05d}.jsonl"
 
 
 def write_file(output: OutputFolder, number: int, lines: Sequence[bytes]) -> None:
-    """Write one of the files for a shuffle."""
+    """Write a file for a shuffle."""
     output.write(reference_file(number), with_checksum(b"\n".join(lines)))
 
 
 def read_file(output: OutputFolder, number: int) -> Iterator[tuple[SourceExample, bytes]]:
-    """The references of one file, parsed and as they stand; JobError where they are not as they were written."""
+    """Yield the references of one file, parsed and as JSON; raise JobError where the file was changed."""
     name = reference_file(number)
-    with _naming(output.path(name)):
+    with _reporting_changes(output.path(name)):
         data = without_checksum(output.read(name))
     for line in data.split(b"\n"):
         if line:
@@ -154,37 +155,37 @@ def read_file(output: OutputFolder, number: int) -> Iterator[tuple[SourceExample
 
 
 def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
-    """The references of a shard of a job whose references lie by shard; JobError as of `read_file`."""
+    """Return the references of a shard from the file by shard; raise JobError where it was changed."""
     assert job.references_folder is not None
     output = OutputFolder(job.references_folder)
-    found = os.stat(output.path(_PLACES))
-    places = _places(output.path(_PLACES), (found.st_ino, found.st_mtime_ns))
-    first, last = np.searchsorted(places[:, 0], (job.number_of(key), job.number_of(key) + 1))
+    status = os.stat(output.path(_INDEX))
+    index = _read_index(output.path(_INDEX), (status.st_ino, status.st_mtime_ns))
+    first, last = np.searchsorted(index[:, 0], (job.number_of(key), job.number_of(key) + 1))
     lines: list[bytes] = []
     with output.open(_BY_SHARD) as stream:
-        for _, start, size, checksum in places[first:last].tolist():
+        for _, start, size, checksum in index[first:last].tolist():
             stream.seek(start)
-            piece = stream.read(size)
-            if crc32c(piece) != checksum:
-                raise _changed(output.path(_BY_SHARD))
-            lines += piece.splitlines()
+            chunk = stream.read(size)
+            if crc32c(chunk) != checksum:
+                raise _changed_error(output.path(_BY_SHARD))
+            lines += chunk.splitlines()
     return lines
 
 
 @lru_cache(maxsize=1)
-def _places(path: str, _: tuple[int, int]) -> NDArray[np.int64]:
-    """Where the pieces lie, read once for all shards that this process writes."""
-    with _naming(path), open(path, "rb") as stream:
+def _read_index(path: str, _: tuple[int, int]) -> NDArray[np.int64]:
+    """Return the index of the chunks, read once for all shards that this process writes."""
+    with _reporting_changes(path), open(path, "rb") as stream:
         return np.asarray(np.load(io.BytesIO(without_checksum(stream.read()))))
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def _reporting_changes(path: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise _changed(path) from error
+        raise _changed_error(path) from error
 
 
-def _changed(path: str) -> JobError:
+def _changed_error(path: str) -> JobError:
     return JobError(f"{path}: was changed after it was written; run the same command again")

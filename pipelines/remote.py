@@ -1,13 +1,4 @@
-"""A job on another runner, as the command sees it: submitted, watched, told to stop with it, its failure in brief.
-
-A runner may not stop a job that it says it cancelled (Beam's job server leaves Flink's running), and a command may be
-killed before it can ask. So a job is wanted only as long as a file of its own lies in its folder: its workers look
-for that before they write a shard and before they give one its name, and before each step of listing DICOM series.
-Whoever stops the command deletes the file, and the next command, which sweeps the folder, does too.
-
-A runner may also wait without end, for a worker that was killed while it started. So workers let a file beside that one
-grow while they are at work, and a command that sees nothing change for long says so, and then gives the job up.
-"""
+"""Control of a job on another runner: submission, watch, cancellation, and a short error message."""
 
 from __future__ import annotations
 
@@ -18,7 +9,6 @@ import re
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -28,211 +18,135 @@ from apache_beam.options.pipeline_options import DebugOptions
 
 from halofeed import __version__
 from halofeed.errors import HalofeedError, JobError, LostJobError, NotRunError
+from halofeed.pipelines.heartbeat import split_heartbeat_path
 from halofeed.pipelines.options import RunnerChoice
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import KEPT
-from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.system import signals
 from halofeed.system.console import print_status
 from halofeed.system.threads import in_thread, is_done
 
 T = TypeVar("T")
-_SECONDS_BETWEEN_LOOKS = 5.0
-_MOST_SECONDS_BETWEEN_LOOKS = 60.0
-_LOOKS_BETWEEN_LOOKS = 10.0
-"""What a look took, so many times, goes by before the next: a folder of many shards is listed for a while."""
+_POLL_SECONDS = 5.0
+_MAX_POLL_SECONDS = 60.0
+_POLL_FACTOR = 10.0
+"""Pause between polls as a multiple of a poll's duration, because listing many shards takes a while."""
 _SECONDS_TO_CANCEL = 10.0
-_SECONDS_BETWEEN_SIGNS = 30.0
-_SECONDS_TO_WONDER = 120.0
+_SECONDS_TO_WARN = 120.0
 _SECONDS_TO_GIVE_UP = 3600.0
-_MOST_CHARACTERS = 400
-_WHERE = re.compile(r" \[while running.*", re.DOTALL)
-_OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*(?:\n  .*)*)")
-_LACKING = "a worker's environment lacks what the job needs"
-_LACKS = re.compile(
+_MAX_MESSAGE_CHARACTERS = 400
+_STEP_NOTE = re.compile(r" \[while running.*", re.DOTALL)
+_OWN_ERROR = re.compile(r"halofeed\.errors\.\w+: (.*(?:\n  .*)*)")
+_MISSING_SOFTWARE = "a worker's environment lacks what the job needs"
+_MISSING_SOFTWARE_ERROR = re.compile(
     r"(ModuleNotFoundError|ImportError)\b|AttributeError: .*\bhalofeed\b|.*Process died with exit code (1|126|127)\b"
 )
 _ERROR = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
 
 
-def start_heartbeat(output: OutputFolder) -> str:
-    """Write the file that says that a job is wanted; its path, which says as well where the job's files lie."""
-    name = f"{TEMPORARY_FOLDER}/wanted-{uuid.uuid4().hex}"
-    output.write(name, b"wanted\n")
-    return output.path(name)
-
-
-def _place(wanted: str) -> tuple[OutputFolder, str]:
-    folder, _, name = wanted.rpartition(f"/{TEMPORARY_FOLDER}/")
-    return OutputFolder(folder), f"{TEMPORARY_FOLDER}/{name}"
-
-
-def check_alive(wanted: str | None) -> None:
-    """Go on only where the command that submitted a job wants it still.
+class _SilenceWatch:
+    """Detector of a job without progress.
 
     Args:
-        wanted: the job's file; None: of this machine alone, which ends with its command.
-
-    Raises:
-        JobError: that command was stopped, or another one has taken over.
-    """
-    if wanted is None:
-        return
-    output, name = _place(wanted)
-    if not output.exists(name):
-        raise JobError(
-            f"{output.root}: the command that submitted this job was stopped, or another one goes on in its place"
-        )
-
-
-class Heartbeat:
-    """By which a job's command sees that this process works for it: a file that grows now and then.
-
-    Args:
-        wanted: the job's file; a job of this machine alone has none, and needs no signs.
+        before: sizes of the output's files before the job was submitted.
+        max_silence_seconds: time without a change after which the job is given up; None: an hour after the first
+            change, and no limit before it.
     """
 
-    def __init__(self, wanted: str | None) -> None:
-        self._wanted = wanted
-        self._name = f"{TEMPORARY_FOLDER}/alive-{uuid.uuid4().hex}"
-        self._given, self._next = 0, 0.0
+    def __init__(self, before: object, max_silence_seconds: float | None = None) -> None:
+        self._before = self._last = before
+        self._max_silence_seconds = max_silence_seconds
+        self._since, self._has_warned = time.monotonic(), False
 
-    def give(self) -> None:
-        """Give one, if the last was long ago.
-
-        Raises:
-            JobError: the job is not wanted any more.
-        """
-        if self._wanted is None or time.monotonic() < self._next:
-            return
-        check_alive(self._wanted)
-        self._given += 1
-        _place(self._wanted)[0].write(self._name, b"." * self._given)
-        self._next = time.monotonic() + _SECONDS_BETWEEN_SIGNS
-
-    @contextlib.contextmanager
-    def meanwhile(self) -> Iterator[None]:
-        """Give them in a block that may take long and has no place of its own for it.
+    def update(self, sizes: object) -> None:
+        """Compare the current sizes with the previous ones, and warn after two minutes without a change.
 
         Raises:
-            JobError: the job is not wanted as the block begins.
+            LostJobError: nothing has changed for too long.
         """
-        check_alive(self._wanted)
-        ended = threading.Event()
-
-        def go_on() -> None:
-            while True:
-                with contextlib.suppress(Exception):  # one sign less; the block meets the same fault
-                    self.give()
-                if ended.wait(min(_SECONDS_BETWEEN_SIGNS, _SECONDS_BETWEEN_LOOKS)):
-                    return
-
-        if self._wanted is not None:
-            threading.Thread(target=go_on, name="signs-of-life", daemon=True).start()
-        try:
-            yield
-        finally:
-            ended.set()
-
-
-class _Watch:
-    """Notices that nothing has come of a job for long.
-
-    Args:
-        before: what was there before it was submitted.
-        most_seconds: of silence, after which the job is given up; None: an hour, but no limit before it has begun.
-    """
-
-    def __init__(self, before: object, most_seconds: float | None = None) -> None:
-        self._before = self._seen = before
-        self._most_seconds = most_seconds
-        self._since, self._told = time.monotonic(), False
-
-    def see(self, now: object) -> None:
-        """Take what there is now.
-
-        Raises:
-            LostJobError: it has been the same for so long that nobody can be at work any more.
-        """
-        if now != self._seen:
-            self._seen, self._since, self._told = now, time.monotonic(), False
+        if sizes != self._last:
+            self._last, self._since, self._has_warned = sizes, time.monotonic(), False
             return
         quiet = time.monotonic() - self._since
-        has_begun = self._seen != self._before  # else it may wait for its turn
-        most_seconds = self._most_seconds or (_SECONDS_TO_GIVE_UP if has_begun else math.inf)
-        if quiet > most_seconds:
+        has_begun = self._last != self._before  # otherwise the job may be queued
+        max_seconds = self._max_silence_seconds or (_SECONDS_TO_GIVE_UP if has_begun else math.inf)
+        if quiet > max_seconds:
             raise LostJobError(
-                f"no worker has given a sign of life for {most_seconds / 60:g} min, and the job is told to stop; "
-                "a runner may wait without end for a worker that was killed while it started"
+                f"no worker has sent a heartbeat for {max_seconds / 60:g} min, so this command cancels the job; a "
+                "runner may wait forever for a worker that was killed while it started"
                 + ("" if has_begun else ", or has no free slots, or cannot start workers, as its log says")
-                + f". See whether the job still holds the cluster's slots, and cancel it there. {KEPT}"
+                + f". Check whether the job still holds the cluster's slots, and cancel it there. {KEPT}"
             )
-        if quiet > _SECONDS_TO_WONDER and not self._told:
-            self._told = True
-            limit = f"it is given up after {most_seconds / 60:g} min"
-            if most_seconds == math.inf:
-                limit = "this waits on (--max-silence-minutes sets a limit); Ctrl-C ends the job"
-            asked = ": has the cluster free slots, and does its log say that it cannot start workers?"
+        if quiet > _SECONDS_TO_WARN and not self._has_warned:
+            self._has_warned = True
+            limit = f"this command gives the job up after {max_seconds / 60:g} min"
+            if max_seconds == math.inf:
+                limit = (
+                    "this command keeps waiting (--max-silence-minutes sets a limit); Ctrl-C cancels the job"
+                )
+            advice = (
+                ""
+                if has_begun
+                else "; check the cluster's free slots, and its log for workers that cannot start"
+            )
             print_status(
-                f"halofeed convert: nothing was heard of the job's workers for {_SECONDS_TO_WONDER / 60:g} "
-                f"minutes{'' if has_begun else asked}; {limit}"
+                "halofeed convert: the job's workers have sent no heartbeat for "
+                f"{_SECONDS_TO_WARN / 60:g} minutes{advice}; {limit}"
             )
 
 
 def run_remote(
     pipeline: beam.Pipeline,
-    wanted: str,
+    heartbeat_path: str,
     max_silence_seconds: float | None,
-    see: Callable[[Mapping[str, int]], object] = lambda sizes: None,
+    on_poll: Callable[[Mapping[str, int]], object] = lambda sizes: None,
 ) -> None:
-    """Run a pipeline on its runner, to its end.
+    """Run a pipeline on its runner and wait for its end.
 
     Args:
-        wanted: the job's file, which is deleted where this process is stopped, before the runner is asked to cancel.
-        max_silence_seconds: how long nothing may be heard of its workers; None: an hour, but no limit before they are
-            heard of at all.
-        see: is called now and then with the files that are there and their bytes.
+        heartbeat_path: path of the command's file. A stopped command deletes it before it asks the runner to cancel.
+        max_silence_seconds: maximum time without a heartbeat; None: an hour after the first one, and no limit before.
+        on_poll: called at each poll with the sizes of the output's files.
 
     Raises:
-        LostJobError: the job failed, and its workers have not said why, or nothing was heard of them.
-        JobError: one of them did.
+        LostJobError: the job failed without a reason from its workers, or they sent no heartbeat.
+        JobError: a worker failed.
     """
     signals.say_at_stop(
-        outlook="its job is told to stop, and ends with the shards that it writes just now; "
-        "the same command goes on from there"
+        outlook="the job is being cancelled, and ends with the shards that it is writing; the same command resumes it"
     )
-    output, name = _place(wanted)
+    output, name = split_heartbeat_path(heartbeat_path)
 
-    def look() -> None:
-        sizes = output.sizes(begun=True)
-        see(sizes)
-        watch.see(sizes)
+    def poll() -> None:
+        sizes = output.sizes(unfinished=True)
+        on_poll(sizes)
+        watch.update(sizes)
 
     try:
         with _ending_job_servers(pipeline.runner), quiet_logging(None, "apache_beam"), _quiet_threads():
-            watch = _Watch(output.sizes(begun=True), max_silence_seconds)
+            watch = _SilenceWatch(output.sizes(unfinished=True), max_silence_seconds)
             result = _submit(pipeline)
             with signals.CleanupOnExit(lambda: _cancel(result, lambda: output.delete([name]))) as job:
-                _wait(result, look)
+                _wait(result, poll)
                 job.keep()
     except LostJobError:
         raise
-    except HalofeedError as error:  # of a worker in this process
-        raise JobError(_WHERE.sub("", str(error))) from error
+    except HalofeedError as error:  # from a worker in this process
+        raise JobError(_STEP_NOTE.sub("", str(error))) from error
     except Exception as error:
-        told = _in_brief(error, pipeline)
-        is_named = _OWN_ERROR.search(str(error)) or told.startswith(_LACKING)
-        raise (JobError if is_named else LostJobError)(told) from error
+        message = _in_brief(error, pipeline)
+        is_named = _OWN_ERROR.search(str(error)) or message.startswith(_MISSING_SOFTWARE)
+        raise (JobError if is_named else LostJobError)(message) from error
 
 
 def restarted(times: int, run: Callable[[], T]) -> T:
-    """What a run of a job gives, which is run again where it is lost.
+    """Return what a run of a job returns, and run it again when it is lost.
 
     Args:
-        times: how often at most.
+        times: maximum number of further runs.
 
     Raises:
-        LostJobError: it was lost each time.
+        LostJobError: every run was lost.
     """
     for left in range(times, 0, -1):
         try:
@@ -241,18 +155,18 @@ def restarted(times: int, run: Callable[[], T]) -> T:
             print_status(
                 f"halofeed convert: {error}\nThe job is started again (--job-restarts leaves {left - 1} more)."
             )
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_SECONDS)
     return run()
 
 
 def describe(pipeline: beam.Pipeline, choice: RunnerChoice, output: OutputFolder) -> NoReturn:
-    """Have the runner describe the job in place of running it.
+    """Let the runner describe the job instead of running it.
 
     Args:
-        output: its folder. A template reads there when it is run; of a dry run nothing stays.
+        output: folder of the job. A template reads its files when it runs; a dry run leaves nothing in it.
 
     Raises:
-        NotRunError: it says what there is now.
+        NotRunError: always; the message says what the runner wrote.
     """
     try:
         with quiet_logging(None, "apache_beam"):
@@ -263,15 +177,15 @@ def describe(pipeline: beam.Pipeline, choice: RunnerChoice, output: OutputFolder
     if choice.dry_run:
         output.withdraw()
         file = choice.options.view_as(DebugOptions).dataflow_job_file
-        if file:  # which Beam writes only with a job that it submits
+        if file:  # Beam writes it only for a job that it submits
             with FileSystems.create(file) as stream:
                 stream.write(result.job.json().encode())
         raise NotRunError(
             "--dry_run: the job was built and not submitted" + (f"; it is in {file}" if file else "")
         )
     raise NotRunError(
-        f"{choice.template}: the job's template was written, and nothing run. When it has run, leave "
-        "--template_location out and give the same command again: it checks what is there and clears up"
+        f"{choice.template}: the job's template was written, and nothing was run. When it has run, leave "
+        "--template_location out and run the same command again: it checks the data set and deletes temporary files"
     )
 
 
@@ -279,24 +193,24 @@ def _submit(pipeline: beam.Pipeline) -> Any:
     before = signal.getsignal(signal.SIGINT)
     result = pipeline.run()
     if before is not None and signal.getsignal(signal.SIGINT) is not before:
-        signal.signal(signal.SIGINT, before)  # which a job server that Beam started has taken
+        signal.signal(signal.SIGINT, before)  # Beam's job server replaced it
     return result
 
 
-def _wait(result: Any, look: Callable[[], object]) -> None:
-    """Wait in a thread of its own, so that this one hears signals and looks how far the job is."""
+def _wait(result: Any, poll: Callable[[], object]) -> None:
+    """Wait in a thread, so that this thread handles signals and polls the job."""
     ended = in_thread(result.wait_until_finish, "wait-for-job")
-    pause = _SECONDS_BETWEEN_LOOKS
+    pause = _POLL_SECONDS
     while not is_done(ended, pause):
         before = time.monotonic()
-        look()
+        poll()
         pause = _pause_after(time.monotonic() - before)
     ended.result()
 
 
-def _pause_after(look_seconds: float) -> float:
-    """How long to wait after a look that took so long."""
-    return min(max(_SECONDS_BETWEEN_LOOKS, _LOOKS_BETWEEN_LOOKS * look_seconds), _MOST_SECONDS_BETWEEN_LOOKS)
+def _pause_after(poll_seconds: float) -> float:
+    """Return the pause in seconds after a poll of this duration."""
+    return min(max(_POLL_SECONDS, _POLL_FACTOR * poll_seconds), _MAX_POLL_SECONDS)
 
 
 def _cancel(result: Any, withdraw: Callable[[], object]) -> None:
@@ -305,20 +219,20 @@ def _cancel(result: Any, withdraw: Callable[[], object]) -> None:
             with contextlib.suppress(Exception):
                 ask()
 
-    # In a thread, as the main one may hold what a client of the runner or the store needs.
+    # In a thread, because the main one may hold a lock of the runner's or the store's client.
     is_done(in_thread(cancel, "cancel-job"), _SECONDS_TO_CANCEL)
 
 
 @contextlib.contextmanager
 def _ending_job_servers(runner: Any) -> Iterator[None]:
-    """End the job servers that a runner starts: Beam leaves that to the end of Python, which a command does without."""
+    """Stop the job servers that a runner starts; Beam stops them at interpreter exit, which the command line skips."""
     make = getattr(runner, "default_job_server", None)
     if make is None:
         yield
         return
     started: list[Any] = []
 
-    def note(options: Any) -> Any:
+    def record_server(options: Any) -> Any:
         started.append(make(options))
         return started[-1]
 
@@ -327,7 +241,7 @@ def _ending_job_servers(runner: Any) -> Iterator[None]:
             with contextlib.suppress(Exception):
                 started.pop().stop()
 
-    runner.default_job_server = note
+    runner.default_job_server = record_server
     try:
         with signals.CleanupOnExit(stop):
             yield
@@ -337,7 +251,7 @@ def _ending_job_servers(runner: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_logging(*names: str | None) -> Iterator[None]:
-    """Beam tells of a worker's error at length before it raises it; the command line says it in one line."""
+    """Silence loggers: Beam logs a worker's error at length before it raises it, and the command prints one line."""
     before = {logger: logger.level for logger in map(logging.getLogger, names)}
     for logger in before:
         logger.setLevel(logging.CRITICAL)
@@ -350,7 +264,7 @@ def quiet_logging(*names: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """Workers in this process end with an error in each of their threads, also where the job went well."""
+    """Silence the threads of workers in this process, which end with errors even after a successful job."""
     before, threading.excepthook = threading.excepthook, lambda _: None
     try:
         yield
@@ -359,20 +273,20 @@ def _quiet_threads() -> Iterator[None]:
 
 
 def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
-    """Why a job failed: what a worker raised, or the last cause that the runner names."""
+    """Return why a job failed: the error of a worker, or the last cause that the runner names."""
     text = str(error)
     if own := _OWN_ERROR.findall(text):
-        return str(_WHERE.sub("", own[-1]))
+        return str(_STEP_NOTE.sub("", own[-1]))
     if type(error).__name__ == "FutureTimeoutError":
         endpoint = pipeline.options.get_all_options().get("job_endpoint")
         return f"after --, --job_endpoint={endpoint}: no job server answers there. {KEPT}"
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
-    causes = _ERROR.findall(_WHERE.sub("", text)) or lines or [""]
-    cause = causes[-1].strip()[:_MOST_CHARACTERS] or type(error).__name__
-    if _LACKS.match(cause):
+    causes = _ERROR.findall(_STEP_NOTE.sub("", text)) or lines or [""]
+    cause = causes[-1].strip()[:_MAX_MESSAGE_CHARACTERS] or type(error).__name__
+    if _MISSING_SOFTWARE_ERROR.match(cause):
         return (
-            f"{_LACKING}: {cause}. Install halofeed {__version__} with all that "
-            "it depends on where workers run (`halofeed package` writes a wheel), then run the same command again; "
+            f"{_MISSING_SOFTWARE}: {cause}. Install halofeed {__version__} with all its "
+            "dependencies where workers run (`halofeed package` writes a wheel), then run the same command again; "
             "the engine's log says more"
         )
-    return f"the job failed: {cause}. {KEPT}; --debug shows all that the runner said"
+    return f"the job failed: {cause}. {KEPT}; --debug shows all output of the runner"

@@ -1,11 +1,11 @@
-"""How a new version of a data set takes the place of the one that stands, which is there until then.
+"""Replacement of a committed version by a new one.
 
     out/cards/1.0.0                 the committed version, which readers have open
-    out/cards/.1.0.0.replacement    the new one while it is made; then the two change places, and the old one is deleted
+    out/cards/.1.0.0.replacement    the new version until it is complete; then the two folders are exchanged
 
-A run that was killed left a replacement that is not whole, and the same command goes on with it; or the old version
-under that name, whose shards may serve again. Only what a conversion is known to have written is deleted: what the
-manifest names, and what an index proves. The rest moves to the new version, or stays.
+A killed run leaves an incomplete replacement, which the same command resumes, or the old version under that name, whose
+shards may be reused. Only files that a conversion is known to have written are deleted: those that the manifest names,
+and those that an index proves. Other files move to the new version, or stay.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SHOWN = 5
 
 
 def real_folder(folder: str) -> str:
-    """The folder that a path means, where the path may be a symbolic link to it."""
+    """Return the folder of a path, which may be a symbolic link."""
     return folder if is_remote(folder) else os.path.realpath(folder)
 
 
 def replacement_of(folder: str) -> str:
-    """Where the new version of a folder is made.
+    """Return the folder in which the new version of a folder is made.
 
     >>> replacement_of("s3://bucket/cards/1.0.0")
     's3://bucket/cards/.1.0.0.replacement'
@@ -53,23 +53,23 @@ def replacement_of(folder: str) -> str:
     return f"{above}/.{version}.replacement"
 
 
-def check_own(output: OutputFolder, name: str, flag: str) -> None:
-    """Refuse a local folder with files that are called as those of a data set and that no conversion has written.
+def check_own(output: OutputFolder, name: str, fix: str) -> None:
+    """Refuse a local folder with files that have a data set's names and that no conversion has written.
 
     Args:
-        name: of the data set.
-        flag: what to choose otherwise, for the message.
+        name: name of the data set.
+        fix: what the user can do instead, for the message.
 
     Raises:
-        UsageError: it lists them; or the folder or its manifest is something else.
+        UsageError: lists the files; or the folder is a link, or its manifest is another program's.
     """
     if is_remote(output.root) or not os.path.lexists(output.root):
         return
     if os.path.islink(output.root):
-        raise UsageError(f"{output.root}: is a link, and a new version is made there; remove the link")
+        raise UsageError(f"{output.root}: is a link where a new version would be made; remove the link")
     if output.exists(MANIFEST) and not _may_be_manifest(output.read(MANIFEST)):
         raise UsageError(
-            f"{output.path(MANIFEST)}: is no manifest of halofeed and would be replaced; move it away, or {flag}"
+            f"{output.path(MANIFEST)}: is no manifest of halofeed and would be replaced; move it away, or {fix}"
         )
     if output.exists(MANIFEST) or output.is_begun():
         return
@@ -79,24 +79,24 @@ def check_own(output: OutputFolder, name: str, flag: str) -> None:
             f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         )
         raise UsageError(
-            f"{output.root}: halofeed did not write these, and would replace them: {shown}; move them away, or {flag}"
+            f"{output.root}: halofeed did not write these, and would replace them: {shown}; move them away, or {fix}"
         )
 
 
 def check_replacement(replacement: OutputFolder, name: str) -> None:
-    """Refuse to make a new version in a folder that no conversion made; UsageError as `check_own`."""
+    """Refuse to make a new version in a folder that no conversion made; raise UsageError as `check_own`."""
     check_own(replacement, name, "remove it")
     if is_remote(replacement.root) or not os.path.lexists(replacement.root) or replacement.is_begun():
         return
     inside = os.listdir(replacement.root)
     if inside and not replacement.exists(MANIFEST) and not proven(replacement, replacement.sizes()):
         raise UsageError(
-            f"{replacement.root}: a new version is made there, and halofeed did not make that folder; move it away"
+            f"{replacement.root}: a new version would be made there, and halofeed did not make the folder; move it away"
         )
 
 
 def proven(output: OutputFolder, files: Iterable[str]) -> set[str]:
-    """Those of a folder's files that a conversion is known to have written: indexes, and shards of their sizes."""
+    """Return the files that a conversion is known to have written: indexes, and shards with the size in their index."""
     files = set(files)
     found = set()
     for file in files:
@@ -116,7 +116,7 @@ def _index_of(output: OutputFolder, file: str) -> ShardIndex | None:
 
 
 def _may_be_manifest(data: bytes) -> bool:
-    """Whether a manifest is one of halofeed's, or too damaged to say; not somebody else's document of that name."""
+    """Return whether a document is a manifest of halofeed, or too damaged to tell."""
     try:
         document = parse_json(data, MANIFEST_VALUES)
     except ValueError:
@@ -125,7 +125,7 @@ def _may_be_manifest(data: bytes) -> bool:
 
 
 def mode_of_new(old: OutputFolder) -> int:
-    """The mode of the folder in which a new version is made: who may not read the old files cannot read in it."""
+    """Return the mode for the folder of a new version: it excludes everybody who cannot read the old manifest."""
     if is_remote(old.root):
         return 0o777
     mode, readable = (os.stat(path).st_mode for path in (old.root, old.path(MANIFEST)))
@@ -136,19 +136,19 @@ def mode_of_new(old: OutputFolder) -> int:
 
 
 def take_place(new: OutputFolder, old: OutputFolder, name: str) -> None:
-    """Have a committed new version stand where the old one does, in one step if the file system has it.
+    """Exchange a committed new version with the old one, in one step if the file system supports it.
 
-    Else, and on an object store, the files move one by one while there is no manifest: a run that is killed then
-    leaves a folder with which the same command goes on.
+    Otherwise, and in an object store, the files move one by one while there is no manifest. After a crash in between,
+    the same command resumes.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
     """
     if not is_remote(old.root):
         keep_modes(new.root, old.root)
         if exchange(new.root, old.root):
             sync([os.path.dirname(old.root)])
-            discard(new, old, name)
+            delete_replacement(new, old, name)
             return
     old.delete([MANIFEST])
     files = [file for file in new.sizes() if is_own_file(file, name)]
@@ -156,61 +156,66 @@ def take_place(new: OutputFolder, old: OutputFolder, name: str) -> None:
         if file != MANIFEST:
             old.take(file, new)
     delete_unnamed(old, name, files)
-    whole = [file for file in files if file != MANIFEST]
-    old.commit(new.read(MANIFEST), after=whole, like="" if is_remote(new.root) else new.path(MANIFEST))
+    shards = [file for file in files if file != MANIFEST]
+    old.commit(new.read(MANIFEST), after=shards, like="" if is_remote(new.root) else new.path(MANIFEST))
     old.sweep()
-    discard(new, old, name)
+    delete_replacement(new, old, name)
 
 
 def delete_unnamed(output: OutputFolder, name: str, files: Iterable[str]) -> None:
-    """Delete what earlier conversions left in a version's folder, beside its files; say what stays."""
+    """Delete the files of earlier conversions from a version's folder, and print a line for each other file that stays.
+
+    Args:
+        files: names of the version's files.
+    """
     files = set(files)
     others = [file for file in output.sizes() if is_own_file(file, name) and file not in files]
     known = proven(output, others) | (_BESIDE_SHARDS & set(others))
     output.delete(sorted(known))
     for file in sorted(set(others) - known):
         print_status(
-            f"halofeed convert: {output.path(file)} is no file of this version and stays: nobody knows who wrote it"
+            f"halofeed convert: {output.path(file)} is no file of this version, and stays because its origin is unknown"
         )
 
 
-def discard(replacement: OutputFolder, version: OutputFolder, name: str) -> None:
-    """Delete a replacement, or what was replaced; files that no conversion wrote move to the version."""
-    if is_remote(replacement.root):
+def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: str) -> None:
+    """Delete a replacement or a replaced version; files that no conversion wrote move to the version."""
+    folder = replacement.root
+    if is_remote(folder):
         replacement.delete(list(replacement.sizes()))
         replacement.sweep()
         return
-    if not os.path.isdir(replacement.root) or os.path.islink(replacement.root):
+    if not os.path.isdir(folder) or os.path.islink(folder):
         return
-    begun = replacement.is_begun()
-    known = set(os.listdir(version.root)) | (proven(replacement, replacement.sizes()))
-    if replacement.exists(MANIFEST) and is_intact(data := replacement.read(MANIFEST)):
-        splits = Manifest.from_json(data, replacement.path(MANIFEST)).splits.values()
-        shards = {shard.file for split in splits for shard in split.shards}
-        known |= shards | set(map(index_file, shards))
-    elif not (begun or replacement.exists(MANIFEST) or known - set(os.listdir(version.root))):
-        return
-    replacement.begin()  # so that it is known for halofeed's while it is deleted
+    is_begun = replacement.is_begun()
+    in_version, written = set(os.listdir(version.root)), proven(replacement, replacement.sizes())
+    if not (is_begun or replacement.exists(MANIFEST) or written - in_version):
+        return  # no conversion made this folder
+    deletable = in_version | written | _files_in_manifest(replacement) | _BESIDE_SHARDS
+    replacement.begin()  # marks the folder as halofeed's during the deletion
     with contextlib.suppress(FileNotFoundError):
-        own = {
-            entry
-            for entry in os.listdir(replacement.root)
-            if is_own_file(entry, name) and (begun or entry in known | _BESIDE_SHARDS)
-        }
-        for entry in sorted(set(os.listdir(replacement.root)) - own - {TEMPORARY_FOLDER}):
-            moved = os.path.join(version.root, entry)
-            if not os.path.lexists(moved):
-                os.rename(os.path.join(replacement.root, entry), moved)
-        # The manifest first: half a version must not pass for a whole one.
-        replacement.delete([MANIFEST])
-        for entry in own - {TEMPORARY_FOLDER}:
-            if os.path.isfile(os.path.join(replacement.root, entry)):
-                os.remove(os.path.join(replacement.root, entry))
+        entries = set(os.listdir(folder)) - {TEMPORARY_FOLDER}
+        own = {one for one in entries if is_own_file(one, name) and (is_begun or one in deletable)}
+        for entry in sorted(entries - own):
+            target = os.path.join(version.root, entry)
+            if not os.path.lexists(target):
+                os.rename(os.path.join(folder, entry), target)
+        # The manifest goes first, so that a half-deleted version never looks complete.
+        replacement.delete([MANIFEST, *own])
         replacement.sweep()
     try:
-        os.rmdir(replacement.root)
+        os.rmdir(folder)
     except OSError:
-        if os.path.lexists(replacement.root):
+        if os.path.lexists(folder):
             print_status(
-                f"halofeed convert: {replacement.root} stays, as halofeed did not write all that is in it"
+                f"halofeed convert: {folder} stays, because it has files that halofeed did not write"
             )
+
+
+def _files_in_manifest(output: OutputFolder) -> set[str]:
+    """Return the shards and indexes that an intact manifest names."""
+    if not output.exists(MANIFEST) or not is_intact(data := output.read(MANIFEST)):
+        return set()
+    splits = Manifest.from_json(data, output.path(MANIFEST)).splits.values()
+    shards = {shard.file for split in splits for shard in split.shards}
+    return shards | set(map(index_file, shards))

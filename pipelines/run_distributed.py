@@ -1,4 +1,4 @@
-"""Functions run by the workers of a job, with their answers in files."""
+"""Remote calls of functions on the workers of a job, with arguments and answers in files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import apache_beam as beam
 from halofeed import __version__
 from halofeed.errors import UsageError
 from halofeed.pipelines.beam_pipeline import Numbers
+from halofeed.pipelines.heartbeat import Heartbeat, start_heartbeat
 from halofeed.pipelines.job import check_software
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.options import RunnerChoice, new_pipeline
-from halofeed.pipelines.remote import Heartbeat, restarted, run_remote, start_heartbeat
+from halofeed.pipelines.remote import restarted, run_remote
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
 from halofeed.prep.formats.dicom.grouping import Apart, Series, in_order_of_files, read_headers
 from halofeed.prep.formats.dicom.series_listing import (
@@ -35,46 +36,47 @@ from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.system.pickles import from_bytes, to_bytes
 
 RunDistributed = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""From a function and its arguments to what it gives for each, in any order."""
+"""Call a function with each argument on some worker; yield the answers in any order."""
 Place = tuple[str, int, int]
-"""A file that calls leave for later ones, below the output's folder, and where something in it begins and ends."""
-_TOGETHER = 256
+"""Name of a file below the output folder, and the start and end of a range of bytes in it."""
+_CALLS_PER_GROUP = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Calls:
-    """What a worker needs to know of calls: where their arguments lie and their answers go, and of which classes.
+    """A set of calls as each worker receives it.
 
     Args:
-        folder: of the data set's version.
-        name: of the file of arguments, and what those of answers begin with.
-        believed: classes of which arguments and answers may be made.
-        wanted, store_settings: as of a `ShardJob`.
-        software: the version of halofeed that asks.
+        folder: folder of the data set's version.
+        name: name of the file of arguments, and prefix of the files of answers.
+        heartbeat_path: path of the command's heartbeat file.
+        allowed_classes: classes that arguments and answers may contain.
+        store_settings: arguments of the S3 client.
+        software: version of halofeed of the calling command.
     """
 
     folder: str
     name: str
-    wanted: str
-    believed: tuple[Any, ...]
+    heartbeat_path: str
+    allowed_classes: tuple[Any, ...]
     store_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     software: str = __version__
 
 
 def run_on_beam(
-    choice: RunnerChoice, folder: str, believed: Iterable[Any], store_settings: Mapping[str, Any]
+    choice: RunnerChoice, folder: str, allowed_classes: Iterable[Any], store_settings: Mapping[str, Any]
 ) -> RunDistributed:
-    """A `Spread` of which each use is a job of Beam's.
+    """Return a `RunDistributed` that submits a Beam job for each use.
 
     Args:
-        choice: of the runner.
-        folder: where all workers can read and write; `.incomplete` below it is what is used.
-        believed: classes of which arguments and answers may be made.
-        store_settings: how S3 is reached, beyond its usual chain.
+        choice: runner of the jobs.
+        folder: folder that all workers can read and write; the calls use `.incomplete` in it.
+        allowed_classes: classes that arguments and answers may contain.
+        store_settings: arguments of the S3 client.
     """
-    output, classes = OutputFolder(folder), tuple(believed)
+    output, classes = OutputFolder(folder), tuple(allowed_classes)
 
-    def spread(function: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[Any]:
+    def run_distributed(function: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[Any]:
         given = list(arguments)
         if not given:
             return
@@ -82,9 +84,13 @@ def run_on_beam(
         output.write(name, to_bytes(given))
 
         def run() -> None:
-            wanted = start_heartbeat(output)
+            heartbeat_path = start_heartbeat(output)
             calls = _Calls(
-                folder=folder, name=name, wanted=wanted, believed=classes, store_settings=store_settings
+                folder=folder,
+                name=name,
+                heartbeat_path=heartbeat_path,
+                allowed_classes=classes,
+                store_settings=store_settings,
             )
             pipeline = new_pipeline(choice)
             (
@@ -92,24 +98,24 @@ def run_on_beam(
                 | "calls" >> Numbers(len(given), 1)
                 | "call"
                 >> beam.ParDo(_Call(function, calls)).with_output_types(tuple[int, tuple[int, bytes]])
-                | "some answers" >> beam.GroupByKey()
+                | "group answers" >> beam.GroupByKey()
                 | "write answers" >> beam.ParDo(_WriteAnswers(calls))
             )
-            run_remote(pipeline, wanted, choice.max_silence_seconds)
+            run_remote(pipeline, heartbeat_path, choice.max_silence_seconds)
 
         restarted(choice.job_restarts, run)
-        for group in range(-(-len(given) // _TOGETHER)):
+        for group in range(-(-len(given) // _CALLS_PER_GROUP)):
             for answer in from_bytes(output.read(f"{name}-{group}"), ()):
                 yield from_bytes(answer, classes)
 
-    return spread
+    return run_distributed
 
 
 def write_pieces(output: OutputFolder, name: str, pieces: Iterable[bytes]) -> list[Place]:
-    """Write what later calls need, one piece after the other; where each of them lies.
+    """Write byte strings for later calls into one file; return the place of each.
 
     Args:
-        name: what the file's name begins with. Each has one of its own, as a runner may have a call made twice.
+        name: prefix of the file's name. Each file has its own name, because a runner may repeat a call.
     """
     places = []
     with output.temporary(f"{name}-{uuid.uuid4().hex}") as file:
@@ -122,7 +128,7 @@ def write_pieces(output: OutputFolder, name: str, pieces: Iterable[bytes]) -> li
 
 
 class _Call(beam.DoFn):  # type: ignore[misc]
-    """From the number of a call to (number of its group, (its own, the answer))."""
+    """Make the call of a number; yield (number of its group, (number of the call, answer))."""
 
     def __init__(self, function: Callable[[Any], Any], calls: _Calls) -> None:
         self._function, self._calls = function, calls
@@ -130,19 +136,19 @@ class _Call(beam.DoFn):  # type: ignore[misc]
     def setup(self) -> None:
         check_software(self._calls.software)
         use_settings(self._calls.store_settings)
-        self._signs = Heartbeat(self._calls.wanted)
+        self._heartbeat = Heartbeat(self._calls.heartbeat_path)
         self._arguments = from_bytes(
-            OutputFolder(self._calls.folder).read(self._calls.name), self._calls.believed
+            OutputFolder(self._calls.folder).read(self._calls.name), self._calls.allowed_classes
         )
 
     def process(self, number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
-        with self._signs.meanwhile():
+        with self._heartbeat.beat_during():
             answer = self._function(self._arguments[number])
-        yield number // _TOGETHER, (number, to_bytes(answer))
+        yield number // _CALLS_PER_GROUP, (number, to_bytes(answer))
 
 
 class _WriteAnswers(beam.DoFn):  # type: ignore[misc]
-    """From the answers of a group of calls to their file."""
+    """Write the answers of a group of calls into a file."""
 
     def __init__(self, calls: _Calls) -> None:
         self._calls = calls
@@ -155,19 +161,19 @@ class _WriteAnswers(beam.DoFn):  # type: ignore[misc]
 
 
 Key = tuple[str, str]
-"""The folder below which a series was looked for, and its own key."""
+"""Folder below which a series was searched, and the key of the series."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesSearch:
-    """What the workers need to know: below which source folder, by which rules, and where they write.
+    """Search for DICOM series, as each worker receives it.
 
     Args:
-        source: the folder.
-        policy: what makes a scan; its salt goes into every hash.
-        below: the folders below which each series is looked for, as tables name them, whose references keep their
-            members; (): the whole source, whose members nobody but the workers needs.
-        folder: where slices and what is on its way to them are written, and all workers can.
+        source: folder of the source.
+        policy: rules for what makes a scan; its salt goes into every hash.
+        below: folders of the search, as tables name them, whose references keep their members; () searches the whole
+            source, and only workers need the members.
+        folder: folder for the lists of slices, which all workers can write.
     """
 
     source: str
@@ -177,28 +183,25 @@ class SeriesSearch:
 
 
 def find_series(
-    files: LocalFiles | RemoteFiles, search: SeriesSearch, spread: RunDistributed
+    files: LocalFiles | RemoteFiles, search: SeriesSearch, run_distributed: RunDistributed
 ) -> dict[str, SeriesListing]:
-    """What lies below each folder of a source that this process has not listed and need not list.
-
-    Args:
-        spread: has calls made by workers.
+    """Return the series below each folder of a source, without listing the source in this process.
 
     Raises:
         UsageError: the source cannot be listed.
     """
-    ((listed, bundles),) = spread(functools.partial(_list, search), [search.below])
+    ((listed, bundles),) = run_distributed(functools.partial(_list, search), [search.below])
     if listed.refusal:
         raise UsageError(listed.refusal)
     places: list[tuple[Key, Place]] = []
     apart: dict[str, list[Apart]] = defaultdict(list)
-    for folder, keys, others in spread(functools.partial(_read, search), bundles):
+    for folder, keys, others in run_distributed(functools.partial(_read, search), bundles):
         places += keys
         apart[folder] += others
     grouped = groupby(sorted(places), key=lambda one: one[0])
     parts = [(key, [place for _, place in some]) for key, some in grouped]
     scans: dict[str, list[Series]] = defaultdict(list)
-    for folder, series in spread(functools.partial(_join, search), parts):
+    for folder, series in run_distributed(functools.partial(_join, search), parts):
         scans[folder] += series
     found = {}
     for folder, named in listed.named.items():
@@ -212,7 +215,7 @@ def find_series(
 
 
 def _list(search: SeriesSearch, below: Sequence[str]) -> tuple[Listed, list[Place]]:
-    """What was listed below these folders, and where bundles of the files lie whose headers are to be read."""
+    """List the files below these folders; return the listing and the places of bundles of files to read."""
     files = source_files(search.source)
     try:
         named, bundles = list_bundles(files, below)
@@ -223,7 +226,7 @@ def _list(search: SeriesSearch, below: Sequence[str]) -> tuple[Listed, list[Plac
 
 
 def _read(search: SeriesSearch, place: Place) -> tuple[str, list[tuple[Key, Place]], list[Apart]]:
-    """Of a bundle its folder, where lies what its files say of each series, and those that are no slices."""
+    """Read the headers of a bundle; return its folder, the place of each series' headers, and files without slices."""
     output = OutputFolder(search.folder)
     folder, sizes = listing_from_bytes(output.read(*place))
     files = source_files(search.source)
@@ -234,7 +237,7 @@ def _read(search: SeriesSearch, place: Place) -> tuple[str, list[tuple[Key, Plac
 
 
 def _join(search: SeriesSearch, part: tuple[Key, Sequence[Place]]) -> tuple[str, list[Series]]:
-    """The folder and the scans of a series, of which each has its slices written."""
+    """Join the headers of a series and write its slices; return the folder and the scans."""
     (folder, key), places = part
     output = OutputFolder(search.folder)
     found = [one for place in places for one in listing_from_bytes(output.read(*place))]

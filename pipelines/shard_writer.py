@@ -1,4 +1,4 @@
-"""Writer of shards: threads, counts, checks of what exists, and the stop after too many rejects."""
+"""Writer of shards: converts references in threads, keeps finished shards, and stops after too many rejects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 
 from halofeed.errors import CorruptFileError, JobError, SourceError
 from halofeed.pipelines.commit import is_failure
+from halofeed.pipelines.heartbeat import Heartbeat, check_alive
 from halofeed.pipelines.inputs import contents_of, convert_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_shard
-from halofeed.pipelines.remote import Heartbeat, check_alive
 from halofeed.pipelines.storage import OutputFolder, source_files
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Tally, converter_of
@@ -31,12 +31,12 @@ from halofeed.system.checksum import crc32c
 from halofeed.system.threads import OrderedThreads
 
 _HEAVY_BUFFERS = 8
-"""So that the next volume is read while the last one, or 56 MB of it, is on its way to the disk."""
+"""Buffers of a file of volumes: the next volume is read while the last one, or 56 MB of it, is being written."""
 
 
 @dataclass(kw_only=True)
 class _Rows:
-    """The index's columns while a shard is being written."""
+    """Columns of the index of the shard being written."""
 
     offsets: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -54,17 +54,17 @@ def write_shard(
     threads: OrderedThreads,
     count: Callable[[int, Sequence[Mapping[str, str]]], None],
 ) -> bool:
-    """Write one shard and its index, unless they are there and made from the same.
+    """Write a shard and its index, unless both exist and come from the same inputs.
 
     Args:
-        references: the shard's references as JSON texts, in any order.
-        threads: read and decode; two more examples than they are many are held at once.
-        count: told (records written, entries of rejected inputs) as it goes on; its JobError ends the shard.
+        references: JSON texts of the shard's references, in any order.
+        threads: threads that read and decode; memory holds two more examples than threads.
+        count: called with (records written, entries of rejected inputs) during the work; its JobError ends the shard.
 
     Returns:
-        whether the shard was written; False where it was there already.
+        True if the shard was written, False if it was kept.
     """
-    check_alive(job.wanted)
+    check_alive(job.heartbeat_path)
     ordered, parsed, rejected = _classify(references)
     output = OutputFolder(job.folder, job.holder)
     name = job.shard_file(key)
@@ -75,8 +75,8 @@ def write_shard(
     count(0, rejected)
     converter = converter_of(job.recipe, job.task, job.labels)
     heavy = job.recipe.rules.is_heavy
-    ahead = job.threads - 1 if heavy else None  # of heavy ones none waits for its turn
-    budget = job.recipe.memory_budget(job.room_bytes)
+    ahead = job.threads - 1 if heavy else None  # no finished volume waits in memory for its turn
+    budget = job.recipe.memory_budget(job.memory_bytes)
     outcomes = threads.map(
         lambda reference: convert_input(reference, sources, converter, budget, job.series_folder),
         parsed,
@@ -94,7 +94,7 @@ def write_shard(
                 continue
             rejected += _bad_objects(outcome.reference, outcome.result)
             _append(outcome.result, writer, rows, tally)
-            # Else these records would be held until the next ones are there, and the last of them by a loop's variable.
+            # Otherwise the loop variable would keep these records in memory until the next ones are there.
             del outcome
             count(1, ())
         index = ShardIndex(
@@ -111,21 +111,21 @@ def write_shard(
             statistics=tally.statistics(),
             rejected=tuple(sorted(rejected, key=_rejected_order)),
         )
-        check_alive(job.wanted)
+        check_alive(job.heartbeat_path)
         file.keep()
     output.write(index_file(name), index.to_bytes())
     return True
 
 
 def _bad_objects(reference: SourceExample, records: Sequence[Record]) -> list[dict[str, str]]:
-    """Entries for the objects of an input that were dropped from its records."""
+    """Return entries for the objects that were dropped from the records of an input."""
     return [_entry(reference, SourceError(OBJECT, *bad)) for record in records for bad in record.bad_objects]
 
 
 def _classify(references: Sequence[str]) -> tuple[list[str], list[SourceExample], list[dict[str, str]]]:
-    """The texts of a shard's references in its order, those to convert, and entries for those with a problem.
+    """Return the texts of a shard's references in order, those to convert, and entries for those with a problem.
 
-    Of the latter there may be hundreds of thousands, in one shard: no more is kept of them than the entry.
+    A shard may have hundreds of thousands with a problem, so only their entries are kept.
     """
     convertible: list[tuple[int, str, SourceExample]] = []
     keyed: list[tuple[int, str]] = []
@@ -179,19 +179,19 @@ def _finished_index(
     sources: SourceFiles,
     threads: OrderedThreads,
 ) -> ShardIndex | None:
-    """The index of a shard that an earlier run finished from the same sources, or None.
+    """Return the index of a shard that an earlier run finished from the same inputs, or None.
 
-    One of the version that is being replaced is taken over.
+    The shard may belong to the version being replaced; it is then linked or copied here.
     """
     name = job.shard_file(key)
     inputs = {reference.source for reference in references}
     contents: dict[str, str] = {}
     for folder in (job.folder, *filter(None, [job.replaces])):
-        index = _whole_index(OutputFolder(folder), name, inputs)
+        index = _intact_index(OutputFolder(folder), name, inputs)
         if index is None:
             continue
         if not contents:
-            budget = job.recipe.memory_budget(job.room_bytes)
+            budget = job.recipe.memory_budget(job.memory_bytes)
             contents = contents_of(references, sources, budget, threads, job.series_folder)
         if job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
@@ -204,26 +204,26 @@ def _finished_index(
 def changed_input(
     job: ShardJob, key: ShardKey, references: Sequence[str], sources: SourceFiles, threads: OrderedThreads
 ) -> SourceExample | None:
-    """The first reference of a finished shard whose files hold something else than what it was made of.
+    """Return the first reference of a finished shard whose files have changed since, or None.
 
-    Those that could not be read when it was made are not compared; none is where the index is missing or no file.
+    Inputs that could not be read then are not compared, and nothing is compared without an index.
 
     Raises:
         CorruptFileError: the index is damaged.
-        OSError: it cannot be read.
+        OSError: the index cannot be read.
     """
     output, name = OutputFolder(job.folder), index_file(job.shard_file(key))
     if not output.exists(name):
         return None
     index = ShardIndex.from_bytes(output.read(name), name)
     known = [one for one in _classify(references)[1] if index.inputs.get(one.source)]
-    budget = job.recipe.memory_budget(job.room_bytes)
+    budget = job.recipe.memory_budget(job.memory_bytes)
     contents = contents_of(known, sources, budget, threads, job.series_folder)
     return next((one for one in known if contents[one.source] != index.inputs[one.source]), None)
 
 
-def _whole_index(output: OutputFolder, name: str, inputs: Set[str]) -> ShardIndex | None:
-    """The index of a shard that was made of these inputs, or None where one of the two is missing or not whole."""
+def _intact_index(output: OutputFolder, name: str, inputs: Set[str]) -> ShardIndex | None:
+    """Return the index of a shard of these inputs; None where the shard or the index is missing or damaged."""
     if not output.exists(index_file(name)) or not output.exists(name):
         return None
     try:
@@ -244,56 +244,55 @@ def _checksum(output: OutputFolder, name: str) -> int:
 
 
 LISTED = 10
-"""How many rejected inputs the error of a job names that was stopped by its budget."""
+"""Number of rejected inputs that the error of a stopped job names."""
 
 
 class ShardWriter:
-    """Writes shards of one job, one at a time.
+    """Writer of the shards of one job, one at a time.
 
     Args:
-        job: which.
-        count_rejected: is called with how many inputs more were rejected.
+        count_rejected: called with the number of newly rejected inputs.
     """
 
     def __init__(self, job: ShardJob, count_rejected: Callable[[int], None] = lambda count: None) -> None:
         self._job, self._count_rejected = job, count_rejected
         self._sources: SourceFiles = source_files(job.images)
         self._threads = OrderedThreads(job.threads)
-        # OpenCV's own pool would spin beside these threads: it took half of all system time.
+        # OpenCV's own thread pool would compete with these threads: it took half of all system time.
         self._opencv_threads = cv2.getNumThreads()
         cv2.setNumThreads(1)
         self._progress = WorkerProgress(job.progress_folder)
-        self._signs = Heartbeat(job.wanted)
+        self._heartbeat = Heartbeat(job.heartbeat_path)
         self._shard: ShardKey | None = None
         self._last: deque[tuple[ShardKey | None, Mapping[str, str]]] = deque(maxlen=LISTED)
 
     def write(self, key: str, references: Iterable[bytes]) -> bool:
-        """Write the shard of this key with its references, and its index; whether it was made, not kept.
+        """Write a shard and its index; return False if both were kept from an earlier run.
 
-        A runner may have it written again, wholly or after it died in the middle: its inputs count once.
+        A runner may repeat the call, also after a crash in the middle; each input counts once.
 
         Args:
-            references: that came with the key; those that lie by shard are read here.
+            references: references that came with the key, unless they lie in files by shard.
 
         Raises:
             JobError: this process alone has rejected more inputs than the job allows.
         """
         shard = self._shard = ShardKey.from_text(key)
-        whole = references if self._job.references_folder is None else read_shard(self._job, shard)
-        lines = [line.decode("utf-8", "surrogateescape") for line in whole]
+        all_lines = references if self._job.references_folder is None else read_shard(self._job, shard)
+        lines = [line.decode("utf-8", "surrogateescape") for line in all_lines]
         self._progress.begin(self._job.number_of(shard))
         self._last = deque((one for one in self._last if one[0] != shard), LISTED)
         with self._progress.reporting(f"shard {key}"):
             return write_shard(self._job, shard, lines, self._sources, self._threads, self._count)
 
     def close(self) -> None:
-        """Let the threads end, and give OpenCV its own back."""
+        """Stop the threads, and restore OpenCV's thread pool."""
         cv2.setNumThreads(self._opencv_threads)
         self._threads.close()
 
     def _count(self, done: int, rejected: Sequence[Mapping[str, str]]) -> None:
-        """Count, and stop as soon as this process alone has passed the budget."""
-        self._signs.give()
+        """Count records and rejects; stop as soon as this process alone has exceeded the limit."""
+        self._heartbeat.beat()
         failures = [entry for entry in rejected if is_failure(entry)]
         limit = self._job.max_rejected
         if limit is not None:
@@ -320,6 +319,6 @@ def _writer_of(job: str) -> ShardWriter:
 
 
 def write_shard_of_job(shard: tuple[str, str, list[bytes]]) -> bool:
-    """From a job's text, a key and references to the shard, in a process of its own; whether it was made, not kept."""
+    """Write a shard in a worker process, from (job's text, shard key, references); return as `ShardWriter.write`."""
     job, key, references = shard
     return _writer_of(job).write(key, references)

@@ -1,8 +1,8 @@
-"""Where did the sources of a data set lie that this user converted on this machine?
+"""Registry of the source folders of data sets that this user converted on this machine.
 
-The data set does not say so: its bytes are the same wherever its sources lie, and a stranger may have made it. A file
-of the user's own does, $XDG_STATE_HOME/halofeed/data-sets/<hash of the version's folder>.json (~/.local/state by
-default), which counts only for the manifest that it was written with.
+A data set does not contain these paths: its bytes are the same wherever its sources are, and a stranger may have made
+it. The registry has a file of the user's own for each data set, $XDG_STATE_HOME/halofeed/data-sets/<hash of the
+version's folder>.json (~/.local/state by default). An entry is valid only for the manifest that it was written with.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.system.atomic_files import open_regular
 
 MOST_KEPT = 1000
-"""Data sets that are remembered; of more the one that was converted longest ago is forgotten."""
+"""Maximum number of data sets; the registry drops those converted longest ago."""
 _MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The source and the folder of its images, absolute paths or URLs.
+    """Source and folder of its images, as absolute paths or URLs.
 
     Args:
-        stamps: a digest of the sizes, times and inodes of the source files before they were read; "" where these do not
-            prove that a file is the same.
+        stamps: digest of the sizes, times and inodes of the source files before they were read; "" where these do not
+            prove that a file is unchanged.
     """
 
     source: str
@@ -39,10 +39,10 @@ class Origin:
 
 
 def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
-    """Keep where the sources of the data set in a folder lie; whether that could be kept.
+    """Store where the sources of a data set are; return whether that succeeded.
 
     Args:
-        folder: of the version, a path or a URL.
+        folder: path or URL of the version.
     """
     document = with_json_checksum({"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)})
     try:
@@ -63,7 +63,7 @@ def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
 
 
 def recall(folder: str, manifest: Manifest) -> Origin | None:
-    """Where the sources of the data set in a folder lie; None where this user did not convert it here, as it is now."""
+    """Return where the sources of a data set are; None where this user did not convert its current version here."""
     try:
         with open_regular(_file(folder)) as stream:
             if os.fstat(stream.fileno()).st_uid != os.geteuid():
@@ -76,8 +76,8 @@ def recall(folder: str, manifest: Manifest) -> Origin | None:
         )
     except (OSError, RuntimeError, ValueError, RecursionError, LookupError, TypeError):
         return None
-    is_told = all(isinstance(value, str) for value in vars(origin).values())
-    return origin if is_told and origin.source and origin.images else None
+    are_texts = all(isinstance(value, str) for value in vars(origin).values())
+    return origin if are_texts and origin.source and origin.images else None
 
 
 def _place(folder: str) -> str:
@@ -89,9 +89,9 @@ def _digest(manifest: Manifest) -> str:
 
 
 def _file(folder: str) -> Path:
-    """The file of one data set; RuntimeError where the user has no home."""
+    """Return the path of a data set's entry; raise RuntimeError where the user has no home folder."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    # By its specification a relative path there does not count.
+    # By the specification, a relative path does not count.
     base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
     name = hashlib.sha256(os.fsencode(_place(folder))).hexdigest()[:32]
     return base / "halofeed" / "data-sets" / f"{name}.json"
@@ -100,7 +100,7 @@ def _file(folder: str) -> Path:
 def _forget_oldest(registry: Path) -> None:
     ages = []
     for path in registry.glob(f"{'[0-9a-f]' * 32}.json"):
-        with contextlib.suppress(FileNotFoundError):  # another conversion's, under its temporary name
+        with contextlib.suppress(FileNotFoundError):  # a concurrent conversion deleted it
             ages.append((path.stat().st_mtime_ns, path))
     for _, path in sorted(ages)[:-MOST_KEPT]:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How the job reaches files: source folders and the output folder, on local disk or in a store."""
+"""Files of a conversion: source folders and the output folder, on local disk or in a store."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, Sizes, is_hidden
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import sync
+from halofeed.system.resource_errors import FIXES
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path names another file system than the local one: gs://, s3://, hdfs://."""
+    """Return whether a path is an address such as gs://, s3:// or hdfs://."""
     return "://" in path
 
 
 def for_workers(path: str) -> str:
-    """A path that means the same in another working directory."""
+    """Return a path that is valid in every working directory."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
@@ -43,10 +44,10 @@ _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 
 
 def check_reachable(flag: str, path: str) -> None:
-    """Refuse a path whose file system Beam does not know, or whose library is not installed.
+    """Refuse an address whose scheme Beam does not know, or whose library is not installed.
 
     Raises:
-        UsageError: says what is known, or which extra is missing.
+        UsageError: names the known schemes, or the missing extra.
     """
     scheme, mark, _ = path.partition("://")
     if not mark:
@@ -60,7 +61,7 @@ def check_reachable(flag: str, path: str) -> None:
         FileSystems.get_filesystem(path)
     except ValueError as error:
         raise UsageError(
-            f"{flag} {path}: {scheme}:// is no file system that is known here; expected a local path, or one of "
+            f"{flag} {path}: {scheme}:// is an unknown file system; expected a local path, or one of "
             f"{', '.join(f'{known}://' for known in _EXTRAS)}, hdfs://"
         ) from error
 
@@ -68,7 +69,7 @@ def check_reachable(flag: str, path: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package that holds the module
+    except ModuleNotFoundError:  # the module's package
         return False
 
 
@@ -76,10 +77,10 @@ _Size = TypeVar("_Size", int, int | None)
 
 
 class RemoteFiles:
-    """The files below an address.
+    """Source files below an address; see `LocalFiles` for the methods.
 
     Attributes:
-        stamps: of all of them, once they were listed at once; "" before.
+        stamps: digest of all versions once all files were listed; "" before.
     """
 
     stamps = ""
@@ -88,26 +89,26 @@ class RemoteFiles:
         self.root = root.rstrip("/")
         self._listing = Sizes()
         self._sizes: Mapping[str, int] | None = None
-        self._known: dict[str, int] = {}
+        self._adopted_sizes: dict[str, int] = {}
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
-            self._know(self._all())
+            self._set_sizes(self._all())
             assert self._sizes is not None
         return self._sizes
 
     def lists_within(self, count: int) -> bool:
-        """As of `LocalFiles`."""
+        """Return whether there are at most `count` files."""
         if self._sizes is None:
             found = list(islice(self._all(), count + 1))
             if len(found) > count:
                 return False
-            self._know(found)
+            self._set_sizes(found)
         return len(self.sizes()) <= count
 
     def straight(self, folder: str) -> Part | None:
-        """As of `LocalFiles`."""
-        listed = store_of(self.root).straight(f"{self.root}/{_start(folder)}")
+        """Return the files and folders directly in a folder; None for too many, or if the store lists recursively."""
+        listed = store_of(self.root).list_dir(f"{self.root}/{_start(folder)}")
         if listed is None:
             return None
         folders: list[str] = []
@@ -122,25 +123,25 @@ class RemoteFiles:
         return Part(files=files.items(), folders=tuple(folders))
 
     def below(self, folder: str) -> Part:
-        """As of `LocalFiles`; they are listed as they are gone through."""
+        """Return the files below a folder, listed during the iteration."""
         return Part(files=self._below(_start(folder)))
 
     def _all(self) -> Iterator[tuple[str, int]]:
-        """Every file; `stamps` is known at the end."""
+        """Yield every file, and set `stamps` at the end."""
         total = 0
 
         def listed() -> Iterator[tuple[str, int]]:
             nonlocal total
             for address, size, version in store_of(self.root).versions(f"{self.root}/"):
-                told = f"{address} {size} {version}".encode("utf-8", "surrogateescape")
-                total = (total + int.from_bytes(hashlib.sha256(told).digest(), "big")) % 2**256
+                entry = f"{address} {size} {version}".encode("utf-8", "surrogateescape")
+                total = (total + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % 2**256
                 yield address, size
 
         yield from ((path, size) for path, size in self._visible(listed()) if not path.endswith("/"))
         self.stamps = f"{total:064x}"
 
     def _below(self, start: str) -> Iterator[tuple[str, int]]:
-        """The files whose paths begin so."""
+        """Yield the files whose paths have this prefix."""
         listed = store_of(self.root).listed(f"{self.root}/{start}")
         return ((path, size) for path, size in self._visible(listed) if not path.endswith("/"))
 
@@ -148,7 +149,7 @@ class RemoteFiles:
         found = ((address[len(self.root) + 1 :], size) for address, size in listed)
         return ((path, size) for path, size in found if path and not is_hidden(path))
 
-    def _know(self, files: Iterable[tuple[str, int]]) -> None:
+    def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
         self._listing.add_files(files)
         if not self._listing:
             raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
@@ -158,7 +159,7 @@ class RemoteFiles:
         return {}
 
     def size(self, path: str) -> int | None:
-        return self._known[path] if path in self._known else self.sizes().get(path)
+        return self._adopted_sizes[path] if path in self._adopted_sizes else self.sizes().get(path)
 
     def stamp(self, path: str) -> Stamp | None:
         return None
@@ -181,8 +182,8 @@ class RemoteFiles:
         return ObjectReader(store_of(address), address)
 
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
-        """As of `LocalFiles`."""
-        self._known.update(sizes)
+        """Take over sizes that another process listed."""
+        self._adopted_sizes.update(sizes)
 
     def head(self, path: str, size: int | None) -> bytes:
         address = f"{self.root}/{path}"
@@ -197,35 +198,34 @@ def _start(folder: str) -> str:
 
 
 _COPIED_AT_ONCE = 4 << 20
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 @contextmanager
-def naming_what_the_disk_lacks(folder: str) -> Iterator[None]:
-    """Turn the lack of room, and a disk that fails, into errors that say so.
+def reporting_disk_errors(folder: str) -> Iterator[None]:
+    """Turn a full or failing disk into an error with a fix.
 
     Raises:
-        JobError: the disk, a quota or a limit on a file's size has no room, or the disk cannot be written to.
+        JobError: the disk, a quota or a limit on file sizes has no space, or the disk cannot be written.
     """
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
-            cure = "make room and run the same command again, or take another --out"
-        elif error.errno in (errno.EIO, errno.EROFS):
-            cure = "see to the disk and run the same command again, or take another --out"
-        else:
+        if error.errno not in _DISK_ERRORS:
             raise
-        raise JobError(f"{folder}: {os.strerror(error.errno)}; what is finished is kept: {cure}") from error
+        raise JobError(
+            f"{folder}: {os.strerror(error.errno)}; what is finished is kept. {FIXES[error.errno]}; --out names the "
+            "folder"
+        ) from error
 
 
 def source_files(root: str) -> LocalFiles | RemoteFiles:
-    """The files below a folder, wherever it is."""
+    """Return the files below a local folder or an address."""
     return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
 
 
 def _local_sizes(folder: str) -> Iterator[tuple[str, int]]:
-    """The files directly in a folder and their bytes, but for those that go meanwhile."""
+    """Yield the files directly in a folder with their sizes, without those deleted meanwhile."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
@@ -234,11 +234,11 @@ def _local_sizes(folder: str) -> Iterator[tuple[str, int]]:
 
 
 class OutputFolder:
-    """The folder of one version of a data set: files appear in it whole or not at all.
+    """Folder of one version of a data set, whose files appear complete or not at all.
 
     Args:
-        root: its path or address.
-        holder: of a folder of an object store, who must hold it when a file is to appear, as `held` gave it.
+        root: path or address.
+        holder: token from `held` that must hold the lease of a folder in an object store when a file appears.
     """
 
     def __init__(self, root: str, holder: str | None = None) -> None:
@@ -247,23 +247,23 @@ class OutputFolder:
         self._made: list[str] = []
 
     def path(self, name: str) -> str:
-        """The full path of a file of this folder."""
+        """Return the full path of a file of this folder."""
         return f"{self.root}/{name}" if is_remote(self.root) else os.path.join(self.root, name)
 
     def exists(self, name: str) -> bool:
-        """Whether the file is there, and therefore whole; a pipe, a device or a folder of its name is none."""
+        """Return whether a regular file of this name exists; it is then complete."""
         if not is_remote(self.root):
             return os.path.isfile(self.path(name))
         return store_of(self.root).stat(self.path(name)) is not None
 
     def open(self, name: str) -> Any:
-        """A file as a stream of bytes."""
+        """Open a file for reading bytes."""
         if is_remote(self.root):
             return ObjectReader(store_of(self.root), self.path(name))
         return open(self.path(name), "rb")
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """The bytes of a small file, or those from `start` to before `stop` of a large one."""
+        """Return the bytes of a small file, or those from `start` to `stop` of a large one."""
         if is_remote(self.root):
             return store_of(self.root).read(self.path(name), start, stop)
         with self.open(name) as stream:
@@ -271,19 +271,19 @@ class OutputFolder:
             return bytes(stream.read(-1 if stop is None else stop - start))
 
     def size(self, name: str) -> int:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         if not is_remote(self.root):
             return os.path.getsize(self.path(name))
-        stored = store_of(self.root).stat(self.path(name))
-        if stored is None:
+        info = store_of(self.root).stat(self.path(name))
+        if info is None:
             raise FileNotFoundError(self.path(name))
-        return stored.size
+        return info.size
 
-    def sizes(self, *, begun: bool = False) -> dict[str, int]:
-        """The files directly in the folder and their bytes.
+    def sizes(self, *, unfinished: bool = False) -> dict[str, int]:
+        """Return the files directly in the folder and their bytes.
 
         Args:
-            begun: with those of its temporary folder, of which some may be gone by now, by the same listing.
+            unfinished: include the files of the temporary folder, from the same listing.
         """
         if is_remote(self.root):
             prefix = f"{self.root}/"
@@ -292,17 +292,17 @@ class OutputFolder:
             return {
                 name: size
                 for name, size in listed
-                if name and ("/" not in name or (begun and name.startswith(below)))
+                if name and ("/" not in name or (unfinished and name.startswith(below)))
             }
         found = dict(_local_sizes(self.root))
-        if begun:
+        if unfinished:
             with contextlib.suppress(FileNotFoundError):
                 inside = _local_sizes(self.path(TEMPORARY_FOLDER))
                 found.update((f"{TEMPORARY_FOLDER}/{name}", size) for name, size in inside)
         return found
 
     def make(self, mode: int = 0o777) -> None:
-        """Make the folder where folders need making, with these permissions at most."""
+        """Create the folder and its parents, with at most these permissions."""
         if is_remote(self.root):
             return
         above = self.path(TEMPORARY_FOLDER)
@@ -310,22 +310,22 @@ class OutputFolder:
             self._made.append(above)
             above = os.path.dirname(above)
         try:
-            with naming_what_the_disk_lacks(self.root):
+            with reporting_disk_errors(self.root):
                 os.makedirs(self.root, mode, exist_ok=True)
                 self.begin()
         except OSError as error:
             raise UsageError(f"{error.filename or self.root}: cannot be made: {error.strerror}") from error
-        with naming_what_the_disk_lacks(self.root):
+        with reporting_disk_errors(self.root):
             sync(os.path.dirname(folder) or "." for folder in self._made[1:])
 
     def begin(self) -> None:
-        """Make the folder of what is not finished, if it is local, with the list that says that it is halofeed's."""
+        """Create a local folder's temporary folder, with the list that marks it as halofeed's."""
         folder = self.path(TEMPORARY_FOLDER)
         if is_remote(folder) or (owned_files.has_list(folder) and not os.path.islink(folder)):
             return
         os.makedirs(self.root, exist_ok=True)
         is_shared = os.stat(self.root).st_mode & stat.S_IWGRP
-        try:  # nobody else may read it: what a failed job leaves may name patients
+        try:  # only the owner may read it: files of a failed job may name patients
             os.mkdir(folder, 0o770 if is_shared else 0o700)
         except FileExistsError as error:
             if os.path.islink(folder) or (os.listdir(folder) and not owned_files.has_list(folder)):
@@ -333,41 +333,42 @@ class OutputFolder:
                     f"{folder}: halofeed keeps unfinished files there and did not make it; move it away, or "
                     "take another --out"
                 ) from error
-        with contextlib.suppress(FileExistsError):  # another thread's or worker's
+        with contextlib.suppress(FileExistsError):  # another thread or worker made it
             owned_files.begin(folder, whole=True)
 
     def is_begun(self) -> bool:
-        """Whether a conversion has begun to write into the folder, by its temporary folder."""
+        """Return whether a conversion has started to write into the folder, by its temporary folder."""
         folder = self.path(TEMPORARY_FOLDER)
         return is_remote(folder) or (owned_files.has_list(folder) and not os.path.islink(folder))
 
     @contextmanager
-    def temporary(self, name: str, buffers: int = 2, *, aside: str | None = None) -> Iterator[TemporaryFile]:
-        """A file that is not there until `keep` gives it its name, and is gone at the end otherwise.
+    def temporary(
+        self, name: str, buffers: int = 2, *, temporary_name: str | None = None
+    ) -> Iterator[TemporaryFile]:
+        """Open a file that appears under its name at `keep`, and is deleted at the end otherwise.
 
         Args:
-            name: its own.
-            buffers: as of a `DirectFile`, where the folder is local.
-            aside: the temporary one of a local folder; default: one of its own below `TEMPORARY_FOLDER`.
+            buffers: number of buffers of a local `DirectFile`.
+            temporary_name: its name until then in a local folder; default: a random one below `TEMPORARY_FOLDER`.
 
         Raises:
-            JobError: the disk, a quota or a limit on a file's size has no room for it, or the disk fails.
+            JobError: the disk has no space or fails, or somebody else made the file.
         """
         if is_remote(self.root):
             writer = ObjectWriter(store_of(self.root), self.path(name))
             with closing(TemporaryFile(name, writer, lambda _: self._keep(writer), writer.abort)) as file:
                 yield file
             return
-        path = self.path(aside or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
-        with naming_what_the_disk_lacks(self.root):
-            if aside is None:
+        path = self.path(temporary_name or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
+        with reporting_disk_errors(self.root):
+            if temporary_name is None:
                 self.begin()
             try:
                 stream = DirectFile(path, buffers)
             except FileExistsError as error:
                 raise JobError(
-                    f"{path}: somebody else has made it meanwhile; see who writes into that folder, and run the same "
-                    "command again"
+                    f"{path}: another program has created it meanwhile; check what writes into that folder, and run "
+                    "the same command again"
                 ) from error
             stream.keep_mode(self.path(name))
             file = TemporaryFile(
@@ -380,7 +381,7 @@ class OutputFolder:
                 yield file
 
     def _keep(self, writer: ObjectWriter) -> None:
-        """Finish an object while this run still holds the folder; one that is there by now must be the same."""
+        """Finish an object while this run holds the folder; accept an existing object only if it is the same."""
         self._check_holder()
         try:
             writer.finish()
@@ -394,29 +395,28 @@ class OutputFolder:
             check_holder(self.root, self.holder)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file whole, by way of a temporary name."""
+        """Write a small file atomically."""
         with self.temporary(name) as file:
             file.stream.write(data)
             file.keep()
 
     def commit(self, manifest: bytes, after: Iterable[str], *, swept: bool = False, like: str = "") -> None:
-        """Write the manifest: it has its name only once all that it names is on the disk.
+        """Write the manifest, which appears only after all files that it names are on the disk.
 
         Args:
-            manifest: its text.
-            after: the files of this folder that it names.
-            swept: what is unfinished in a local folder goes in between; before, it says whose the files are.
-            like: a local manifest whose mode this one has.
+            after: names of these files.
+            swept: delete a local folder's temporary files just before; until then they mark the folder as halofeed's.
+            like: path of a local manifest with the permissions for this one.
 
         Raises:
-            JobError: the disk failed, or has no room.
+            JobError: the disk has no space or fails.
         """
-        if is_remote(self.root):  # where what is written is there for good
+        if is_remote(self.root):  # finished objects are durable
             if swept:
                 self.sweep()
             self.write(MANIFEST, manifest)
             return
-        with self.temporary(MANIFEST, aside=UNCOMMITTED_MANIFEST) as file:
+        with self.temporary(MANIFEST, temporary_name=UNCOMMITTED_MANIFEST) as file:
             if like:
                 file.stream.keep_mode(like)
             file.stream.write(manifest)
@@ -427,10 +427,10 @@ class OutputFolder:
             sync([self.root])
 
     def take(self, name: str, other: OutputFolder) -> None:
-        """Have a file of another folder of the same file system here too, linked where that can be.
+        """Link or copy a file of another folder of the same file system into this one.
 
         Raises:
-            JobError: the disk failed, or has no room for a copy.
+            JobError: the disk has no space for a copy, or fails.
         """
         if is_remote(self.root):
             self._check_holder()
@@ -447,7 +447,7 @@ class OutputFolder:
                 file.keep()
 
     def delete(self, names: list[str]) -> None:
-        """Delete files of this folder; those that are not there are no error."""
+        """Delete files of this folder; ignore missing ones."""
         if is_remote(self.root):
             store_of(self.root).delete(self.path(name) for name in names)
             return
@@ -456,10 +456,10 @@ class OutputFolder:
                 _remove(self.path(name))
 
     def sweep(self) -> None:
-        """Delete what interrupted runs left behind."""
+        """Delete the temporary files of interrupted runs."""
         folder = self.path(TEMPORARY_FOLDER)
         if not is_remote(folder):
-            if not os.path.isdir(self.root):  # nor can it be where its name is too long or leads in a circle
+            if not os.path.isdir(self.root):  # its name may also be too long, or a circular link
                 return
             with contextlib.suppress(NotADirectoryError):
                 _remove(self.path(UNCOMMITTED_MANIFEST))
@@ -471,7 +471,7 @@ class OutputFolder:
         store.abort_uploads(f"{self.root}/")
 
     def withdraw(self) -> None:
-        """Delete what was begun, and the folders that `make` made."""
+        """Delete the temporary files, and the folders that `make` made."""
         self.sweep()
         with contextlib.suppress(OSError):
             for folder in self._made[1:]:
@@ -479,13 +479,13 @@ class OutputFolder:
 
 
 class TemporaryFile:
-    """A file of a folder that is being written and is not there yet.
+    """A file that is being written.
 
     Args:
-        name: what it will be called.
-        stream: takes its bytes.
-        keep: closes the stream and gives the file its name; told whether its content must be on the disk before.
-        discard: closes the stream and leaves nothing of it.
+        name: final name.
+        stream: writable stream.
+        keep: closes the stream and renames the file; its argument says whether to sync the content before.
+        discard: closes the stream and deletes the file.
     """
 
     def __init__(
@@ -496,11 +496,11 @@ class TemporaryFile:
         self._is_open = True
 
     def keep(self, *, synced: bool = False) -> None:
-        """Close the file and give it its name, replacing what had it; `synced` has its content on the disk before.
+        """Close the file and rename it, replacing an existing one; `synced` writes the content to the disk before.
 
         Raises:
             JobError: another run holds the folder of an object store.
-            StoreError: another has written the object meanwhile, and otherwise; or the store fails.
+            StoreError: another run wrote a different object meanwhile, or the store fails.
         """
         self._keep(synced)
         self._is_open = False
@@ -520,7 +520,7 @@ def _rename(stream: DirectFile, path: str, name: str, *, synced: bool) -> None:
 
 
 def _delete(stream: DirectFile, path: str) -> None:
-    # A full disk fails here a second time, and the first error is the one to tell.
+    # A full disk may fail here again; the caller reports the first error.
     with contextlib.suppress(OSError):
         stream.close()
     _remove(path)

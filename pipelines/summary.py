@@ -1,4 +1,4 @@
-"""What a person reads when a conversion is done."""
+"""Text summary of a finished conversion."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
 
-_MOST_LISTED = 8
-_MOST_READ = 1_000_000
-"""Lines of the list of rejected inputs that are looked through."""
+_MAX_LISTED = 8
+_MAX_LINES = 1_000_000
+"""Lines of the list of rejected inputs that are read."""
 _READ_BYTES = 1 << 20
 _WARN_PADDING = 0.5
 
 
 def summary(done: Conversion, warn_cut: float = 0.01) -> str:
-    """A few lines: splits, what was not written and why, warnings, and where to look next.
+    """Return a few lines: splits, rejected inputs with reasons, warnings, and the next command.
 
     Args:
-        warn_cut: the share of a class that the static shape may cut off without a warning.
+        warn_cut: share of a class that the static shape may cut off without a warning.
     """
     manifest = done.manifest
     head = "already converted" if done.was_there else "converted"
@@ -63,20 +63,20 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
 
 
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
-    """What the static shape loses of volumes, and what it wastes."""
+    """Yield warnings about what the static shape cuts off volumes, and about padding."""
     statistics = split.statistics
     if not any(statistics.largest_scan or ()):
         return
     shape, largest = _sizes(manifest, split)
-    whole, lost = statistics.label_mm3 or {}, statistics.label_cut_mm3 or {}
-    shares = {value: lost.get(value, 0) / mm3 for value, mm3 in whole.items()}
+    total, lost = statistics.label_mm3 or {}, statistics.label_cut_mm3 or {}
+    shares = {value: lost.get(value, 0) / mm3 for value, mm3 in total.items()}
     if cut := sorted((-share, value) for value, share in shares.items() if share > warn_cut):
         listed = [
             f"{-share:.1%} of {manifest.labels.get(int(value), value)!r} "
-            f"({lost[value] / 1000:,.1f} of {whole[value] / 1000:,.1f} ml)"
-            for share, value in cut[:_MOST_LISTED]
+            f"({lost[value] / 1000:,.1f} of {total[value] / 1000:,.1f} ml)"
+            for share, value in cut[:_MAX_LISTED]
         ]
-        more = f" and of {_counted(len(cut) - _MOST_LISTED, 'class more')}" if len(cut) > _MOST_LISTED else ""
+        more = f" and of {_counted(len(cut) - _MAX_LISTED, 'class more')}" if len(cut) > _MAX_LISTED else ""
         yield (
             f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
             f"{largest}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
@@ -84,12 +84,12 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
     if (wasted := (statistics.padding or Padding()).share) > _WARN_PADDING:
         yield (
             f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
-            f"{largest}; say a smaller --depth, --height and --width"
+            f"{largest}; choose a smaller --depth, --height and --width"
         )
 
 
 def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
-    """How much of the scans' field of view and body is in no record: a warning where no label says what matters."""
+    """Return how much of the scans' field of view and body is in no record; a warning where there are no labels."""
     split = manifest.splits[name]
     statistics = split.statistics
     of_view, of_body = (
@@ -107,7 +107,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
         f"{sum(of_body.values()):,} scans"
     )
     is_warning = bool(without_body) and not statistics.labelled
-    cure = (
+    fix = (
         f"; the largest scan has {largest}: take a larger shape or --spacing-mm, --fit tiles or stretch"
         if without_body
         else ""
@@ -115,12 +115,12 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
     return [
         f"  {'warning: ' * is_warning}{name}: {share:.1%} of the field of view (up to {max(of_view)}% of a scan) lies "
         f"outside of {shape} and is in no record; {body if without_body else 'nearly all of each body is in records'}"
-        f"{cure}"
+        f"{fix}"
     ]
 
 
 def _sizes(manifest: Manifest, split: Split) -> tuple[str, str]:
-    """The static shape, and that of the largest scan."""
+    """Return the static shape and the shape of the largest scan as text."""
     recipe = manifest.recipe
     shape = "x".join(str(recipe[side]) for side in ("depth", "height", "width"))
     at_spacing = " at the recipe's spacing" if recipe["spacing_mm"] else ""
@@ -128,13 +128,13 @@ def _sizes(manifest: Manifest, split: Split) -> tuple[str, str]:
 
 
 def _firsts(done: Conversion, reasons: set[str]) -> dict[str, str]:
-    """By reason the first entry in the list of rejected inputs: its source, and its detail, which says what to do."""
+    """Return the source and the detail of the first rejected input of each reason."""
     found: dict[str, str] = {}
     output = OutputFolder(done.folder)
     if not reasons or not output.exists(REJECTED):
         return found
     with output.open(REJECTED) as stream:
-        for line in islice(_lines(stream), _MOST_READ):
+        for line in islice(_lines(stream), _MAX_LINES):
             entry = json.loads(line.decode("utf-8", "surrogateescape"))
             detail = f": {entry['detail']}" if entry["detail"] else ""
             found.setdefault(f"{entry['stage']}: {entry['reason']}", f"{entry['source']}{detail}")
@@ -151,17 +151,17 @@ def _lines(stream: Any) -> Iterator[bytes]:
 
 
 def _reasons(counts: Mapping[str, int], noun: str, what: str, firsts: Mapping[str, str]) -> list[str]:
-    """How many inputs or objects there are in all, and the most common reasons with the first of each."""
+    """Return the total number of inputs or objects, and the most common reasons with their first example."""
     if not counts:
         return []
     total = sum(counts.values())
     ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
-    more = [f"    and {len(ranked) - _MOST_LISTED} reasons more"] if len(ranked) > _MOST_LISTED else []
+    more = [f"    and {len(ranked) - _MAX_LISTED} reasons more"] if len(ranked) > _MAX_LISTED else []
     return [
         f"  {_counted(total, noun)} {'was' if total == 1 else 'were'} {what}",
         *(
             line
-            for reason, count in ranked[:_MOST_LISTED]
+            for reason, count in ranked[:_MAX_LISTED]
             for line in (
                 f"    {count:>7,} x {reason}",
                 *([f"              such as {firsts[reason]}"] if reason in firsts else []),

@@ -1,4 +1,4 @@
-"""What is gathered in one pass over references, or put together from passes over parts of them."""
+"""Totals of references, gathered in one pass or added up from several lists."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from halofeed.schemas.identity import example_id
 from halofeed.system.addresses import address_of, redacted
 
 SHARE_INVERTED = 0.1
-"""Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
+"""Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
 MOST_LABELS_SEEN = 8
-"""So many label images are looked at before the first is converted."""
+"""Number of label images that planning reads."""
 _DIGESTS = 2**256
 
 
 @dataclass(kw_only=True)
 class Totals:
-    """All that a plan needs to know of references.
+    """Everything that a plan needs to know about references.
 
     Args:
-        count: how many there are, `convertible` of them without a problem that is known before their files are read.
-        identities: of the convertible ones, where they are not checked to be unique elsewhere.
-        digests: the sum of the SHA-256 of each with its files' sizes, modulo 2**256: the same in any order.
-        in_order: the digest of the same one after the other, as earlier versions knew them; None if they came in parts.
-        stamps: the sum of digests of the stamps of all files that are to be read; None where one has none, or may
-            change now and keep it.
-        first_sources: of each label the first image.
+        count: number of references.
+        convertible: number of references without a problem in the annotations.
+        identities: ids of the convertible references, unless they are checked elsewhere.
+        digests: sum of the SHA-256 of all references with file sizes, modulo 2**256, independent of the order.
+        in_order: SHA-256 of the same in order, as earlier versions used it; None for lists that were added up.
+        stamps: sum of digests of the stamps of all source files; None where a file has no reliable stamp.
+        first_sources: first image of each label.
     """
 
     count: int = 0
@@ -65,7 +65,7 @@ class Totals:
     names_in_labels: NamesInLabels | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels between processes: all but the ids, which are 8 bytes each, and the order."""
+        """Return the state for another process, without the ids (8 bytes each) and the ordered digest."""
         return {**vars(self), "identities": None, "in_order": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -77,22 +77,22 @@ class Totals:
         size: Callable[[str], int | None],
         stamp: Callable[[str], Stamp | None],
     ) -> tuple[int, bytes]:
-        """Count one more reference.
+        """Count a reference.
 
         Args:
-            size: the bytes of a source file.
-            stamp: its settled stamp.
+            size: returns the bytes of a source file.
+            stamp: returns the settled stamp of a source file.
 
         Returns:
-            The id of its example, and the reference as text, to be written: without its group, which may name a patient
-            and of which nothing is needed once the splits are made, and without secrets of addresses.
+            The id of the reference's example, and its JSON to write. The JSON has no group, which may name a patient
+            and is not needed after the splits are made, and no secrets of addresses.
         """
         line = reference_to_json(reference)
-        told = f"{line} {[size(path) for path in reference.paths]}\n".encode()
-        if reference.problem not in (HIDDEN, EMPTY):  # which come and go with whoever looks at a folder
-            self.digests = (self.digests + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
+        entry = f"{line} {[size(path) for path in reference.paths]}\n".encode()
+        if reference.problem not in (HIDDEN, EMPTY):  # these depend on who lists a folder
+            self.digests = (self.digests + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % _DIGESTS
             if self.in_order is not None:
-                self.in_order.update(told)
+                self.in_order.update(entry)
         if reference.problem is not None:
             reference = _without_secrets(reference)
         if reference.problem is not None or reference.group is not None:
@@ -102,7 +102,7 @@ class Totals:
         if reference.problem is None:
             self.identities.append(identity)
             self.convertible += 1
-            self._take_sound(reference)
+            self._take_convertible(reference)
             self._take_stamps(reference, stamp)
         else:
             stage, reason, detail = reference.problem
@@ -111,7 +111,7 @@ class Totals:
             self.first_problems.setdefault(named, reference.source + (f": {detail}" if detail else ""))
         return identity, line.encode("utf-8", "surrogateescape")
 
-    def _take_sound(self, reference: SourceExample) -> None:
+    def _take_convertible(self, reference: SourceExample) -> None:
         has_slices = reference.members or reference.stored
         if not self.first_volume and (has_slices or is_volume_name(reference.source)):
             self.first_volume = reference.source
@@ -140,11 +140,11 @@ class Totals:
         if None in stamps or not of_series:
             self.stamps = None
             return
-        told = repr((reference.key, of_series, stamps)).encode()
-        self.stamps = (self.stamps + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
+        entry = repr((reference.key, of_series, stamps)).encode()
+        self.stamps = (self.stamps + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % _DIGESTS
 
     def add(self, later: Totals) -> None:
-        """Add what was gathered of references that come later."""
+        """Add the totals of a later list."""
         self.count += later.count
         self.convertible += later.convertible
         self.identities.extend(later.identities)
@@ -170,10 +170,10 @@ class Totals:
         self.masks |= later.masks
 
     def fingerprints(self, labels: bytes) -> tuple[str, ...]:
-        """The digest of all references with the labels; after it that of earlier versions, where it is known.
+        """Return the digest of all references with the labels, then the digest of earlier versions if it is known.
 
         Args:
-            labels: the label map as text.
+            labels: the label map as JSON.
         """
         found = [hashlib.sha256(self.digests.to_bytes(32, "big") + labels)]
         if self.in_order is not None:
@@ -182,23 +182,23 @@ class Totals:
         return tuple(one.hexdigest() for one in found)
 
     def refuse_all(self, images: str) -> None:
-        """Refuse to begin where the annotations alone reject every input.
+        """Refuse to start when the annotations alone reject every input.
 
         Args:
-            images: the folder in which the images are looked for.
+            images: folder of the images.
 
         Raises:
-            JobError: the one that a conversion ends with of which nothing is left.
+            JobError: always, as a conversion without records does.
         """
         most = self.problems.most_common(3)
         listed = [f"{count} x {reason}, the first {self.first_problems[reason]}" for reason, count in most]
-        head = f"nothing was converted: all {self.count} inputs were rejected by their annotations; correct those:"
+        head = f"nothing was converted: all {self.count} inputs were rejected by their annotations; correct these:"
         if any("file" in reason for reason, _ in most):
             listed.append(f"the images' folder is {images}; --images names another")
         raise JobError("\n".join([head, *listed]))
 
     def check_objects(self) -> None:
-        """Refuse annotations of which most objects cannot be used: that is a fault of the whole, and no slip."""
+        """Refuse annotations of which most objects are unusable, because this is a systematic mistake."""
         bad = sum(self.bad_objects.values())
         inverted = self.bad_objects[INVERTED]
         many_inverted = inverted >= LEAST_BAD_OBJECTS and inverted > SHARE_INVERTED * self.objects
@@ -207,7 +207,7 @@ class Totals:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in self.bad_objects.most_common(3))
         cures = ["correct the annotations"]
         if many_inverted:
-            cures += ["say --box-form corner-size if xmax and ymax hold a width and a height"]
+            cures += ["add --box-form corner-size if xmax and ymax hold a width and a height"]
         if any("segmentation" in reason for reason in self.bad_objects):
             cures += ["leave --masks out"]
         cures += ["reject the images that have such objects with --on-bad-object reject"]
@@ -218,7 +218,7 @@ class Totals:
 
 
 def _without_secrets(reference: SourceExample) -> SourceExample:
-    """A rejected reference, whose name in the annotations may be an address."""
+    """Return a rejected reference without the secrets of addresses in its annotations."""
     assert reference.problem is not None
     address = address_of(reference.source)
     hide = redacted if address is None else address.hidden_in

@@ -1,16 +1,11 @@
-"""The fork server of a local run, and what each of its workers does: calls for the driver, one after another.
+"""Worker processes of a local run, and the fork server that starts them.
 
     driver ── fork or exec ──> fork server ── fork ──> worker
-      └──────────── a pair of sockets each ───────────┘
+      └───────────── one socket pair each ─────────────┘
 
-The driver sends Beam's options, then functions with their argument; the worker says that it is ready, then what each
-gives. Where the driver has ended, its workers end at once, whatever they do.
-
-The worker processes of a local run, as the driver sees them: whichever is idle makes the next call.
-
-Beam's own runner would reach worker processes by way of ports that are open to the network, and give each its share
-of the shards beforehand. So Beam runs in the driver alone, and its transform that writes shards asks these workers, by
-pairs of sockets that nobody else can open. They find DICOM series before that.
+Beam's own runner would reach worker processes through ports open to the network, and give each its shards in advance.
+So Beam runs in the driver alone. Its transforms call functions in idle workers through socket pairs, and the search
+for DICOM series does so too. When the driver ends, its workers end at once.
 """
 
 from __future__ import annotations
@@ -43,30 +38,41 @@ from halofeed.system.signals import CleanupOnExit, block_signals
 
 KEPT = "What is finished is kept: run the same command again"
 DONE, FAILED = "done", "failed"
-"""What a worker says: with its process id at first, then with what a function gave; or with a message."""
+"""Answers of a worker: with its process id at the start, then with a function's result; or with an error message."""
+_SERVER_PROGRAM = """
+import sys
+sys.path[:] = {path!r}
+from halofeed.pipelines.workers import run_fork_server
+def preload():
+    import halofeed.pipelines.run_distributed, halofeed.pipelines.shard_writer
+run_fork_server({driver}, {descriptors}, preload)
+"""
+"""Program of a fork server in a new interpreter, which imports the workers' modules once for all of them."""
 
 
-def run_fork_server(driver: int, descriptors: Sequence[int]) -> NoReturn:
-    """Fork a worker for each of these sockets, and wait for them; clear up where the driver was killed.
+def run_fork_server(
+    driver: int, descriptors: Sequence[int], preload: Callable[[], object] = lambda: None
+) -> NoReturn:
+    """Fork a worker for each socket and wait for the workers; clean up where the driver was killed.
 
     Args:
-        driver: its process id.
-        descriptors: of the sockets; a single one is served by this process itself.
+        driver: process id of the driver.
+        descriptors: file descriptors of the sockets; this process itself serves a single one.
+        preload: imports the workers' modules before the fork.
     """
     channels = [socket.socket(fileno=number) for number in descriptors]
     try:
         with importing():
-            import halofeed.pipelines.run_distributed
-            import halofeed.pipelines.shard_writer  # noqa: F401 - once for all workers
+            preload()
     except BaseException as error:
         for channel in channels:
-            _say_failed(channel.makefile("wb"), error)
+            _send_failure(channel.makefile("wb"), error)
         os._exit(1)
     for channel in channels:
         try:
             process = os.fork() if len(channels) > 1 else 0
         except OSError as error:
-            _say_failed(channel.makefile("wb"), error)
+            _send_failure(channel.makefile("wb"), error)
             continue
         if process == 0:
             for other in channels:
@@ -80,7 +86,7 @@ def run_fork_server(driver: int, descriptors: Sequence[int]) -> NoReturn:
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
-    while os.getppid() == driver:  # where a worker failed, and the driver will end this process
+    while os.getppid() == driver:  # after a worker's failure; the driver will kill this process
         time.sleep(0.01)
     delete_dead_folders()
     os._exit(0)
@@ -100,62 +106,62 @@ def _serve(reading: BinaryIO, writing: BinaryIO) -> NoReturn:
 
     try:
         threading.Thread(target=read, name="read-requests", daemon=True).start()
-        _call(requests, writing)
+        _answer_requests(requests, writing)
     except BaseException as error:
-        _say_failed(writing, error)
+        _send_failure(writing, error)
     os._exit(1)
 
 
-def _call(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
+def _answer_requests(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from halofeed.pipelines.objects.choose import use_options
 
     tempfile.tempdir, beam_arguments = requests.get()
     use_options(PipelineOptions(beam_arguments))
-    _say(writing, DONE, os.getpid())
+    _send(writing, DONE, os.getpid())
     while True:
         function, argument = requests.get()
-        _say(writing, DONE, function(argument))
+        _send(writing, DONE, function(argument))
         del argument
 
 
-def _say_failed(writing: BinaryIO, error: BaseException) -> None:
-    """Tell the driver why this worker goes no further."""
-    told = str(error)
+def _send_failure(writing: BinaryIO, error: BaseException) -> None:
+    """Send the driver the error that ends this worker."""
+    message = str(error)
     if not isinstance(error, HalofeedError):
-        told = f"a worker process could not go on: {in_words(error)}. {KEPT}"
+        message = f"a worker process failed: {in_words(error)}. {KEPT}"
     with contextlib.suppress(OSError):
-        _say(writing, FAILED, told)
+        _send(writing, FAILED, message)
 
 
-def _say(writing: BinaryIO, kind: str, value: object) -> None:
+def _send(writing: BinaryIO, kind: str, value: object) -> None:
     pickle.dump((kind, value), writing)
     writing.flush()
 
 
 SHARE_OF_MEMORY = 0.8
-"""Of the machine's, for what is decoded; interpreters, libraries and what is being written take the rest."""
+"""Share of the machine's memory for decoded inputs; interpreters, libraries and output buffers take the rest."""
 
 _SECONDS_TO_END = 2.0
 
-_ready: list[Workers] = []
-"""Those that were started for a job that is about to begin."""
+_started: list[Workers] = []
+"""Workers that were started for the next job."""
 _of_folder: dict[str, Workers] = {}
-"""The workers of the jobs that this process drives, by their progress folder."""
+"""Workers of this process's jobs by progress folder."""
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_workers(job: JobOptions, shards: int, worker_bytes: int) -> int:
-    """How many workers a local run has: as the user says, else one per core.
+    """Return the number of workers of a local run: the user's number, or one per core.
 
     Args:
-        shards: of a split: there are no more workers.
-        worker_bytes: what each may take for what it decodes: there are no more than the machine has memory for.
+        shards: shards of a split, an upper limit.
+        worker_bytes: memory for the inputs of each worker, which the machine must have.
     """
     if not hasattr(os, "fork"):
         return 1
@@ -166,31 +172,32 @@ def count_workers(job: JobOptions, shards: int, worker_bytes: int) -> int:
 
 @contextlib.contextmanager
 def copies_as_workers(job: JobOptions, recipe: Recipe, beam_arguments: Sequence[str]) -> Iterator[None]:
-    """Have copies of this process as workers of the one job within, unless it may be another runner's.
+    """Start copies of this process as the workers of one job, unless the job may be another runner's.
 
-    To be called where what workers need is imported, which takes a fresh interpreter a second, and nothing was begun.
+    Call it after importing what workers need, which takes a new interpreter a second, and before any other work.
     """
     count = count_workers(job, recipe.shards, recipe.max_memory * MEBIBYTE)
     if count > 1 and not any(argument.startswith("--runner") for argument in beam_arguments):
         with Workers(count, copies=True) as workers:
-            _ready.append(workers)
+            _started.append(workers)
             yield
-            _ready.clear()
+            _started.clear()
     else:
         yield
 
 
 @contextlib.contextmanager
 def workers_in(folder: str, count: int, beam_arguments: Sequence[str]) -> Iterator[Workers]:
-    """So many workers for a job with this progress folder.
+    """Provide workers for the job with this progress folder.
 
     Args:
-        beam_arguments: Beam's options, of which those of file systems matter.
+        count: number of workers.
+        beam_arguments: options of Beam, whose file-system options the workers need.
     """
     with contextlib.ExitStack() as stack:
-        workers = _ready.pop() if _ready else stack.enter_context(Workers(count))
+        workers = _started.pop() if _started else stack.enter_context(Workers(count))
         workers.begin((folder, list(beam_arguments)))
-        # Here too, as they write below the progress folder, which is deleted next.
+        # Stop the workers before the progress folder is deleted, because they write into it.
         stack.enter_context(CleanupOnExit(workers.kill))
         _of_folder[folder] = workers
         stack.callback(_of_folder.pop, folder)
@@ -198,12 +205,12 @@ def workers_in(folder: str, count: int, beam_arguments: Sequence[str]) -> Iterat
 
 
 def workers_for(job: ShardJob) -> Workers | None:
-    """The workers of a job that this process drives; None where it writes the shards itself, as on a cluster."""
+    """Return the workers of a job that this process drives; None where this process writes the shards itself."""
     return _of_folder.get(job.progress_folder or "")
 
 
 def _count_threads() -> int:
-    """How many threads this process has, those of libraries too; 0 where nobody can tell."""
+    """Return the number of threads of this process, including those of libraries; 0 if unknown."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
@@ -211,24 +218,24 @@ def _count_threads() -> int:
 
 
 class Workers:
-    """The worker processes of a job: they start as this is entered, and end as it is left.
+    """Worker processes of a job, started on entry and stopped on exit.
 
     Args:
-        count: how many.
-        copies: whether they may be copies of this process, which is done where it has one thread alone; else their
-            fork server is an interpreter of its own.
+        count: number of workers.
+        copies: whether they may be forks of this process, which also needs to have only one thread. Otherwise the fork
+            server is a new interpreter.
     """
 
     def __init__(self, count: int, *, copies: bool = False) -> None:
         self.failure: str | None = None
-        """Why the job cannot go on, once a worker has ended or failed."""
+        """Error that ends the job, after a worker ended or failed."""
         self.count = count
         self._copies = copies
         self._servers: dict[int, Callable[[], object]] = {}
         self._workers: list[_Worker] = []
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(count, "worker")
-        self._asked: list[tuple[str, Future[Any]]] = []
+        self._calls: list[tuple[str, Future[Any]]] = []
         self._killed = CleanupOnExit(self.kill)
 
     def __enter__(self) -> Self:
@@ -240,7 +247,7 @@ class Workers:
                 theirs.append(other)
                 self._workers.append(_Worker(ours))
                 self._idle.put(self._workers[-1])
-            with block_signals():  # signals reach the driver alone, which stops its workers
+            with block_signals():  # only the driver handles signals, and it stops its workers
                 self._start([one.fileno() for one in theirs])
         except BaseException:
             self.__exit__()
@@ -255,7 +262,7 @@ class Workers:
             self._fork(descriptors)
         elif sys.platform == "linux":
             self._execute(descriptors)
-        else:  # where libraries do not bear to be copied once they are imported
+        else:  # other systems' libraries do not support a fork after their import
             for descriptor in descriptors:
                 self._execute([descriptor])
 
@@ -272,16 +279,13 @@ class Workers:
                     os.dup2(nothing, standard)
                 run_fork_server(driver, descriptors)
             os._exit(1)
-        with contextlib.suppress(OSError):  # done by the process itself
+        with contextlib.suppress(OSError):  # the child has done it
             os.setpgid(process, process)
         self._servers[process] = lambda: os.waitpid(process, 0)
 
     def _execute(self, descriptors: list[int]) -> None:
-        # With this process's path in place of the working folder, where a module may have any library's name.
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from halofeed.pipelines.workers import run_fork_server; "
-            f"run_fork_server({os.getpid()}, {descriptors})"
-        )
+        # With this process's path instead of the working folder, where a module may shadow a library.
+        program = _SERVER_PROGRAM.format(path=sys.path, driver=os.getpid(), descriptors=descriptors)
         child = subprocess.Popen(  # noqa: S603
             [sys.executable, f"-Xutf8={sys.flags.utf8_mode}", "-c", program],
             stdin=subprocess.DEVNULL,
@@ -300,17 +304,17 @@ class Workers:
             worker.close()
 
     def begin(self, first: object) -> None:
-        """Say what each of them is told before all else: the folder for its temporary files, and Beam's options."""
+        """Set the first message to each worker: the folder for temporary files, and Beam's options."""
         for worker in self._workers:
             worker.start = first
 
-    def ask(self, function: Callable[[Any], object], argument: object, what: str, key: str = "") -> None:
-        """Have a call made by the next worker that is idle; wait for that one.
+    def submit(self, function: Callable[[Any], object], argument: object, what: str, key: str = "") -> None:
+        """Call a function in the next idle worker, after waiting for one.
 
         Args:
-            function: of a module, so that it is found by its name.
-            what: the worker does then, in the past tense, for messages.
-            key: what `answers` calls the result.
+            function: function of a module, because workers find it by name.
+            what: description of the call in the past tense, for messages.
+            key: key of the result in `results`.
 
         Raises:
             JobError: a worker has ended or failed.
@@ -319,38 +323,37 @@ class Workers:
         if self.failure is not None:
             self._idle.put(worker)
             raise JobError(self.failure)
-        asked = self._threads.submit(self._have_called, worker, (function, argument), what)
-        self._asked.append((key, asked))
+        self._calls.append((key, self._threads.submit(self._call_in, worker, (function, argument), what)))
 
-    def answers(self) -> Iterator[tuple[str, Any]]:
-        """The key of everything that was asked for, once it is done, and what it gave.
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """Yield the key and the result of each call since the last use, in the order of the calls.
 
         Raises:
             JobError: a worker has ended or failed.
         """
-        asked, self._asked = self._asked, []
-        for key, given in asked:
-            yield key, given.result()
+        calls, self._calls = self._calls, []
+        for key, call in calls:
+            yield key, call.result()
 
     def map(self, function: Callable[[Any], Any], arguments: Iterable[object], what: str) -> Iterator[Any]:
-        """What a function gives of each argument, in their order; as `ask` and `answers`."""
+        """Yield a function's result for each argument, in order; raise as `submit` and `results`."""
         for argument in arguments:
-            self.ask(function, argument, what)
-        for _, given in self.answers():
-            yield given
+            self.submit(function, argument, what)
+        for _, result in self.results():
+            yield result
 
     def kill(self) -> None:
-        """End the workers now, whatever they do, and wait until they have ended."""
+        """Kill the workers and wait until they have ended."""
         for server in self._servers:
             with contextlib.suppress(OSError):
                 os.killpg(server, signal.SIGKILL)
         for worker in self._workers:
-            worker.wait_for_its_end()
+            worker.wait_for_end()
         while self._servers:
-            with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, nobody is told
+            with contextlib.suppress(ChildProcessError):  # there is no status where SIGCHLD is ignored
                 self._servers.popitem()[1]()
 
-    def _have_called(self, worker: _Worker, call: tuple[Callable[[Any], object], object], what: str) -> Any:
+    def _call_in(self, worker: _Worker, call: tuple[Callable[[Any], object], object], what: str) -> Any:
         try:
             return worker.call(call, what)
         except JobError as error:
@@ -361,7 +364,7 @@ class Workers:
 
 
 class _Worker:
-    """The driver's end of the pair of sockets to one worker."""
+    """The driver's end of the socket pair of a worker."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -369,8 +372,8 @@ class _Worker:
         self._process: int | None = None
         self.start: object = None
 
-    def wait_for_its_end(self) -> None:
-        """Return once its end is closed, or after a while; who waits for its answer is told that there is none."""
+    def wait_for_end(self) -> None:
+        """Wait until the worker's end is closed, for 2 s at most; a pending call then fails."""
         poll = select.poll()
         poll.register(self._channel, 0)
         poll.poll(_SECONDS_TO_END * 1000)
@@ -378,16 +381,16 @@ class _Worker:
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         for stream in (self._reading, self._writing, self._channel):
-            with contextlib.suppress(OSError):  # what was not sent yet
+            with contextlib.suppress(OSError):  # unsent data
                 stream.close()
 
     def call(self, call: tuple[Callable[[Any], object], object], what: str) -> Any:
-        """Have it make a call; what that gave.
+        """Call a function in the worker and return its result.
 
         Raises:
-            JobError: the process has ended, or could not do it.
+            JobError: the process has ended, or the call failed.
         """
         try:
             if self._process is None:

@@ -73,7 +73,7 @@ ONLY_IN_FILES = {
             for name in ("beam_worker", "beam_pipeline", "convert", "options", "progress", "remote")
         ),
         *(f"pipelines/{name}.py" for name in ("run_distributed", "storage", "workers")),
-        *("pipelines/objects/beam.py", "pipelines/objects/choose.py"),
+        "pipelines/objects/choose.py",
     },
     **{("pipelines", name): {"pipelines/objects/s3.py"} for name in ("boto3", "botocore")},
     **{("pipelines", name): {"pipelines/objects/gcs.py"} for name in ("google", "requests")},

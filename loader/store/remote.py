@@ -32,7 +32,7 @@ from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE
 from halofeed.system.addresses import NO_USER, Address, printable_cause, redacted
-from halofeed.system.retry import LONGEST_PAUSE_SECONDS, backoff_delay, is_final
+from halofeed.system.retry import LONGEST_PAUSE_SECONDS, is_final, retry
 
 GAP_BYTES = 128 << 10
 """What is read for nothing rather than left out by one more request."""
@@ -285,40 +285,39 @@ class RemoteStore:
         """
         place, process = f"{self.place}/{name}", self._here()
         what = f"bytes {start:,} to {stop:,}"
-        problem = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self.count_retry()
-                time.sleep(backoff_delay(attempt))
-            try:
-                data = process.request(name, start, stop)
-            except Exception as error:
-                if _is_absent(error):
-                    raise CorruptFileError(f"{place}: it is missing; {CURE}") from None
-                told = _cause_of(error)
-                problem = _described(told)
-                if _is_final(told):
-                    raise StoreError(f"{place}: {what} are refused: {problem}") from printable_cause(told)
-                continue
-            if len(data) == stop - start:
-                return data
-            if len(data) > stop - start:
-                raise StoreError(
-                    f"{place}: {len(data):,} bytes came where {what} were asked for: the server does not give ranges; "
-                    "use one that does, or copy the data set to local disk"
-                )
-            problem = f"it was cut off after {len(data):,} bytes"
-        size = None
-        with contextlib.suppress(HalofeedError):
-            size = self.size(name)
-        if size is not None and size < stop:
-            raise CorruptFileError(
-                f"{place}: it ends at byte {size:,}, and {what} belong to it: it was shortened; {CURE}"
+
+        def request() -> bytes | bytearray:
+            data = process.request(name, start, stop)
+            if len(data) < stop - start:
+                raise ConnectionError(f"it was cut off after {len(data):,} bytes")
+            return data
+
+        try:
+            data = retry(request, _is_transient, ATTEMPTS, before_retry=self.count_retry)
+        except Exception as error:
+            if _is_absent(error):
+                raise CorruptFileError(f"{place}: it is missing; {CURE}") from None
+            cause = _cause_of(error)
+            problem = _described(cause)
+            if _is_final(cause):
+                raise StoreError(f"{place}: {what} are refused: {problem}") from printable_cause(cause)
+            size = None
+            with contextlib.suppress(HalofeedError):
+                size = self.size(name)
+            if size is not None and size < stop:
+                raise CorruptFileError(
+                    f"{place}: it ends at byte {size:,}, and {what} belong to it: it was shortened; {CURE}"
+                ) from None
+            raise StoreError(
+                f"{place}: {what} could not be had in {ATTEMPTS} attempts; the last one: {problem}; see whether the "
+                "store can be reached, and run again"
+            ) from None
+        if len(data) > stop - start:
+            raise StoreError(
+                f"{place}: {len(data):,} bytes came where {what} were asked for: the server does not give ranges; "
+                "use one that does, or copy the data set to local disk"
             )
-        raise StoreError(
-            f"{place}: {what} could not be had in {ATTEMPTS} attempts; the last one: {problem}; see whether the store "
-            "can be reached, and run again"
-        )
+        return data
 
     def size(self, name: str) -> int | None:
         """The bytes of a file; None where there is none."""
@@ -342,19 +341,15 @@ class RemoteStore:
     def _retried(self, name: str, act: Callable[[_Process], Result]) -> Result:
         """What is asked of the store beside bytes; FileNotFoundError, or StoreError where it fails."""
         process = self._here()
-        for attempt in range(ATTEMPTS):
-            try:
-                return act(process)
-            except Exception as error:
-                if _is_absent(error):
-                    raise
-                told = _cause_of(error)
-                if attempt + 1 == ATTEMPTS or _is_final(told):
-                    problem = f"{self.place}/{name}: cannot be reached: {_described(told)}"
-                    raise StoreError(problem) from printable_cause(told)
-            self.count_retry()
-            time.sleep(backoff_delay(attempt + 1))
-        raise AssertionError
+        try:
+            return retry(lambda: act(process), _is_transient, ATTEMPTS, before_retry=self.count_retry)
+        except Exception as error:
+            if _is_absent(error):
+                raise
+            cause = _cause_of(error)
+            raise StoreError(
+                f"{self.place}/{name}: cannot be reached: {_described(cause)}"
+            ) from printable_cause(cause)
 
     def _here(self) -> _Process:
         """What belongs to this process: connections and threads do not survive a fork."""
@@ -595,6 +590,11 @@ def _cause_of(error: Exception) -> Exception:
 def _described(error: Exception) -> str:
     """An error in words."""
     return redacted(f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+def _is_transient(error: Exception) -> bool:
+    """Return whether another attempt may succeed."""
+    return not _is_absent(error) and not _is_final(_cause_of(error))
 
 
 def _is_final(error: Exception) -> bool:

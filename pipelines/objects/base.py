@@ -1,7 +1,4 @@
-"""What a store of objects can do for a conversion, and how a request to it is repeated: `ObjectStore`.
-
-An object as a stream: read by ranges, or written in parts while it is made.
-"""
+"""Interface of an object store, the retry of its requests, and objects as readable and writable streams."""
 
 from __future__ import annotations
 
@@ -19,23 +16,23 @@ import numpy as np
 from halofeed.errors import HalofeedError, StoreError
 from halofeed.system.addresses import printable_cause
 from halofeed.system.checksum import crc32c
-from halofeed.system.retry import backoff_delay
+from halofeed.system.retry import retry
 
 ATTEMPTS = 8
-"""Of a request, with some fifteen seconds of pauses between them."""
+"""Attempts of one request, with about 15 s of pauses between them."""
 CONNECT_SECONDS, SILENT_SECONDS = 10.0, 30.0
-"""How long is waited for a connection, and for the next byte."""
+"""Timeouts for a connection and for the next byte."""
 MOST_SECONDS = 300.0
-"""After which a request that fails is not made again."""
+"""Time after which a failed request is not repeated."""
 READ_AT_ONCE = 1 << 20
 Result = TypeVar("Result")
 ANY, ABSENT = "any", "absent"
-"""What a write expects to stand under the name: whatever it is, nothing; else a version."""
+"""Conditions of a write: any current object, or none. A version as the condition requires that version."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """What is known of an object; `age_seconds` is by the store's own clock."""
+class ObjectInfo:
+    """Size and version of an object, and its age by the store's clock."""
 
     size: int
     version: str
@@ -43,96 +40,98 @@ class Stored:
 
 
 class ChangedError(StoreError):
-    """Another has written or deleted the object meanwhile."""
+    """Another run has written or deleted the object since it was read."""
 
 
-class Parts(Protocol):
-    """An object that is sent in parts, and is there once all of them are."""
+class MultipartUpload(Protocol):
+    """An object that is uploaded in parts and appears once all parts are there."""
 
     def send(self, data: bytes) -> None:
-        """The next bytes; of every part but the last a multiple of 256 KiB, and 5 MiB or more."""
+        """Send the next bytes: 5 MiB or more, and a multiple of 256 KiB; only the last part may be smaller."""
 
     def finish(self, data: bytes) -> None:
-        """The last bytes; ChangedError where what stands is not what was expected."""
+        """Send the last bytes and create the object; raise ChangedError where it fails the condition."""
 
     def abort(self) -> None:
-        """Leave nothing of it."""
+        """Delete the parts that were sent."""
 
 
 class ObjectStore(Protocol):
-    """Objects by their addresses; safe to use from several threads of one process.
+    """Objects by their addresses, from several threads of one process.
 
-    Every method raises StoreError, which names the object, where the store refuses, or does not answer properly in
-    `ATTEMPTS` attempts.
+    Every method raises StoreError with the object's address where the store refuses a request or all attempts fail.
     """
 
     def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
-        """An object's bytes from `start` to before `stop`, fewer where it ends; FileNotFoundError."""
+        """Return the bytes from `start` to `stop`, fewer at the object's end; raise FileNotFoundError without one."""
 
-    def stat(self, address: str) -> Stored | None:
-        """What is known of an object; None where there is none."""
+    def stat(self, address: str) -> ObjectInfo | None:
+        """Return the size, version and age of an object; None where there is no object."""
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
-        """Write an object, whole or not at all; its version. ChangedError: what stood was not what was expected."""
+        """Write an object atomically and return its version; raise ChangedError where it fails the condition."""
 
-    def parts(self, address: str, expected: str = ANY) -> Parts:
-        """Begin to write an object in parts."""
+    def start_upload(self, address: str, expected: str = ANY) -> MultipartUpload:
+        """Start to write an object in parts."""
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """The address and size of every object whose address begins so."""
+        """Return the address and size of every object whose address has this prefix."""
+        return ((address, size) for address, size, _ in self.versions(prefix))
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """The same, each with its version, which is another once the object was written again."""
+        """Return address, size and version of the same objects; each write changes the version."""
 
-    def straight(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
-        """What lies straight in the folder whose address, with a slash, is `prefix`: objects with sizes, and folders.
+    def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
+        """Yield the objects directly in a folder with their sizes, and its folders with size None.
 
-        A folder's address ends with a slash, and its size is None. None in place of all of it where the store cannot
-        tell without going through everything below.
+        A folder's address and `prefix` end with a slash. Return None where the store can list only recursively.
         """
 
     def copy(self, source: str, target: str) -> None:
-        """Write an object that is the same as another one of this store."""
+        """Copy an object within this store."""
 
     def delete(self, addresses: Iterable[str]) -> None:
-        """Delete objects; those that are not there are no error."""
+        """Delete objects; ignore missing ones."""
 
     def abort_uploads(self, prefix: str) -> None:
-        """Leave nothing of objects that were begun in parts and not finished."""
+        """Delete the parts of unfinished uploads."""
 
 
 class Fault(Enum):
-    """What an error of a store's client means."""
+    """Meaning of an error of a store's client."""
 
     ABSENT = "there is no such object"
     BUCKET = "there is no such bucket"
-    CHANGED = "it is not what was expected"
-    CREDENTIALS = "the store does not let you"
-    FINAL = "it would be answered so again"
-    PASSING = "it may be answered otherwise later"
+    CHANGED = "it is not the expected version"
+    CREDENTIALS = "the store refuses the credentials"
+    FINAL = "another attempt would fail too"
+    TRANSIENT = "another attempt may succeed"
 
 
-def repeated(address: str, act: Callable[[], Result], fault_of: Callable[[Exception], Fault]) -> Result:
-    """What a request gives, in as many attempts as it takes.
+def retry_request(address: str, act: Callable[[], Result], fault_of: Callable[[Exception], Fault]) -> Result:
+    """Return what a request returns, and repeat it after transient faults.
 
     Raises:
-        FileNotFoundError: there is no such object.
-        ChangedError: what stands there is not what was expected.
-        StoreError: the store refuses, or did not answer properly any time.
+        FileNotFoundError: the object does not exist.
+        ChangedError: the object is not the expected version.
+        StoreError: the store refuses the request, or no attempt succeeded.
     """
-    begun = time.monotonic()
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return act()
-        except HalofeedError:
-            raise
-        except Exception as error:
-            fault = fault_of(error)
-            late = attempt == ATTEMPTS or time.monotonic() - begun > MOST_SECONDS
-            if fault is not Fault.PASSING or late:
-                _refuse(address, fault, error, attempt)
-        time.sleep(backoff_delay(attempt))
-    raise AssertionError
+    attempts = 0
+
+    def attempt() -> Result:
+        nonlocal attempts
+        attempts += 1
+        return act()
+
+    def is_transient(error: Exception) -> bool:
+        return not isinstance(error, HalofeedError) and fault_of(error) is Fault.TRANSIENT
+
+    try:
+        return retry(attempt, is_transient, ATTEMPTS, max_seconds=MOST_SECONDS)
+    except HalofeedError:
+        raise
+    except Exception as error:
+        _refuse(address, fault_of(error), error, attempts)
 
 
 def _refuse(address: str, fault: Fault, error: Exception, attempts: int) -> NoReturn:
@@ -142,41 +141,41 @@ def _refuse(address: str, fault: Fault, error: Exception, attempts: int) -> NoRe
         raise FileNotFoundError(address) from cause
     if fault is Fault.CHANGED:
         raise ChangedError(f"{address}: another run has written or deleted it meanwhile") from cause
-    told = {
+    reasons = {
         Fault.BUCKET: "there is no such bucket; make it, or name another",
         Fault.CREDENTIALS: f"the store refuses it: {problem}; see whether the credentials are still valid and allow "
         "it (docs/stores.md), and run again",
         Fault.FINAL: f"the store refuses it: {problem}",
-        Fault.PASSING: f"the store did not answer as it should in {attempts} attempts; the last one: {problem}; see "
+        Fault.TRANSIENT: f"the store did not answer as it should in {attempts} attempts; the last one: {problem}; see "
         "whether it can be reached, and run again",
     }
-    raise StoreError(f"{address}: {told[fault]}") from cause
+    raise StoreError(f"{address}: {reasons[fault]}") from cause
 
 
-def whole(stream: Any, size: int) -> bytes:
-    """What a response's body gives, within the time that so many bytes may take.
+def read_body(stream: Any, size: int) -> bytes:
+    """Return the body of a response.
 
     Raises:
-        OSError: it takes longer.
+        TimeoutError: the body takes longer than its size allows.
     """
     deadline = time.monotonic() + SILENT_SECONDS + size / READ_AT_ONCE
-    pieces = []
-    while piece := stream.read(READ_AT_ONCE):
-        pieces.append(piece)
+    chunks = []
+    while chunk := stream.read(READ_AT_ONCE):
+        chunks.append(chunk)
         if time.monotonic() > deadline:
             raise TimeoutError("the body takes too long")
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def age_seconds(written: datetime, now: str | None) -> float:
-    """How old an object is by the store's clock, the date of its answer; by this machine's where that is missing."""
+    """Return an object's age by the `Date` header of the store's response, or by this machine's clock without one."""
     return ((parsedate_to_datetime(now) if now else datetime.now(UTC)) - written).total_seconds()
 
 
-def divided(address: str) -> tuple[str, str]:
-    """An address's bucket and key.
+def split_url(address: str) -> tuple[str, str]:
+    """Return the bucket and the key of an address.
 
-    >>> divided("s3://bucket/cards/1.0.0/manifest.json")
+    >>> split_url("s3://bucket/cards/1.0.0/manifest.json")
     ('bucket', 'cards/1.0.0/manifest.json')
     """
     bucket, _, key = address.partition("://")[2].partition("/")
@@ -185,24 +184,24 @@ def divided(address: str) -> tuple[str, str]:
 
 PART_BYTES: Final = 16 << 20
 _PARTS_OF_A_SIZE: Final = 1000
-"""After so many parts the next ones are twice as large: S3 takes ten thousand."""
+"""Part size doubles after this many parts, because S3 allows 10,000 parts."""
 
 
 class ObjectReader:
-    """Reads an object in order."""
+    """Sequential reader of an object."""
 
     def __init__(self, store: ObjectStore, address: str) -> None:
         self._store, self._address = store, address
         self._offset, self._ahead = 0, b""
 
     def read(self, size: int) -> bytes:
-        """The next bytes, fewer at the end."""
+        """Return the next bytes, fewer at the end."""
         if len(self._ahead) < size:
             start = self._offset + len(self._ahead)
             self._ahead += self._store.read(self._address, start, start + max(size, PART_BYTES))
-        piece, self._ahead = self._ahead[:size], self._ahead[size:]
-        self._offset += len(piece)
-        return piece
+        chunk, self._ahead = self._ahead[:size], self._ahead[size:]
+        self._offset += len(chunk)
+        return chunk
 
     def __enter__(self) -> Self:
         return self
@@ -211,27 +210,27 @@ class ObjectReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of what was read ahead."""
+        """Drop the bytes that were read ahead."""
         self._ahead = b""
 
 
 class ObjectWriter:
-    """Takes the bytes of an object, which is there once it is finished, and only where nobody wrote it meanwhile.
+    """Writer of an object that appears when it is finished, unless another run has changed the object since.
 
     Memory: two parts.
     """
 
     def __init__(self, store: ObjectStore, address: str) -> None:
         self._store, self._address = store, address
-        stands = store.stat(address)
-        self._expected = ABSENT if stands is None else stands.version
+        current = store.stat(address)
+        self._expected = ABSENT if current is None else current.version
         self._pending, self._bytes, self._checksum, self._sent = bytearray(), 0, 0, 0
-        self._parts: Parts | None = None
+        self._parts: MultipartUpload | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._sending: Future[None] | None = None
 
     def write(self, data: Any, /) -> int:
-        """Take the next bytes."""
+        """Add bytes and upload each complete part in a thread."""
         view = np.frombuffer(data, np.uint8).data
         self._pending += view
         self._bytes += len(view)
@@ -241,13 +240,13 @@ class ObjectWriter:
         return len(view)
 
     def tell(self) -> int:
-        """How many bytes were taken."""
+        """Return the number of bytes written."""
         return self._bytes
 
     def _send(self, part: bytes) -> None:
         self._checksum = crc32c(part, self._checksum)
         if self._parts is None:
-            self._parts = self._store.parts(self._address, self._expected)
+            self._parts = self._store.start_upload(self._address, self._expected)
             self._thread = ThreadPoolExecutor(1, "upload")
         assert self._thread is not None
         self._wait()
@@ -260,7 +259,7 @@ class ObjectWriter:
             sending.result()
 
     def finish(self) -> None:
-        """Have the object be there; ChangedError where another wrote or deleted it meanwhile."""
+        """Create the object; raise ChangedError where another run wrote or deleted it since this writer was made."""
         last = bytes(self._pending)
         self._checksum, self._pending = crc32c(last, self._checksum), bytearray()
         if self._parts is None:
@@ -271,19 +270,19 @@ class ObjectWriter:
         self._end()
 
     def is_there(self) -> bool:
-        """Whether what stands is what was written here, by another that made the same."""
+        """Return whether the stored object equals the one written here, because another run wrote the same bytes."""
         checksum = 0
         with ObjectReader(self._store, self._address) as reader:
             try:
-                while piece := reader.read(PART_BYTES):
-                    checksum = crc32c(piece, checksum)
+                while chunk := reader.read(PART_BYTES):
+                    checksum = crc32c(chunk, checksum)
             except FileNotFoundError:
                 return False
         self.abort()
         return checksum == self._checksum
 
     def abort(self) -> None:
-        """Leave nothing of it."""
+        """Delete the parts that were sent."""
         self._end()
         if self._parts is not None:
             parts, self._parts = self._parts, None

@@ -1,4 +1,4 @@
-"""Objects of Google Cloud Storage by its JSON interface, over connections that a process keeps."""
+"""Client of Google Cloud Storage by its JSON API, over the connections that a process keeps open."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from halofeed.pipelines.objects.base import (
     CONNECT_SECONDS,
     SILENT_SECONDS,
     Fault,
-    Stored,
+    ObjectInfo,
+    ObjectStore,
     age_seconds,
-    divided,
-    repeated,
-    whole,
+    read_body,
+    retry_request,
+    split_url,
 )
 from halofeed.system.checksum import crc32c
 from halofeed.system.retry import is_final
@@ -34,15 +35,15 @@ _SERVICE: Final = "https://storage.googleapis.com"
 
 
 class AnswerError(Exception):
-    """An answer that is no success; `status` is its number."""
+    """Response that is no success, with its HTTP `status`."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}".strip())
         self.status = status
 
 
-class GcsObjects:
-    """See `halofeed.pipelines.objects.base.ObjectStore`; STORAGE_EMULATOR_HOST names another server."""
+class GcsObjects(ObjectStore):
+    """Objects of Google Cloud Storage; STORAGE_EMULATOR_HOST names another server. See `ObjectStore`."""
 
     def __init__(self) -> None:
         from google.auth.transport.requests import AuthorizedSession
@@ -69,77 +70,78 @@ class GcsObjects:
                 announced = answer.headers.get("Content-Length")
                 encoded = "Content-Encoding" in answer.headers
                 answer.raw.decode_content = True
-                data = whole(answer.raw, int(announced or 0))
+                data = read_body(answer.raw, int(announced or 0))
                 if announced is not None and not encoded and len(data) != int(announced):
                     raise ConnectionError(f"it was cut off after {len(data):,} of {int(announced):,} bytes")
                 return data
 
-        return repeated(address, get, _fault_of)
+        return retry_request(address, get, _fault_of)
 
-    def stat(self, address: str) -> Stored | None:
-        def get() -> Stored:
+    def stat(self, address: str) -> ObjectInfo | None:
+        def get() -> ObjectInfo:
             answer = _check(
                 self.request("GET", self._object(address), params={"fields": "size,generation,updated"})
             )
             found = answer.json()
             age = age_seconds(datetime.fromisoformat(found["updated"]), answer.headers.get("Date"))
-            return Stored(size=int(found["size"]), version=str(found["generation"]), age_seconds=age)
+            return ObjectInfo(size=int(found["size"]), version=str(found["generation"]), age_seconds=age)
 
         try:
-            return repeated(address, get, _fault_of)
+            return retry_request(address, get, _fault_of)
         except FileNotFoundError:
             return None
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
-        bucket, key = divided(address)
-        asked = {"uploadType": "media", "name": key, **_condition(expected)}
+        bucket, key = split_url(address)
+        params = {"uploadType": "media", "name": key, **_condition(expected)}
 
         def post() -> str:
-            answer = self.request("POST", self.uploads(bucket), params=asked, data=data)
+            answer = self.request("POST", self.uploads(bucket), params=params, data=data)
             return _check_arrived(_check(answer), len(data), crc32c(data))
 
-        return repeated(address, post, _fault_of_bucket)
+        return retry_request(address, post, _fault_of_bucket)
 
-    def parts(self, address: str, expected: str = ANY) -> _GcsParts:
-        return _GcsParts(self, address, expected)
-
-    def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        return ((address, size) for address, size, _ in self.versions(prefix))
+    def start_upload(self, address: str, expected: str = ANY) -> _GcsUpload:
+        return _GcsUpload(self, address, expected)
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for page in self._pages(prefix):
             yield from self._items(prefix, page)
 
-    def straight(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+    def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]]:
         for page in self._pages(prefix, delimiter="/"):
             for folder in page.get("prefixes", ()):
-                yield f"gs://{divided(prefix)[0]}/{folder}", None
+                yield f"gs://{split_url(prefix)[0]}/{folder}", None
             yield from ((address, size) for address, size, _ in self._items(prefix, page))
 
     def _items(self, prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
         for item in page.get("items", ()):
-            yield f"gs://{divided(prefix)[0]}/{item['name']}", int(item["size"]), str(item.get("generation"))
+            yield (
+                f"gs://{split_url(prefix)[0]}/{item['name']}",
+                int(item["size"]),
+                str(item.get("generation")),
+            )
 
     def _pages(self, prefix: str, **arguments: str) -> Iterator[Mapping[str, Any]]:
-        bucket, key = divided(prefix)
-        asked = {"prefix": key, "fields": "items(name,size,generation),prefixes,nextPageToken", **arguments}
+        bucket, key = split_url(prefix)
+        params = {"prefix": key, "fields": "items(name,size,generation),prefixes,nextPageToken", **arguments}
         while True:
-            page = repeated(
+            page = retry_request(
                 prefix,
-                lambda: _check(self.request("GET", self._bucket(bucket), params=asked)).json(),
+                lambda: _check(self.request("GET", self._bucket(bucket), params=params)).json(),
                 _fault_of_bucket,
             )
             yield page
             if "nextPageToken" not in page:
                 return
-            asked["pageToken"] = page["nextPageToken"]
+            params["pageToken"] = page["nextPageToken"]
 
     def copy(self, source: str, target: str) -> None:
-        bucket, key = divided(target)
+        bucket, key = split_url(target)
         place = f"{self._object(source)}/rewriteTo/b/{bucket}/o/{quote(key, safe='')}"
         token: dict[str, str] = {}
         while True:
-            answer = repeated(
+            answer = retry_request(
                 source, lambda: _check(self.request("POST", place, params=token)).json(), _fault_of
             )
             if answer.get("done", True):
@@ -149,42 +151,44 @@ class GcsObjects:
     def delete(self, addresses: Iterable[str]) -> None:
         def one(address: str) -> None:
             with contextlib.suppress(FileNotFoundError):
-                repeated(address, lambda: _check(self.request("DELETE", self._object(address))), _fault_of)
+                retry_request(
+                    address, lambda: _check(self.request("DELETE", self._object(address))), _fault_of
+                )
 
         with ThreadPoolExecutor(_DELETED_AT_ONCE, "delete") as threads:
             list(threads.map(one, addresses))
 
     def abort_uploads(self, prefix: str) -> None:
-        """None: what was sent of them cannot be seen, costs nothing, and is gone after a week."""
+        """Do nothing: unfinished uploads are invisible and free, and the store deletes them after a week."""
 
     def _bucket(self, bucket: str) -> str:
         return f"{self._service}/storage/v1/b/{bucket}/o"
 
     def uploads(self, bucket: str) -> str:
-        """Where objects of a bucket are sent to."""
+        """Return the URL for uploads into a bucket."""
         return f"{self._service}/upload/storage/v1/b/{bucket}/o"
 
     def _object(self, address: str) -> str:
-        bucket, key = divided(address)
+        bucket, key = split_url(address)
         return f"{self._bucket(bucket)}/{quote(key, safe='')}"
 
     def request(self, method: str, place: str, **arguments: Any) -> Any:
-        """What the server answers."""
+        """Send a request and return its response."""
         return self._session.request(
             method, place, timeout=(CONNECT_SECONDS, SILENT_SECONDS), allow_redirects=False, **arguments
         )
 
 
-class _GcsParts:
-    """See `halofeed.pipelines.objects.base.Parts`: a resumable upload."""
+class _GcsUpload:
+    """A resumable upload; see `MultipartUpload`."""
 
     def __init__(self, store: GcsObjects, address: str, expected: str) -> None:
         self._store, self._address = store, address
         self._bytes, self._checksum = 0, 0
-        bucket, key = divided(address)
-        asked = {"uploadType": "resumable", "name": key, **_condition(expected)}
-        begin = functools.partial(store.request, "POST", store.uploads(bucket), params=asked, json={})
-        self._upload = repeated(address, lambda: _check(begin()), _fault_of_bucket).headers["Location"]
+        bucket, key = split_url(address)
+        params = {"uploadType": "resumable", "name": key, **_condition(expected)}
+        begin = functools.partial(store.request, "POST", store.uploads(bucket), params=params, json={})
+        self._upload = retry_request(address, lambda: _check(begin()), _fault_of_bucket).headers["Location"]
 
     def send(self, data: bytes) -> None:
         end = self._bytes + len(data)
@@ -193,7 +197,7 @@ class _GcsParts:
             left = data[len(data) - (end - self._bytes) :]
             answer = self._send(left, f"{self._bytes}-{end - 1}/*")
             kept = answer.headers.get("Range", "")
-            # The server may have kept fewer bytes than came.
+            # The server may have kept only some of the bytes.
             self._bytes = int(kept.rpartition("-")[2]) + 1 if kept else self._bytes
 
     def finish(self, data: bytes) -> None:
@@ -205,15 +209,15 @@ class _GcsParts:
     def _send(self, data: bytes, place: str) -> Any:
         span = {"Content-Range": f"bytes {place}"}
         send = functools.partial(self._store.request, "PUT", self._upload, data=data, headers=span)
-        return repeated(self._address, lambda: _check(send(), (308,)), _fault_of)
+        return retry_request(self._address, lambda: _check(send(), (308,)), _fault_of)
 
     def abort(self) -> None:
-        with contextlib.suppress(OSError):  # whether that succeeds matters to nobody
+        with contextlib.suppress(OSError):  # the store deletes it after a week anyway
             self._store.request("DELETE", self._upload)
 
 
 def _credentials(*, anonymous: bool) -> Any:
-    """What the usual chain finds; those of nobody where it finds none."""
+    """Return the credentials of Google's default chain, or anonymous ones."""
     import google.auth
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
@@ -242,7 +246,7 @@ def _check(answer: Any, more: tuple[int, ...] = ()) -> Any:
 
 
 def _check_arrived(answer: Any, size: int, checksum: int) -> str:
-    """Compare what the server says that it has with what was sent; its version."""
+    """Compare the size and checksum that the server reports with those sent, and return the version."""
     found = answer.json()
     expected = base64.b64encode(checksum.to_bytes(4, "big")).decode()
     if int(found.get("size", size)) != size or found.get("crc32c", expected) != expected:
@@ -260,11 +264,11 @@ def _fault_of(error: Exception) -> Fault:
     if status in (401, 403) or "RefreshError" in named or "InvalidOperation" in named:
         return Fault.CREDENTIALS
     if status:
-        return Fault.FINAL if is_final(status) else Fault.PASSING
-    return Fault.PASSING if named & {"OSError", "HTTPError", "TransportError"} else Fault.FINAL
+        return Fault.FINAL if is_final(status) else Fault.TRANSIENT
+    return Fault.TRANSIENT if named & {"OSError", "HTTPError", "TransportError"} else Fault.FINAL
 
 
 def _fault_of_bucket(error: Exception) -> Fault:
-    """Of a request that names no object, or one that need not be there."""
+    """Classify an error of a request for which a missing object means a missing bucket."""
     fault = _fault_of(error)
     return Fault.BUCKET if fault is Fault.ABSENT else fault

@@ -1,4 +1,4 @@
-"""Objects of S3, and of what speaks like it, by one client of boto3's for a process."""
+"""Client of S3 and compatible stores, by one boto3 client for each process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from halofeed.pipelines.objects.base import (
     CONNECT_SECONDS,
     SILENT_SECONDS,
     Fault,
+    ObjectInfo,
+    ObjectStore,
     Result,
-    Stored,
     age_seconds,
-    divided,
-    repeated,
-    whole,
+    read_body,
+    retry_request,
+    split_url,
 )
 from halofeed.system.retry import is_final
 
@@ -28,7 +29,7 @@ _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 1000
 _ABSENT: Final = ("NoSuchKey", "404")
 _CREDENTIALS: Final = re.compile(r"Credential|Token|AccessDenied|AccessKey|Signature|Forbidden|Authori[sz]")
-_PASSING: Final = (
+_TRANSIENT: Final = (
     "SlowDown",
     "RequestTimeout",
     "InternalError",
@@ -37,11 +38,11 @@ _PASSING: Final = (
 )
 
 
-class S3Objects:
-    """See `halofeed.pipelines.objects.base.ObjectStore`.
+class S3Objects(ObjectStore):
+    """Objects of S3; see `ObjectStore`.
 
     Args:
-        settings: arguments of boto3's client beyond what its usual chain finds: endpoint_url, aws_access_key_id, ...
+        settings: arguments of boto3's client beyond its default chain: endpoint_url, aws_access_key_id, ...
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -54,14 +55,14 @@ class S3Objects:
             "connect_timeout": CONNECT_SECONDS,
             "read_timeout": SILENT_SECONDS,
             "max_pool_connections": _CONNECTIONS,
-            "retries": {"total_max_attempts": 1},  # repeated here
+            "retries": {"total_max_attempts": 1},  # retried here
         }
         if "aws_access_key_id" not in settings and session.get_credentials() is None:
             config["signature_version"] = UNSIGNED
         self._client = session.client("s3", config=Config(**config), **settings)
 
     def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
-        bucket, key = divided(address)
+        bucket, key = split_url(address)
         span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
 
         def get() -> bytes:
@@ -74,48 +75,47 @@ class S3Objects:
                     return b""
                 raise
             with answer["Body"] as body:
-                return whole(body, answer["ContentLength"])
+                return read_body(body, answer["ContentLength"])
 
-        return repeated(address, get, _fault_of)
+        return retry_request(address, get, _fault_of)
 
-    def stat(self, address: str) -> Stored | None:
-        bucket, key = divided(address)
+    def stat(self, address: str) -> ObjectInfo | None:
+        bucket, key = split_url(address)
         try:
-            found = repeated(address, lambda: self._client.head_object(Bucket=bucket, Key=key), _fault_of)
+            found = retry_request(
+                address, lambda: self._client.head_object(Bucket=bucket, Key=key), _fault_of
+            )
         except FileNotFoundError:
             return None
         age = age_seconds(found["LastModified"], found["ResponseMetadata"]["HTTPHeaders"].get("date"))
-        return Stored(size=found["ContentLength"], version=found["ETag"], age_seconds=age)
+        return ObjectInfo(size=found["ContentLength"], version=found["ETag"], age_seconds=age)
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
-        bucket, key = divided(address)
-        given = {"Bucket": bucket, "Key": key, "Body": data, **_condition(expected)}
-        return str(repeated(address, lambda: self._client.put_object(**given), _fault_of)["ETag"])
+        bucket, key = split_url(address)
+        arguments = {"Bucket": bucket, "Key": key, "Body": data, **_condition(expected)}
+        return str(retry_request(address, lambda: self._client.put_object(**arguments), _fault_of)["ETag"])
 
-    def parts(self, address: str, expected: str = ANY) -> _S3Parts:
-        return _S3Parts(self, self._client, address, expected)
-
-    def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        return ((address, size) for address, size, _ in self.versions(prefix))
+    def start_upload(self, address: str, expected: str = ANY) -> _S3Upload:
+        return _S3Upload(self, self._client, address, expected)
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         for page in self._pages(prefix, "list_objects_v2"):
             yield from _items(prefix, page)
 
-    def straight(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+    def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]]:
         for page in self._pages(prefix, "list_objects_v2", Delimiter="/"):
             for folder in page.get("CommonPrefixes", ()):
-                yield f"s3://{divided(prefix)[0]}/{folder['Prefix']}", None
+                yield f"s3://{split_url(prefix)[0]}/{folder['Prefix']}", None
             yield from ((address, size) for address, size, _ in _items(prefix, page))
 
     def copy(self, source: str, target: str) -> None:
-        (bucket, key), there = divided(source), divided(target)
-        repeated(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, *there), _fault_of)
+        (bucket, key), there = split_url(source), split_url(target)
+        retry_request(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, *there), _fault_of)
 
     def delete(self, addresses: Iterable[str]) -> None:
         by_bucket: dict[str, list[str]] = {}
         for address in addresses:
-            bucket, key = divided(address)
+            bucket, key = split_url(address)
             by_bucket.setdefault(bucket, []).append(key)
         for bucket, keys in by_bucket.items():
             for first in range(0, len(keys), _DELETED_AT_ONCE):
@@ -131,28 +131,28 @@ class S3Objects:
 
                 raise ClientError({"Error": failed}, "DeleteObjects")
 
-        repeated(f"s3://{bucket}/{keys[0]}", act, _fault_of)
+        retry_request(f"s3://{bucket}/{keys[0]}", act, _fault_of)
 
     def abort_uploads(self, prefix: str) -> None:
         for page in list(self._pages(prefix, "list_multipart_uploads")):
             for entry in page.get("Uploads", ()):
-                self.abort(f"s3://{divided(prefix)[0]}/{entry['Key']}", entry["UploadId"])
+                self.abort(f"s3://{split_url(prefix)[0]}/{entry['Key']}", entry["UploadId"])
 
     def abort(self, address: str, upload: str) -> None:
-        """End an upload in parts; one that has ended is no error."""
-        bucket, key = divided(address)
-        given = {"Bucket": bucket, "Key": key, "UploadId": upload}
+        """Abort an upload; ignore one that has ended."""
+        bucket, key = split_url(address)
+        arguments = {"Bucket": bucket, "Key": key, "UploadId": upload}
         with contextlib.suppress(FileNotFoundError, UploadEndedError):
-            repeated(address, lambda: self._client.abort_multipart_upload(**given), _fault_of)
+            retry_request(address, lambda: self._client.abort_multipart_upload(**arguments), _fault_of)
 
     def _pages(self, prefix: str, method: str, **given: str) -> Iterator[Mapping[str, Any]]:
-        bucket, key = divided(prefix)
+        bucket, key = split_url(prefix)
         more: dict[str, str] = {}
         while True:
             call = functools.partial(
                 getattr(self._client, method), Bucket=bucket, Prefix=key, **given, **more
             )
-            answer = repeated(prefix, call, _fault_of)
+            answer = retry_request(prefix, call, _fault_of)
             yield answer
             if not answer.get("IsTruncated"):
                 return
@@ -165,7 +165,7 @@ class S3Objects:
 
 
 def _items(prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
-    bucket, _ = divided(prefix)
+    bucket, _ = split_url(prefix)
     for entry in page.get("Contents", ()):
         yield (
             f"s3://{bucket}/{entry['Key']}",
@@ -175,24 +175,26 @@ def _items(prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int, str
 
 
 class UploadEndedError(StoreError):
-    """An upload in parts is not there any more: it was finished, or another has aborted it."""
+    """The upload does not exist any more: it was finished or aborted."""
 
 
-class _S3Parts:
-    """See `halofeed.pipelines.objects.base.Parts`."""
+class _S3Upload:
+    """A multipart upload; see `MultipartUpload`."""
 
     def __init__(self, store: S3Objects, client: Any, address: str, expected: str) -> None:
         self._store, self._client, self._address, self._expected = store, client, address, expected
-        bucket, key = divided(address)
-        self._of_upload = {"Bucket": bucket, "Key": key}
-        begun = self._asked(lambda: client.create_multipart_upload(**self._of_upload))
-        self._of_upload["UploadId"] = begun["UploadId"]
+        bucket, key = split_url(address)
+        self._upload_ids = {"Bucket": bucket, "Key": key}
+        upload = self._request(lambda: client.create_multipart_upload(**self._upload_ids))
+        self._upload_ids["UploadId"] = upload["UploadId"]
         self._sent: list[Mapping[str, Any]] = []
         self._bytes = 0
 
     def send(self, data: bytes) -> None:
         number = len(self._sent) + 1
-        sent = self._asked(lambda: self._client.upload_part(Body=data, PartNumber=number, **self._of_upload))
+        sent = self._request(
+            lambda: self._client.upload_part(Body=data, PartNumber=number, **self._upload_ids)
+        )
         self._sent.append({"ETag": sent["ETag"], "PartNumber": number})
         self._bytes += len(data)
 
@@ -200,22 +202,26 @@ class _S3Parts:
         if data:
             self.send(data)
         try:
-            self._asked(
+            self._request(
                 lambda: self._client.complete_multipart_upload(
-                    MultipartUpload={"Parts": self._sent}, **self._of_upload, **_condition(self._expected)
+                    MultipartUpload={"Parts": self._sent}, **self._upload_ids, **_condition(self._expected)
                 )
             )
         except UploadEndedError:
-            # Its first answer may have been lost.
-            stands = self._store.stat(self._address)
-            if stands is None or stands.size != self._bytes or f'-{len(self._sent)}"' not in stands.version:
+            # The store may have finished the upload and lost its response.
+            current = self._store.stat(self._address)
+            if (
+                current is None
+                or current.size != self._bytes
+                or f'-{len(self._sent)}"' not in current.version
+            ):
                 raise
 
     def abort(self) -> None:
-        self._store.abort(self._address, self._of_upload["UploadId"])
+        self._store.abort(self._address, self._upload_ids["UploadId"])
 
-    def _asked(self, act: Callable[[], Result]) -> Result:
-        return repeated(self._address, act, self._fault_of)
+    def _request(self, act: Callable[[], Result]) -> Result:
+        return retry_request(self._address, act, self._fault_of)
 
     def _fault_of(self, error: Exception) -> Fault:
         if _code(error) == "NoSuchUpload":
@@ -248,13 +254,13 @@ def _fault_of(error: Exception) -> Fault:
         return Fault.ABSENT if code in _ABSENT else Fault.BUCKET
     if status in (409, 412) or code in ("PreconditionFailed", "ConditionalRequestConflict"):
         return Fault.CHANGED
-    if code in _PASSING or code.startswith(("Throttl", "5")):
-        return Fault.PASSING
+    if code in _TRANSIENT or code.startswith(("Throttl", "5")):
+        return Fault.TRANSIENT
     if status in (401, 403) or _CREDENTIALS.search(code or type(error).__name__):
         return Fault.CREDENTIALS
     if code or is_final(status):
-        return Fault.PASSING if status >= 500 or status in (408, 429) else Fault.FINAL
-    # Connections that are refused, reset or cut off; what else the client cannot do is a mistake in its arguments.
+        return Fault.TRANSIENT if status >= 500 or status in (408, 429) else Fault.FINAL
+    # Refused, reset or cut connections are transient; other errors of the client mean wrong arguments.
     named = {kind.__name__ for kind in type(error).__mro__}
-    passing = {"OSError", "HTTPClientError", "ConnectionError", "IncompleteReadError", "ClientError"}
-    return Fault.PASSING if named & passing else Fault.FINAL
+    transient = {"OSError", "HTTPClientError", "ConnectionError", "IncompleteReadError", "ClientError"}
+    return Fault.TRANSIENT if named & transient else Fault.FINAL

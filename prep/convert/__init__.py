@@ -1,1 +1,1 @@
-"""From one reference to its records: one file per kind, one line each in the table."""
+"""Converters from one reference to its records, one file for each kind of image."""

@@ -1,6 +1,6 @@
-"""How the masks of a clip, a folder of frames or an animation each, become a class at every pixel of its frames.
+"""Converter of clips: windows of frames and their masks, each resized as a picture is.
 
-How one clip becomes records: windows of its frames and their masks, each resized as a picture is.
+A mask of a clip is a folder of PNG files or an animation, and gives a class for every pixel of every frame.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from halofeed.prep.convert.label_image import (
 from halofeed.prep.convert.picture import plan_of, size_features
 from halofeed.prep.convert.picture_tasks import class_features
 from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.tallies import Facts, PictureTally, count_labels, sum_pixels
+from halofeed.prep.convert.tallies import PictureFacts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.frame_choice import choose_frames
@@ -50,9 +50,9 @@ from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import Need, with_margin
 
 LABEL_BYTES = 8
-"""The most that is held for each pixel of a mask, beside what its reader holds: its values, as ids, and merged."""
+"""Bytes for each pixel of a mask, beside those of its reader: its values, its ids, and the merged ids."""
 STEP_S = 0.01
-"""Durations are rounded to hundredths of a second by GIF, to thousandths by others."""
+"""Tolerance in seconds: GIF rounds durations to hundredths of a second, other formats to thousandths."""
 _CURE = "save masks as a folder of PNG files, one for each frame"
 
 Label = NDArray[Any]
@@ -61,7 +61,7 @@ Label = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class _Mask:
-    """A mask that was opened: from ascending indices of frames to its values there, [height, width] each."""
+    """An opened mask, whose `decode` yields values [height, width] for ascending indices of frames."""
 
     decode: Callable[[Sequence[int]], Iterator[Label]]
     held_bytes: int
@@ -69,11 +69,11 @@ class _Mask:
 
 @dataclass(kw_only=True)
 class ClipLabels:
-    """The masks of a clip that were opened, and found to be as many as its frames.
+    """The opened masks of a clip, one for each frame.
 
     Args:
-        held_bytes: the most that is held while they are read.
-        overlapped: pixels of several classes, of what was read so far.
+        held_bytes: maximum number of bytes held during reading.
+        overlapped: number of pixels of several classes read so far.
     """
 
     recipe: Recipe
@@ -85,14 +85,14 @@ class ClipLabels:
     overlapped: int = 0
 
     def read(self, indices: Sequence[int]) -> Iterator[Label]:
-        """The class indices of the frames of these indices, each once, by ascending index.
+        """Yield the class indices of these frames, each once, by ascending index.
 
         Raises:
-            SourceError: a mask is damaged, of another size than its frame, or holds what is no class.
+            SourceError: a mask is damaged, has another size than its frame, or has an unknown class.
         """
-        wanted = sorted(set(indices))
-        decoded = {path: mask.decode(wanted) for path, mask in self.masks.items()}
-        for index in wanted:
+        ordered = sorted(set(indices))
+        decoded = {path: mask.decode(ordered) for path, mask in self.masks.items()}
+        for index in ordered:
             values = {path: next(found) for path, found in decoded.items()}
             for path, one in values.items():
                 if one.shape != (self.clip.height, self.clip.width):
@@ -108,7 +108,7 @@ class ClipLabels:
             yield label
 
     def findings(self) -> tuple[str, ...]:
-        """What someone should know of what was read."""
+        """Return findings about the masks read so far."""
         return (OVERLAPPED.format(self.recipe.class_overlap),) if self.overlapped else ()
 
 
@@ -120,11 +120,10 @@ def open_clip_labels(
     clip: Clip,
     options: ClipOptions,
 ) -> ClipLabels:
-    """Open the masks of a clip: folders of PNG files, or animated PNG, GIF or WebP files, a mask for each frame.
+    """Open the masks of a clip: folders of PNG files, or animated PNG, GIF or WebP files, with one mask for each frame.
 
     Raises:
-        SourceError: masks are not as many as frames, their names or times are not those of the frames, or a mask is
-            stored with loss or in a format that is not read.
+        SourceError: numbers, names or times of masks and frames differ, or a mask's format is lossy or unsupported.
     """
     folders = dict(reference.mask_members)
     masks: dict[str, _Mask] = {}
@@ -153,9 +152,9 @@ def _check_count(path: str, masks: int, clip: Clip) -> None:
 
 
 def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
-    """Refuse masks in files whose names are not those of the clip's frames, where these are files as well.
+    """Refuse mask files whose names do not match those of the clip's frame files.
 
-    A mask has its frame's name, or that followed by more (`0001_L`), or in all of them the numbers are the same.
+    A mask has its frame's name with an optional suffix (`0001_L`), or all masks have the numbers of their frames.
     """
     if not frames:
         return
@@ -229,7 +228,7 @@ def _open_animation(files: SourceFiles, path: str, clip: Clip, options: ClipOpti
 
 
 def _check_times(path: str, mask: Clip, clip: Clip) -> None:
-    """Refuse an animation that shows its masks for another time than the clip its frames."""
+    """Refuse an animation whose masks have other durations than the clip's frames."""
     if mask.times_s is None or clip.times_s is None:
         return
     expected, found = np.diff(clip.times_s), np.diff(mask.times_s)
@@ -254,7 +253,7 @@ def _numbers_of_png(data: bytes) -> Callable[[Image.Image, ReadOptions], Label]:
 
 
 def _gray_values(image: Image.Image, options: ReadOptions) -> Label:
-    """The gray values of a composed frame of a GIF or WebP file, whose palette may change from frame to frame."""
+    """Return the gray values of a composed frame of a GIF or WebP file, whose palette may change between frames."""
     colors = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
     if (colors[..., 3:] < 255).any():
         raise undecodable("mask has transparent pixels", f"which are of no class; {_CURE}")
@@ -274,20 +273,20 @@ Frames = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class ClipConverter:
-    """Turns references to clips into records, after one recipe and one label map."""
+    """Converter of references to clips into records, for one recipe and one label map."""
 
     recipe: Recipe
     task: str
     labels: LabelMap
 
     def new_tally(self) -> PictureTally:
-        """What `facts` of records are added to."""
+        """Return a tally for the facts of records."""
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
         self, reference: SourceExample, files: SourceFiles, need: Need | None = None
     ) -> tuple[Record, ...]:
-        """A record of each window of one source; SourceError where it cannot be converted."""
+        """Return a record for each window of one source; raise SourceError where it cannot be converted."""
         recipe, need = self.recipe, need or self.recipe.lone_need()
         picture = derived(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
         options = ClipOptions(
@@ -369,7 +368,7 @@ class ClipConverter:
                 keys.LABELLED: np.array([int(reference.is_labelled)]),
             }
         rows = frames[:, : plan.resized_size[0], : plan.resized_size[1]]
-        facts = Facts(
+        facts = PictureFacts(
             pixel_sums=sum_pixels(rows.reshape(-1, *rows.shape[2:])),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
@@ -385,17 +384,17 @@ class ClipConverter:
 
 
 def _fill(
-    filled: Sequence[NDArray[Any]],
+    arrays: Sequence[NDArray[Any]],
     windows: Sequence[NDArray[np.int64]],
     read: Callable[[Sequence[int]], Iterator[NDArray[Any]]],
-    resized: Callable[[NDArray[Any]], NDArray[Any]],
+    resize: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> None:
-    """Put the resized frames, or masks, of each window into an array [frame, ...] of it; each is decoded once."""
-    places: dict[int, list[NDArray[Any]]] = {}
-    for window, of_window in zip(windows, filled, strict=True):
-        for index, place in zip(window.tolist(), of_window, strict=True):
-            places.setdefault(index, []).append(place)
-    for index, pixels in zip(sorted(places), read(list(places)), strict=True):
-        one = resized(pixels)
-        for place in places[index]:
-            place[...] = one
+    """Write the resized frames or masks of each window into its array [frame, ...]; decode each frame once."""
+    targets: dict[int, list[NDArray[Any]]] = {}
+    for window, array in zip(windows, arrays, strict=True):
+        for index, target in zip(window.tolist(), array, strict=True):
+            targets.setdefault(index, []).append(target)
+    for index, pixels in zip(sorted(targets), read(list(targets)), strict=True):
+        resized = resize(pixels)
+        for target in targets[index]:
+            target[...] = resized

@@ -1,4 +1,4 @@
-"""How label images, one of all classes or a mask for each, become class indices, and these the stored picture's."""
+"""Reader of label images: class indices of a picture, from one image of all classes or one mask for each."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ _DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": 
 
 
 def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> NDArray[Any]:
-    """The class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or the indices of its palette.
+    """Return the class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or its palette indices.
 
-    Color whose red, green and blue are equal everywhere is gray. The palette of a GIF has to be gray, and its values
-    are the indices, since writers order it anew in each file.
+    Color with equal red, green and blue counts as gray. A GIF needs a gray palette, whose values are the class indices,
+    because writers reorder the palette in each file.
 
     Args:
-        need: told how many bytes this takes, the file among them, before the pixels are decoded.
+        need: called with the number of bytes for the file and its pixels before they are decoded.
 
     Raises:
-        SourceError: of another format or stored with loss, damaged, too large, of several pages, or in color.
+        SourceError: the image has another or a lossy format, color, several pages or too many pixels, or is damaged.
     """
     opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
     if opener is None:
@@ -93,7 +93,7 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
     need(with_margin(len(data) + planned.peak_bytes))
     with decoder_failures():
         image.load()
-        in_color = image.mode in _COLORS  # what a GIF has shows when it is loaded
+        in_color = image.mode in _COLORS  # known for a GIF only after loading
         bands = len(image.getbands())
 
         def take(part: Image.Image) -> NDArray[Any]:
@@ -108,7 +108,7 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
 
 
 def _check_sound(image: Image.Image) -> None:
-    """Refuse a TIFF, BMP or GIF that is stored with loss, turned or inverted, or holds several pictures."""
+    """Refuse a TIFF, BMP or GIF that is lossy, rotated or inverted, or has several pages."""
     if getattr(image, "n_frames", 1) > 1:
         raise undecodable("label image holds several pictures", f"{image.n_frames}; {_CURE}")  # type: ignore[attr-defined]
     if image.format != "TIFF":
@@ -126,7 +126,7 @@ def _check_sound(image: Image.Image) -> None:
 
 
 def _gray(values: NDArray[Any], mode: str, header: Header | None) -> NDArray[Any]:
-    """The gray values of color [height, width, band] whose bands are equal, and which covers all."""
+    """Return the gray values of opaque color [height, width, band] with equal bands."""
     gray = values[..., 0]
     colors = 1 if mode == "LA" else 3
     if header is not None and header.depth == 16:
@@ -140,7 +140,7 @@ def _gray(values: NDArray[Any], mode: str, header: Header | None) -> NDArray[Any
 
 
 def _by_palette(indices: NDArray[Any], image: Image.Image) -> NDArray[Any]:
-    """The classes of a TIFF, BMP or GIF: its values, or those of a gray palette, of which GIF has to have one."""
+    """Return the classes of a TIFF, BMP or GIF: its values, or those of a gray palette, which a GIF requires."""
     if image.mode != "P":
         return indices
     palette = np.zeros((256, 3), np.uint8)
@@ -162,9 +162,9 @@ def _by_palette(indices: NDArray[Any], image: Image.Image) -> NDArray[Any]:
 
 
 def has_voc_palette(data: bytes) -> bool:
-    """Whether a file is a PNG of indices with the palette of PASCAL VOC, whose void is 255.
+    """Return whether a file is an indexed PNG with the palette of PASCAL VOC, whose void value is 255.
 
-    The bits of an index, three at a time, are the highest bits of red, green and blue.
+    In this palette, the bits of an index, three at a time, are the highest bits of red, green and blue.
     """
     if not data.startswith(SIGNATURE):
         return False
@@ -178,7 +178,7 @@ def has_voc_palette(data: bytes) -> bool:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse a PNG that Pillow reads as color or with transparency; SourceError."""
+    """Refuse a PNG that Pillow reads as color or with transparency."""
     if mode not in _DEPTHS:
         raise undecodable(
             "label image is in color", f"mode {mode}; expected gray values or a palette; {_CURE}"
@@ -186,19 +186,19 @@ def check_mode(mode: str) -> None:
 
 
 def class_indices(values: NDArray[Any], header: Header) -> NDArray[Any]:
-    """The numbers that a PNG holds, of the values that Pillow makes of them, which may be changed in place."""
+    """Return the stored numbers of a PNG from Pillow's values, which may be changed in place."""
     if header.color_type == GRAY and header.depth in (2, 4):
-        values //= 255 // (2**header.depth - 1)  # Pillow spreads 0 to 3, and 0 to 15, over 0 to 255
+        values //= 255 // (2**header.depth - 1)  # Pillow scales 0 to 3, and 0 to 15, to 0 to 255
     return values
 
 
 def label_on_grid(
     labels: NDArray[Any], orientation: int, image: DecodedImage, plan: ResizePlan, fill: int = 0
 ) -> NDArray[Any]:
-    """Class indices of a source's label on the stored picture's grid: turned as it, nearest, padded with `fill`.
+    """Return a label's class indices on the stored picture's grid: rotated, nearest neighbor, padded with `fill`.
 
     Args:
-        orientation: the EXIF orientation that lies between the label's grid and the displayed picture.
+        orientation: EXIF orientation from the label's grid to the displayed picture.
 
     Raises:
         SourceError: the label has neither the stored nor the displayed size.
@@ -213,15 +213,15 @@ def label_on_grid(
 
 
 def check_drawn(planes: NDArray[Any], path: str) -> None:
-    """Refuse a label of many values that only single pixels have: edges that were blended, or compression with loss.
+    """Refuse a label with many values of isolated pixels, as after blending of edges or lossy compression.
 
-    A pixel is single where at most two of the eight around it have its value.
+    A pixel is isolated where at most two of its eight neighbors have its value.
 
     Args:
-        planes: [plane, height, width].
+        planes: class indices [plane, height, width].
 
     Raises:
-        SourceError: eight values or more, and most of all, are nearly always of single pixels.
+        SourceError: at least eight values, and more than half, nearly always belong to isolated pixels.
     """
     pixels: Counter[int] = Counter()
     single: Counter[int] = Counter()
@@ -235,7 +235,7 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
         alike = np.zeros(plane.shape, np.uint8)
         for down, right in product(range(3), range(3)):
             alike += padded[down : down + height, right : right + width] == plane
-        values, counts = np.unique(plane[alike <= 3], return_counts=True)  # the pixel is like itself
+        values, counts = np.unique(plane[alike <= 3], return_counts=True)  # a pixel equals itself
         single.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     scattered = sorted(value for value, count in pixels.items() if value and single[value] > 0.9 * count)
     drawn = sorted(value for value in pixels if value and value not in scattered)
@@ -252,7 +252,7 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
 
 
 def void_problem(values: Collection[int]) -> str:
-    """What is to be asked of label images without names, by all their values: whether 255 is a class; "" if nothing.
+    """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
 
     >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
     ('255 beside 1 to 2 is void in many data sets, ', '', '')
@@ -267,13 +267,15 @@ def void_problem(values: Collection[int]) -> str:
 
 
 def renumbered(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:
-    """The values of a label image or volume as ids, of which there is one for each value."""
+    """Return the values of a label image or volume as ids; `ids` has one for each value."""
     if all(value == identity for value, identity in ids.items()):
         return values
     numbers = sorted(ids)
     chosen = np.array([ids[number] for number in numbers], dtype)
     renumbered = np.empty(values.shape, dtype)
-    for target, plane in zip(renumbered, values, strict=True):  # an index takes 8 bytes a voxel
+    for target, plane in zip(
+        renumbered, values, strict=True
+    ):  # by planes, because an index takes 8 bytes a voxel
         target[...] = chosen[np.searchsorted(numbers, plane)]
     return renumbered
 
@@ -281,18 +283,18 @@ def renumbered(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDAr
 def read_picture_labels(
     recipe: Recipe, labels: LabelMap, reference: SourceExample, files: SourceFiles, need: Need = unlimited
 ) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
-    """The class indices [height, width], None where the picture has none; and what a person should know of them.
+    """Return a picture's class indices [height, width], or None without labels, and findings about them.
 
     Args:
-        need: told how many bytes this takes, before pixels are decoded.
+        need: called with the number of bytes before pixels are decoded.
 
     Raises:
-        SourceError: a label image cannot be read, holds unknown classes, or they overlap where that is refused.
+        SourceError: a label image cannot be read, has unknown classes, or classes overlap where that is refused.
     """
     several = len(reference.mask_paths) > 1
 
     def read(path: str) -> NDArray[Any]:
-        # What is merged is held beside the next one; of their classes there are copies while they are counted.
+        # The merged labels stay in memory beside the next ones, and counting their classes makes copies.
         return read_label_image(
             files.read(path), recipe.max_pixels, lambda alone: need((3 if several else 2) * alone)
         )
@@ -304,10 +306,10 @@ def read_picture_labels(
 def merged_labels(
     recipe: Recipe, labels: LabelMap, reference: SourceExample, read: Callable[[str], NDArray[Any]]
 ) -> tuple[NDArray[Any] | None, int]:
-    """The class indices [height, width] of all masks, None where there are none; and how many pixels have several.
+    """Return the merged class indices [height, width] (None without masks), and the number of overlapped pixels.
 
     Args:
-        read: the values of the mask of a path.
+        read: returns the values of the mask of a path.
 
     Raises:
         SourceError: as `read_picture_labels`.

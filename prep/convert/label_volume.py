@@ -1,8 +1,8 @@
-"""How the label of a scan, of one file or of several, becomes class indices on the scan's canonical grid.
+"""Reader of the labels of a scan: class indices on its canonical grid, from one or several mask files.
 
-file ──> canonical ──> the scan's grid ──> ids of the label map
+mask file ──> canonical grid ──> the scan's grid ──> ids of the label map
 
-With --class-overlap channels a class is the set that holds it alone from the first step on, and sets are merged.
+With --class-overlap channels, every class is a set with one member from the first step on, and sets are merged.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from halofeed.schemas.fields import MOST_CLASSES, count_shared
 
 Voxels = NDArray[Any]
 _HIGHEST_BIT = 30
-"""Of int32. Classes that are in no label map have the bits from 16 on; those beyond this one share it."""
+"""Highest usable bit of int32. Unknown classes get the bits from 16 on, and share this one at the end."""
 _SAMPLED_PLANES = 16
 _NOTED_VOXELS = 0.01
-"""A mask off its scan's grid by more than this share of a voxel is worth a note."""
+"""Offset from the scan's grid in voxels above which a mask gets a finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """The class indices, or sets, of a scan on its canonical grid, and what was found out about the mask."""
+    """Class indices, or sets of classes, of a scan on its canonical grid, and findings about the mask."""
 
     values: Voxels
     findings: tuple[Finding, ...]
@@ -49,13 +49,12 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelReader:
-    """Reads the classes of one scan.
+    """Reader of the classes of one scan.
 
     Args:
-        grid: of the scan as it is stored.
-        canonical: the same, turned.
-        admit: told of each mask before it is read, and how many bytes those before it have become; what it raises
-            ends the reading.
+        grid: grid of the scan as stored.
+        canonical: the same grid in canonical order.
+        admit: called before a mask is read, with the mask and the bytes of the merged masks before it; may raise.
     """
 
     recipe: Recipe
@@ -68,10 +67,10 @@ class LabelReader:
     options: ScanOptions
 
     def read(self) -> Labels | None:
-        """The classes; None where the scan has no label.
+        """Return the classes; None where the scan has no label.
 
         Raises:
-            SourceError: the label cannot be read, lies elsewhere than the scan, or holds unknown classes.
+            SourceError: the label cannot be read, has another position than the scan, or has unknown classes.
         """
         found = self._of_class_masks() if self.reference.class_masks else self._of_files()
         if found is None or not self._as_sets:
@@ -90,7 +89,7 @@ class LabelReader:
         return self.recipe.class_overlap  # type: ignore[return-value]
 
     def _of_files(self) -> Labels | None:
-        """The classes of a scan with files of all classes; None where it has none."""
+        """Return the classes of a scan with files of all classes; None where it has none."""
         merged: Voxels | None = None
         found: list[Finding] = []
         overlapped = 0
@@ -99,7 +98,7 @@ class LabelReader:
             mask = open_mask(self.files, path, self.grid, self.options)
             self.admit(mask, 0 if merged is None else merged.nbytes)
             values, findings, shared, names = self._of_file(mask, path)
-            del mask  # and with it the bytes of its file
+            del mask  # frees the bytes of its file
             found += findings
             named.append(names)
             overlapped += shared
@@ -112,11 +111,11 @@ class LabelReader:
         if overlapped:
             finding = Finding(name="classes overlap", treatment="corrected", detail=f"{overlapped} voxels")
             found.append(finding)
-        found += _unnamed(self.recipe, self.labels, named)
+        found += _unnamed_findings(self.recipe, self.labels, named)
         return Labels(values=merged, findings=tuple(found))
 
     def _of_class_masks(self) -> Labels:
-        """The classes of a scan with a mask file for each."""
+        """Return the classes of a scan with a mask file for each class."""
         found: list[Finding] = []
 
         def each() -> Iterator[tuple[int, Voxels]]:
@@ -138,7 +137,7 @@ class LabelReader:
         return Labels(values=merged, findings=tuple(found))
 
     def _check_name(self, mask: Mask, name: str) -> None:
-        """Refuse the mask of a class by its file's name that names itself as another class of the data set."""
+        """Refuse a class mask whose file contains the name of another class of the data set."""
         own = {plain_name(one) for one in mask.names.values()} if mask.values else set()
         others = {plain_name(one) for one in self.labels.ids} - {plain_name(name)}
         if own and own <= others:
@@ -147,7 +146,7 @@ class LabelReader:
             raise SourceError("annotation", "names of the mask disagree", detail)
 
     def _of_file(self, mask: Mask, path: str) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
-        """The ids of one file, findings, how many voxels are in several classes, and what it names, if it does."""
+        """Return a file's ids, findings, number of voxels of several classes, and names of classes or None."""
         choice, labels = self.recipe.class_choice(), self.labels
         if mask.read_classes is None:
             values, findings = self._aligned(mask, mask.read())
@@ -180,10 +179,10 @@ class LabelReader:
         return values, [*mask.findings, *findings], overlapped, names
 
     def _ids_of_named_values(self, mask: Mask, targets: Mapping[int, str]) -> dict[int, int]:
-        """The id, or set, of each value that a file names: by its name, where others do not know the value as well.
+        """Return the id or set of each named value: by its name, or by the value where only the value is known.
 
         Raises:
-            SourceError: by its name a value is one class, and by the classes of the data set another.
+            SourceError: the name and the value mean different classes.
         """
         labels = self.labels
         ids = _ids_of_names(targets, labels, sets=self._as_sets)
@@ -206,18 +205,18 @@ class LabelReader:
         return ids
 
     def _aligned(self, mask: Mask, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
-        """A mask's values on the scan's canonical grid."""
+        """Return a mask's values on the scan's canonical grid, and findings."""
         turned = plan_canonical(mask.grid)
         values = view_of(turned, stored)
         try:
             offset = check_same_space(self.canonical, turned.target, self.recipe.mask_grid_tolerance)
         except SourceError as error:
             same_shape = mask.grid.shape == self.grid.shape
-            cure = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
+            fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
-                cure = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
+                fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
             if self.recipe.mask_grid == "resample":
-                return _resampled(turned.target, values, self.canonical, cure)
+                return _resampled(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
                 finding = Finding(
                     name="mask's affine is not its image's",
@@ -227,18 +226,20 @@ class LabelReader:
                 return view_of(plan_canonical(self.grid), stored), (finding,)
             if not same_shape:
                 raise
-            raise SourceError(error.stage, error.reason, f"{error.detail}; {cure}") from None
+            raise SourceError(error.stage, error.reason, f"{error.detail}; {fix}") from None
         if offset <= _NOTED_VOXELS:
             return values, ()
         detail = f"up to {offset:.2g} voxels, taken as it lies"
         return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
 
 
-def _unnamed(recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | None]) -> list[Finding]:
-    """What is said of classes that the files of a scan do not name; nothing where a file's values have no names.
+def _unnamed_findings(
+    recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | None]
+) -> list[Finding]:
+    """Return a finding for classes that a scan's files do not name; none where a file has no names.
 
     Raises:
-        SourceError: they name none of the classes, and the recipe does not say that these are empty then.
+        SourceError: the files name no class, and the recipe does not treat missing classes as empty.
     """
     found: set[str] = set()
     for names in named:
@@ -249,14 +250,14 @@ def _unnamed(recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | N
     absent = [name for name in wanted if name not in found]
     listed = ", ".join(absent[:20]) + (" ..." if len(absent) > 20 else "")
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
-        cure = "--missing-classes empty takes the scan as one without them"
-        raise SourceError("annotation", "label has none of the classes", f"{listed}; {cure}")
+        fix = "--missing-classes empty takes the scan as one without them"
+        raise SourceError("annotation", "label has none of the classes", f"{listed}; {fix}")
     finding = Finding(name="classes that the label does not name", treatment="noted", detail=listed)
     return [finding] if absent else []
 
 
 def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> dict[int, int]:
-    """The id, or set, of each number of a file; one beyond all of them for a class that is in no label map."""
+    """Return the id or set of each number of a file; an unknown class gets a number beyond the known ones."""
     if labels.is_open and names and not labels.by_names:
         raise SourceError(
             "annotation",
@@ -276,7 +277,7 @@ def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> 
 
 
 def _check_known(names: Mapping[int, str], present: Iterable[int], labels: LabelMap) -> None:
-    """Refuse voxels of classes that have no id, or that of the background."""
+    """Refuse voxels of classes without an id, or with the background's id."""
     lost = [names[identity] for identity in present if identity > LARGEST_CLASS]
     if unknown := [name for name in lost if name not in labels.ids]:
         known = ", ".join(map(repr, labels.names.values()))
@@ -292,7 +293,7 @@ def _check_known(names: Mapping[int, str], present: Iterable[int], labels: Label
 
 
 def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
-    """Whether nothing is mirrored voxel for voxel: the mask's axes are the image's, or its affine says none."""
+    """Return whether voxels correspond by index without mirroring: the axes agree, or the mask's affine was lost."""
     of_mask, of_image = (
         grid.affine[:3, :3] / np.linalg.norm(grid.affine[:3, :3], axis=0) for grid in (mask, image)
     )
@@ -300,18 +301,18 @@ def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
     return bool(is_lost) or bool((np.sum(of_mask * of_image, axis=0) > 0.5).all())
 
 
-def _resampled(source: Grid, values: Voxels, target: Grid, cure: str) -> tuple[Voxels, tuple[Finding, ...]]:
-    """A mask on another grid, brought onto its scan's; refused with the cure where nothing of it lies there."""
+def _resampled(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Voxels, tuple[Finding, ...]]:
+    """Resample a mask to its scan's grid; refuse one that lies completely outside, with the given fix."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
     if values.any() and not on_scan.any():
-        raise SourceError("geometry", "mask lies outside of its image", cure)
+        raise SourceError("geometry", "mask lies outside of its image", fix)
     finding = Finding(name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel")
-    return on_scan, (finding, *_beyond(source, onto, values))
+    return on_scan, (finding, *_outside_findings(source, onto, values))
 
 
-def _beyond(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:
-    """A finding where a part of the mask lies outside of its scan, and is lost."""
+def _outside_findings(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:
+    """Return a finding where a part of the mask lies outside its scan and is lost."""
     coverage = measure_coverage(grid, [onto], values)
     share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
     if share <= NOTED_SHARE:
@@ -320,7 +321,7 @@ def _beyond(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:
 
 
 def _sampled(values: Voxels) -> Voxels:
-    """Some of the planes that hold classes, evenly spaced."""
+    """Return some evenly spaced planes that contain classes."""
     planes = np.flatnonzero(values.any(axis=(1, 2)))
     chosen = np.linspace(0, max(len(planes) - 1, 0), min(len(planes), _SAMPLED_PLANES)).astype(np.int64)
     return values[planes[chosen]]

@@ -1,7 +1,7 @@
-"""How a conversion takes its window and its normalization from the labeled voxels of an earlier one.
+"""Window and normalization of a conversion from the labeled voxels of an earlier one.
 
-That is nnU-Net's scheme for CT (Isensee et al., Nature Methods 2021, supplementary note 2): clip to the percentiles 0.5
-and 99.5 of the foreground of all training cases, subtract its mean, divide by its deviation.
+This is nnU-Net's scheme for CT (Isensee et al., Nature Methods 2021, supplementary note 2): clip to the percentiles 0.5
+and 99.5 of the foreground of all training cases, subtract its mean, and divide by its standard deviation.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PERCENTILES = (0.5, 99.5)
 
 
 def foreground_scheme(manifest: Manifest, split: str) -> tuple[Window, Standard]:
-    """The window and the standard that the labeled voxels of a split give, in the unit of its records.
+    """Return the window and the normalization from the labeled voxels of a split, in the unit of its records.
 
     Raises:
-        UsageError: the split has no labeled voxel whose values were counted.
+        UsageError: the split has no labeled voxels with counted values.
     """
     counts = Counts.from_json((manifest.split(split).statistics.intensities or Intensities()).foreground)
     ends = [percentile(counts, percent) for percent in PERCENTILES] if counts.total else [0.0, 0.0]
     if ends[0] >= ends[1]:
         raise UsageError(
-            f"{manifest.name} {manifest.version}, split {split}: no labeled voxels whose values differ; its figures "
+            f"{manifest.name} {manifest.version}, split {split}: no labeled voxels whose values differ; its statistics "
             "cannot normalize anything"
         )
     mean, deviation = mean_and_deviation(counts)
@@ -37,15 +37,15 @@ def foreground_scheme(manifest: Manifest, split: str) -> tuple[Window, Standard]
 
 
 def normalized_like(recipe: Recipe, manifest: Manifest, split: str = "train") -> Recipe:
-    """The recipe with the window and the normalization that an earlier conversion's labeled voxels give.
+    """Return the recipe with the window and the normalization from an earlier conversion's labeled voxels.
 
     Raises:
-        UsageError: it has a window or a normalization already, it is not of volumes, or the earlier conversion changed
+        UsageError: the recipe has a window or a normalization, or is not for volumes; or the earlier conversion changed
             the values or has no labeled voxels.
     """
     if not recipe.rules.joins_files:
         raise UsageError(
-            "--normalize-like is for volumes; leave it out, or say --depth, --height and --width"
+            "--normalize-like is for volumes; leave it out, or add --depth, --height and --width"
         )
     if recipe.normalize or recipe.window_percentiles or recipe.fixed_window():
         raise UsageError(
@@ -55,7 +55,7 @@ def normalized_like(recipe: Recipe, manifest: Manifest, split: str = "train") ->
     before = Recipe.from_json(manifest.recipe)
     if before.normalize or before.window_percentiles or before.fixed_window():
         raise UsageError(
-            f"--normalize-like: {manifest.name} {manifest.version} has a window or is normalized, so that its figures "
+            f"--normalize-like: {manifest.name} {manifest.version} has a window or is normalized, so its statistics "
             "are not those of the scans; name a conversion without either"
         )
     window, standard = foreground_scheme(manifest, split)

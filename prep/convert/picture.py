@@ -1,7 +1,4 @@
-"""What converting one picture takes, worked out from its header before it is decoded.
-
-How one picture and its annotations become one record.
-"""
+"""Converter of pictures: one record for each picture and its annotations, and the memory that it needs."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annotated_orientation
 from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.tallies import Facts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.formats.picture.jpeg_metadata import without_metadata
 from halofeed.prep.formats.picture.pixels import FEWER_BITS
@@ -36,10 +33,10 @@ from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import Need, with_margin
 
 BOX_BYTES = 2048
-"""Of an object with its features."""
+"""Bytes of an object with its features."""
 _ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
-"""What encoding takes at most besides the pixels, in shares of these: of a PNG that cannot be made smaller its channels
-swapped, and the file twice over."""
+"""Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,
+and the file twice."""
 
 
 def picture_bytes(
@@ -50,13 +47,13 @@ def picture_bytes(
     footprint: Footprint,
     plan: ResizePlan,
 ) -> int:
-    """The most that is held at a time while one picture becomes a record.
+    """Return the maximum number of bytes held while one picture becomes a record.
 
     Args:
-        file_bytes: of its file.
-        label_bytes: of its label image, as class indices; 0 where it has none.
-        footprint: what reading it takes.
-        plan: of the displayed picture.
+        file_bytes: bytes of the picture's file.
+        label_bytes: bytes of its class indices; 0 without a label image.
+        footprint: memory for reading the picture.
+        plan: plan of the displayed picture.
     """
     sample_bytes = np.dtype(recipe.dtype).itemsize
     channels = recipe.channels
@@ -90,12 +87,12 @@ SEVERAL_PICTURES = (
     "its own, or take animations as clips with --frames"
 )
 SCALED_DECODE_KERNEL = "antialias"
-"""The kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's see every pixel."""
+"""Kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's kernels need every pixel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureConverter:
-    """Turns references and bytes into records, after one recipe and one label map."""
+    """Converter of references and bytes into records, for one recipe and one label map."""
 
     recipe: Recipe
     task: str
@@ -106,23 +103,23 @@ class PictureConverter:
         return derived(ReadOptions, self.recipe, background=self.recipe.backdrop())
 
     def new_tally(self) -> PictureTally:
-        """What `facts` of records are added to."""
+        """Return a tally for the facts of records."""
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
         self, reference: SourceExample, files: SourceFiles, need: Need | None = None
     ) -> tuple[Record, ...]:
-        """The one record of one source; SourceError where it cannot be converted."""
+        """Return the record of one source; raise SourceError where it cannot be converted."""
         need = need or self.recipe.lone_need()
         label, notes = read_picture_labels(self.recipe, self.labels, reference, files, need)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         return (self.convert(reference, files.read(reference.source), label, need),)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
-        """The least size at which a picture of this displayed size may be decoded: twice the resized one.
+        """Return the minimum size at which a picture of this displayed size may be decoded: twice the resized one.
 
-        Then the decoder's own scaling differs from that of the whole picture by 0.2 to 0.4 of 255 levels on
-        average, at sharp edges by up to 12 (docs/decisions.md).
+        At this size, decoding to scale differs from scaling the full picture by 0.2 to 0.4 of 255 levels on average,
+        and by up to 12 at sharp edges (docs/decisions.md).
         """
         resized_height, resized_width = plan_of(self.recipe, (height, width)).resized_size
         return 2 * resized_height, 2 * resized_width
@@ -134,14 +131,14 @@ class PictureConverter:
         label: NDArray[Any] | None = None,
         need: Need | None = None,
     ) -> Record:
-        """Make the record of one source.
+        """Return the record of one source.
 
         Args:
-            label: the classes of its label images, where it has some.
-            need: told how many bytes this takes, before the pixels are decoded; default: as the recipe allows.
+            label: class indices from its label images, if there are any.
+            need: called with the number of bytes before pixels are decoded; default: the recipe's limit.
 
         Raises:
-            SourceError: this source cannot be converted; says why.
+            SourceError: this source cannot be converted.
         """
         recipe = self.recipe
         needs = need or recipe.lone_need()
@@ -161,10 +158,10 @@ class PictureConverter:
         if FIRST_OF_SEVERAL in image.notes:
             warnings = (*warnings, SEVERAL_PICTURES)
         warnings += (FEWER_BITS,) * (FEWER_BITS in image.notes)
-        kept_whole = _is_kept_whole(recipe, image, plan)
+        keeps_file = _keeps_file(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
-        image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # let them go
-        if kept_whole:
+        image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
+        if keeps_file:
             encoded: bytes | memoryview = without_metadata(data)
         else:
             encoded = ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
@@ -175,7 +172,7 @@ class PictureConverter:
         }
         if recipe.encoding != "raw":
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
-        facts = Facts(
+        facts = PictureFacts(
             pixel_sums=sum_pixels(pixels[: plan.resized_size[0], : plan.resized_size[1]]),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
@@ -199,8 +196,8 @@ class PictureConverter:
         return Record.of(reference, features, facts, bad_objects)
 
 
-def _is_kept_whole(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:
-    """Whether a JPEG's compressed data may stay as they are: upright, of the right size, no other quality asked for."""
+def _keeps_file(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:
+    """Return whether a JPEG's compressed data can be stored unchanged: upright, right size, default quality."""
     return (
         recipe.encoding == "jpeg"
         and recipe.jpeg_quality == DEFAULT_JPEG_QUALITY
@@ -211,7 +208,7 @@ def _is_kept_whole(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> boo
 
 @lru_cache(maxsize=4096)
 def plan_of(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
-    """The sizes of a picture whose displayed (height, width) is `source_size`."""
+    """Return the sizes of a picture whose displayed (height, width) is `source_size`."""
     options = {
         "fixed-shape": (recipe.height, recipe.width),
         "keep-aspect": (recipe.min_dimension, recipe.max_dimension, recipe.pad),
@@ -220,10 +217,10 @@ def plan_of(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
 
 
 def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
-    """The features of a resized picture's sizes, and of where its pixels lay.
+    """Return the features of a resized picture's sizes and of its transform.
 
     Args:
-        orientation: what lies between the source's grid and the displayed picture, 1 to 8 as in EXIF.
+        orientation: EXIF orientation, 1 to 8, from the source's grid to the displayed picture.
     """
     source_height, source_width = displayed_size(orientation, plan.source_size)
     return {

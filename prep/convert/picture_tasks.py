@@ -15,7 +15,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.annotations.resolve_boxes import in_pixels
 from halofeed.prep.convert.label_image import label_on_grid
-from halofeed.prep.convert.tallies import Facts, count_labels
+from halofeed.prep.convert.tallies import PictureFacts, count_labels
 from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.geometry.boxes import OUTSIDE, BoxPolicy, PlacedBoxes, keypoint_features, place_boxes
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
@@ -31,14 +31,13 @@ from halofeed.schemas.tfexample import Value
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedPicture:
-    """A picture that was read and resized, and its annotations.
+    """A decoded and resized picture with its annotations.
 
     Args:
-        reference: the picture's source and annotations.
-        label: the class indices of its label images on the grid of the label's file, where it has some.
-        image: what is known of the picture; its pixels are gone.
-        grid: of the annotations, "stored" or "displayed", where the user or other pictures say it.
-        orientation: what lies between its annotations and the displayed picture, 1 to 8 as in EXIF.
+        label: class indices of its label images on the label file's grid, if there are any.
+        image: facts about the picture, without its pixels.
+        grid: grid of the annotations, "stored" or "displayed"; None where neither the user nor other pictures say it.
+        orientation: EXIF orientation, 1 to 8, from the annotations to the displayed picture.
     """
 
     recipe: Recipe
@@ -52,10 +51,10 @@ class AnnotatedPicture:
 
 
 BadObjects = tuple[tuple[str, str], ...]
-Add = Callable[[AnnotatedPicture, dict[str, Value], Facts], BadObjects]
-"""Adds a task's features to a record's, by key, and its labels and counts to the record's facts.
+Add = Callable[[AnnotatedPicture, dict[str, Value], PictureFacts], BadObjects]
+"""Add a task's features to a record's features, and its labels and counts to the record's facts.
 
-It returns (reason, detail) of each object that cannot be used and was dropped; SourceError where the picture cannot."""
+It returns (reason, detail) of each dropped object, and raises SourceError where the picture cannot be used."""
 
 
 _UNPROVEN = (
@@ -68,14 +67,14 @@ _CONTRADICTED = "declared size shows another grid than --annotation-grid says"
 def annotated_orientation(
     declared: tuple[int, int] | None, image: DecodedImage, grid: str | None
 ) -> tuple[int, str | None]:
-    """The orientation that lies between the annotations and the displayed picture, and a warning where it is a guess.
+    """Return the orientation from the annotations to the displayed picture, and a warning where it is a guess.
 
-    Annotations mostly refer to the pixels as the file stores them, and then follow its EXIF orientation. Some tools
-    annotate the picture as displayed; the size that they declare gives them away.
+    Annotations mostly refer to the pixels as stored, which the EXIF orientation then turns. Some tools annotate the
+    displayed picture; the size that they declare shows it.
 
     Args:
-        declared: the (height, width) that the annotations claim; None where they claim none.
-        grid: "stored" or "displayed" where the user, or the other pictures, say it.
+        declared: (height, width) in the annotations; None without one.
+        grid: "stored" or "displayed" where the user or other pictures say it.
     """
     stored = image.stored_size
     displayed = displayed_size(image.orientation, stored)
@@ -94,7 +93,7 @@ def annotated_orientation(
 
 
 def label_orientation(size: tuple[int, int], image: DecodedImage, grid: str | None) -> tuple[int, str | None]:
-    """The same for a label image of this (height, width), whose size is a fact that no option overrules."""
+    """Return the same for a label image of this (height, width), whose size overrides every option."""
     stored = image.stored_size
     displayed = displayed_size(image.orientation, stored)
     if size == displayed != stored:
@@ -104,15 +103,15 @@ def label_orientation(size: tuple[int, int], image: DecodedImage, grid: str | No
     return annotated_orientation(size, image, grid)
 
 
-def add_classes(picture: AnnotatedPicture, features: dict[str, Value], facts: Facts) -> BadObjects:
-    """Add the numbers and names of its classes."""
+def add_classes(picture: AnnotatedPicture, features: dict[str, Value], facts: PictureFacts) -> BadObjects:
+    """Add the ids and names of the picture's classes."""
     added, facts.labels = class_features(picture.reference, picture.labels)
     features |= added
     return ()
 
 
 def class_features(reference: SourceExample, labels: LabelMap) -> tuple[dict[str, Value], list[int]]:
-    """The features of an image's classes, and their ids; SourceError where there is none."""
+    """Return the features of an image's classes and their ids; raise SourceError without a class."""
     if reference.label is None and reference.labels is None:
         raise SourceError("annotation", "no class", "a classification example needs one")
     ids = sorted({labels.id_of(label) for label in reference.classes})
@@ -120,8 +119,8 @@ def class_features(reference: SourceExample, labels: LabelMap) -> tuple[dict[str
     return {keys.CLASS_LABEL: np.array(ids, np.int64), keys.CLASS_TEXT: names}, ids
 
 
-def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts: Facts) -> BadObjects:
-    """Add the class of every stored pixel; of a picture without a label they are 0."""
+def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts: PictureFacts) -> BadObjects:
+    """Add the class of every stored pixel; a picture without a label has zeros."""
     label, plan, dtype = picture.label, picture.plan, picture.labels.dtype
     if label is None:
         indices = np.zeros(plan.output_size, dtype)
@@ -143,8 +142,8 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
     return ()
 
 
-def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Facts) -> BadObjects:
-    """Add the features of the objects that the recipe's rules for boxes leave."""
+def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: PictureFacts) -> BadObjects:
+    """Add the features of the objects that the recipe's rules for boxes keep."""
     recipe, reference, labels = picture.recipe, picture.reference, picture.labels
     plan, orientation = picture.plan, picture.orientation
     boxes = reference.boxes or ()
@@ -199,7 +198,7 @@ def _described(index: int, box: Box) -> str:
 def _draw_masks(
     picture: AnnotatedPicture, boxes: Sequence[Box], placed: PlacedBoxes
 ) -> tuple[PlacedBoxes, list[bytes], list[tuple[str, str]]]:
-    """The boxes whose masks can be drawn, these masks, and (reason, detail) of the other objects."""
+    """Return the boxes whose masks can be drawn, their masks, and (reason, detail) of the other objects."""
     drawn: list[bytes] = []
     sound: list[int] = []
     bad: list[tuple[str, str]] = []
@@ -219,7 +218,7 @@ def _draw_masks(
 
 
 def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:
-    """What the recipe keeps of each object beside what every record has, but for its keypoints."""
+    """Return the optional features of objects that the recipe keeps, without keypoints."""
     features: dict[str, Value] = {}
     for name in keep:
         if name == "keypoints":
@@ -237,4 +236,4 @@ ADDERS: dict[str, Add] = {
     "detection": add_boxes,
     "segmentation": add_label_image,
 }
-"""By the names of `halofeed.schemas.tasks.TASKS`."""
+"""Functions by the names of `halofeed.schemas.tasks.TASKS`."""

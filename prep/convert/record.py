@@ -1,4 +1,4 @@
-"""What a converter makes of one source: records ready to be written, and what is counted of them."""
+"""Records of a converter: encoded examples with checksums, and facts for the statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from halofeed.system.checksum import block_checksums, combine_blocks
 
 @dataclass(frozen=True, kw_only=True)
 class RawValue:
-    """A raw field's bytes, with the CRC32C of each block and of the whole."""
+    """Bytes of a raw field, with the CRC32C of each block and of all bytes."""
 
     data: memoryview
     blocks: list[int]
@@ -23,14 +23,14 @@ class RawValue:
 
     @classmethod
     def of(cls, data: memoryview) -> RawValue:
-        """Compute the checksums."""
+        """Compute the checksums of a field."""
         blocks = block_checksums(data)
         return cls(data=data, blocks=blocks, checksum=combine_blocks(blocks, len(data)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One example ready to be written, what is counted of it, and (reason, detail) of each object it had to drop."""
+    """An encoded example, its facts, and (reason, detail) of each dropped object."""
 
     id: int
     example: EncodedExample
@@ -47,7 +47,7 @@ class Record:
         bad_objects: tuple[tuple[str, str], ...] = (),
         number: int = 0,
     ) -> Record:
-        """The record of these features, and of the names that its source goes by; `number`: of its source's records."""
+        """Return the record of these features and its source's names; `number` counts the records of the source."""
         identity = example_id(reference.key, number)
         named: dict[str, Value] = {
             **features,

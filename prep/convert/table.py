@@ -1,4 +1,4 @@
-"""Which converter serves which sources: pictures, CT and MR volumes, clips."""
+"""Table of converters by kind of image: pictures, CT and MR volumes, clips."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from halofeed.system.memory import Need
 
 
 class Tally(Protocol):
-    """Counts the records of a shard."""
+    """Statistics of the records of a shard."""
 
     def add(self, facts: Any) -> None:
-        """Count one record, by its facts."""
+        """Count one record by its facts."""
 
     def statistics(self) -> Statistics:
-        """What was counted."""
+        """Return the statistics."""
 
 
 class Converter(Protocol):
-    """Turns the files of one reference into records."""
+    """Converter of the files of one reference into records."""
 
     def records(
         self, reference: SourceExample, files: SourceFiles, need: Need | None = None
     ) -> tuple[Record, ...]:
-        """The records of one source; SourceError where it cannot be converted.
+        """Return the records of one source; raise SourceError where it cannot be converted.
 
         Args:
-            need: told how many bytes this takes; default: it may take what the recipe allows.
+            need: called with the number of bytes that this takes; default: the recipe's limit.
         """
 
     def new_tally(self) -> Tally:
-        """What counts the records of a shard."""
+        """Return a tally for the records of a shard."""
 
 
 def converter_of(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
-    """The converter of a recipe."""
+    """Return the converter of a recipe."""
     return CONVERTERS[recipe.rules.kind.name](recipe, task, labels)
 
 
@@ -67,4 +67,4 @@ CONVERTERS: dict[str, Callable[[Recipe, str, LabelMap], Converter]] = {
     "volume": _volume,
     "clip": _clip,
 }
-"""Per kind of image; each imports its own when it is asked for."""
+"""Constructors by kind of image; each imports its converter when called."""

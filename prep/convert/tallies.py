@@ -25,19 +25,19 @@ from halofeed.schemas.fields import count_members
 from halofeed.schemas.statistics import Cut, Intensities, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
-"""Pixel statistics are taken from each eighth row: of all rows they cost a sixth of a whole conversion."""
+"""Pixel statistics use every eighth row, because all rows would take a sixth of a conversion's time."""
 _CHUNK_PIXELS = 1 << 24
-"""OpenCV counts in float32, which is exact up to here."""
+"""OpenCV counts in float32, which is exact up to this number."""
 _CHUNK_LABELS = 1 << 20
 _WIDE_PIXELS = 1 << 18
 
 
 ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
-"""Of one image's pixels: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
+"""Pixel sums of one image: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
 
 
 def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
-    """The sums of each `ROW_STEP`th row of uint8 or uint16 pixels [height, width, channel]."""
+    """Return the sums of every `ROW_STEP`th row of uint8 or uint16 pixels [height, width, channel]."""
     pixels = pixels[::ROW_STEP]
     height, width, channels = pixels.shape
     rows = max(1, _CHUNK_PIXELS // max(1, width))
@@ -62,9 +62,9 @@ def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
 
 
 def count_labels(labels: NDArray[Any]) -> dict[int, int]:
-    """Voxels of each value that occurs in uint8 or uint16 [...], with any strides; a part at a time."""
+    """Return the number of voxels of each value in uint8 or uint16 [...] with any strides, counted in chunks."""
     counts = np.zeros(1 << 8 * labels.itemsize, np.int64)
-    labels, _ = in_memory_order(labels)  # flattening would copy a volume that is seen reversed
+    labels, _ = in_memory_order(labels)  # flattening would copy a reversed view of a volume
     for part in [labels.reshape(-1)] if labels.flags.c_contiguous else labels:
         flat = np.ravel(part)
         for start in range(0, len(flat), _CHUNK_LABELS):
@@ -73,7 +73,7 @@ def count_labels(labels: NDArray[Any]) -> dict[int, int]:
 
 
 def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
-    """Add how often each value occurs, counting runs of equal words of 8 bytes: classes lie in one piece."""
+    """Add the counts of each value; count runs of equal 8-byte words, because classes are contiguous."""
     each = 8 // flat.itemsize
     words = flat[: len(flat) // each * each].view(np.uint64)
     rest = flat[len(words) * each :]
@@ -90,7 +90,7 @@ def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
 
 
 def bin_side(side: int) -> int:
-    """A side length rounded to 5 significant bits, so that few distinct sizes are kept.
+    """Round a side length to 5 significant bits, which limits the number of distinct sizes.
 
     >>> bin_side(1), bin_side(31), bin_side(533), bin_side(4032)
     (1, 31, 544, 4096)
@@ -106,13 +106,13 @@ def _size_and_ratio(source_size: tuple[int, int]) -> tuple[str, str]:
 
 
 def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
-    """Counts above 0 as JSON, by ascending key."""
+    """Return the counts above 0 for JSON, sorted by key."""
     return {str(key): counts[key] for key in sorted(counts) if counts[key]}
 
 
 @dataclass(kw_only=True)
-class Facts:
-    """What is counted of one record; `is_tile`: its source has an earlier one."""
+class PictureFacts:
+    """Facts about one record for the statistics; `is_tile` says that its source has an earlier record."""
 
     pixel_sums: ImageSums
     stored_size: tuple[int, int]
@@ -135,7 +135,7 @@ _COUNTS = (
 
 
 class PictureTally:
-    """Counts the records of a shard, each figure by its name in `Statistics`."""
+    """Statistics of the records of a shard; the names of figures are those in `Statistics`."""
 
     def __init__(self, max_boxes: int) -> None:
         self._max_boxes = max_boxes
@@ -145,7 +145,7 @@ class PictureTally:
         self._pixel_sums: ImageSums | None = None
         self._largest: tuple[int, ...] = (0, 0)
 
-    def add(self, facts: Facts) -> None:
+    def add(self, facts: PictureFacts) -> None:
         """Count one record."""
         counts = self._counts
         self._records += 1
@@ -172,7 +172,7 @@ class PictureTally:
         self._largest = tuple(map(max, self._largest, facts.stored_size))
 
     def statistics(self) -> Statistics:
-        """What was counted; None for what no record of this task has."""
+        """Return the statistics, with None where no record of the task has a figure."""
         pixels = PixelSums()
         if self._pixel_sums is not None:
             histogram, count, sums, squares = self._pixel_sums
@@ -207,20 +207,21 @@ class PictureTally:
 
 
 CLASS_CUT: Final = "a class is cut off"
-"""The finding's name."""
+"""Name of the finding."""
 NOTED_SHARE: Final = 0.01
-"""A scan has the finding where more than this share of one of its classes is outside."""
+"""Share of a class outside the records above which a scan gets the finding."""
 
 _EDGE: Final = 1e-6
-_MOST_SAMPLED: Final = 1 << 20
+_MAX_SAMPLES: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Volumes in mm³, of the scan and of each class but the background; `cut` is what no record shows.
+    """Volumes in mm³ of a scan and of each class but the background; `cut` volumes are in no record.
 
     Args:
-        cut_share, body_cut_share: 0 to 1, of the scan's field of view, and of its body.
+        cut_share: share of the scan's field of view that is in no record, 0 to 1.
+        body_cut_share: share of the scan's body that is in no record, 0 to 1.
     """
 
     scan_mm3: int
@@ -231,7 +232,7 @@ class Coverage:
     body_cut_share: float = 0.0
 
     def findings(self) -> tuple[Finding, ...]:
-        """A finding where a class lost more than is worth no word."""
+        """Return a finding where a class lost more than `NOTED_SHARE`."""
         shares = {value: cut / self.class_mm3[value] for value, cut in self.class_cut_mm3.items() if cut}
         worst = max(shares.values(), default=0.0)
         if worst <= NOTED_SHARE:
@@ -240,7 +241,7 @@ class Coverage:
 
 
 def shown_by(plan: Plan) -> Ranges:
-    """The part of the plan's target that shows the source, and is no padding."""
+    """Return the part of the plan's target that shows the source and is no padding."""
     last = plan.steps[-1] if plan.steps else None
     return last.inside if isinstance(last, View) else whole(plan.target.shape)
 
@@ -253,13 +254,13 @@ def measure_coverage(
     *,
     image: NDArray[Any] | None = None,
 ) -> Coverage:
-    """What the records of one scan leave out, all its tiles together.
+    """Measure what the records of one scan leave out, all tiles together.
 
     Args:
-        grid: of the scan, from which each of `plans` leads to a record.
-        labels: class ids [depth, height, width] on that grid, each below 65,536, or None.
-        channels: of labels that are sets of classes, the id of each bit.
-        image: the scan [depth, height, width] on that grid; left out, its body is not measured.
+        grid: grid of the scan, from which each plan leads to a record.
+        labels: class ids [depth, height, width] on that grid, below 65,536; None without a label.
+        channels: class id of each bit, for labels that are sets of classes.
+        image: scan [depth, height, width] on that grid, to measure its body.
     """
     if labels is not None and labels.dtype.itemsize > 2:
         labels = labels.astype(np.uint16)
@@ -273,7 +274,7 @@ def measure_coverage(
         kept = float(_inside(sampled.reshape(-1, 3), plans).mean())
         if labels is not None:
             total = count_labels(labels)
-            lost = _lost_one_by_one(labels, plans)
+            lost = _count_lost(labels, plans)
             shown = {value: count - lost[value] for value, count in total.items()}
     else:
         kept = math.prod(float(share.mean()) for share in shares)
@@ -297,7 +298,7 @@ def measure_coverage(
 def _body_cut_share(
     image: NDArray[Any], shares: Sequence[NDArray[np.float64]] | None, plans: Sequence[Plan]
 ) -> float:
-    """The share of the voxels of the body that no record shows; of large scans evenly spaced voxels are sampled.
+    """Return the share of the body's voxels that no record shows, from evenly spaced samples of large scans.
 
     The body is what lies above -500 HU, or above the mean of a scan without values below that.
     """
@@ -314,11 +315,11 @@ def _body_cut_share(
 
 
 def _sampling_step(voxels: int) -> int:
-    return max(1, math.ceil(math.cbrt(voxels / _MOST_SAMPLED)))
+    return max(1, math.ceil(math.cbrt(voxels / _MAX_SAMPLES)))
 
 
 def percent_cut(share: float) -> int:
-    """A share in whole percent, rounded up.
+    """Return a share in percent, rounded up.
 
     >>> percent_cut(0.0), percent_cut(0.002), percent_cut(8 / 9)
     (0, 1, 89)
@@ -327,7 +328,7 @@ def percent_cut(share: float) -> int:
 
 
 def _shares(shape: Shape, plans: Sequence[Plan]) -> list[NDArray[np.float64]] | None:
-    """What share of each source voxel's side the plans' targets show, along each axis; None where axes mix."""
+    """Return the share of each source voxel's side that the targets show, along each axis; None for oblique plans."""
     low, high = [math.inf] * 3, [-math.inf] * 3
     for plan in plans:
         matrix = plan.to_source
@@ -348,7 +349,7 @@ def _shares(shape: Shape, plans: Sequence[Plan]) -> list[NDArray[np.float64]] | 
 def _count_shown(
     labels: NDArray[Any], shares: Sequence[NDArray[np.float64]]
 ) -> tuple[Counter[int], Counter[int]]:
-    """How often each value occurs, and how much of that is shown: a count for each block of equal shares."""
+    """Count each value, and how much of it is shown, by blocks of equal shares."""
     total, shown = Counter[int](), Counter[int]()
     blocks = []
     for share in shares:
@@ -361,8 +362,8 @@ def _count_shown(
     return total, shown
 
 
-def _lost_one_by_one(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int]:
-    """The same for axes that are not parallel: each labeled voxel is asked, a slice at a time."""
+def _count_lost(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int]:
+    """Count the voxels of each value that no record of an oblique plan shows, slice by slice."""
     lost: Counter[int] = Counter()
     for depth, plane in enumerate(labels):
         rows, columns = np.nonzero(plane)
@@ -374,7 +375,7 @@ def _lost_one_by_one(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int
 
 
 def _inside(points: NDArray[Any], plans: Sequence[Plan]) -> NDArray[np.bool_]:
-    """Which source voxels [n, 3] any plan's target shows."""
+    """Return which source voxels [n, 3] any plan's target shows."""
     found = np.zeros(len(points), bool)
     for plan in plans:
         matrix = np.linalg.inv(plan.to_source)
@@ -393,16 +394,17 @@ _VOLUME_COUNTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeFacts:
-    """What is counted of one record; of a scan that is cut into tiles, its first tile counts the scan.
+    """Facts about one record for the statistics; the first tile of a scan has those of the scan.
 
     Args:
-        shape: of the record.
-        inside_voxels: those that show the scan, not padding.
-        label_voxels: per class that occurs; empty where there is no label.
-        foreground_voxels: those of any class, each once.
-        body, foreground: how often values occur above the least one, and where the label is not 0.
-        sized: of the whole scan before it was brought to the static shape.
-        coverage: what all records of the scan together show of it.
+        shape: shape of the record.
+        inside_voxels: number of voxels that show the scan and are no padding.
+        label_voxels: voxels of each class that occurs; empty without a label.
+        foreground_voxels: number of voxels with any class.
+        body: counts of the values above the minimum.
+        foreground: counts of the values where the label is not 0.
+        sized: shape of the scan before it is fitted to the static shape.
+        coverage: what all records of the scan show of it.
     """
 
     shape: Shape
@@ -423,7 +425,7 @@ class VolumeFacts:
 def count_values(
     image: NDArray[Any], store: str, labels: NDArray[Any] | None, least: float
 ) -> tuple[Counts, Counts]:
-    """The counts of the body and of the foreground of stored [depth, height, width, channel], first channel."""
+    """Return the counts of the body and the foreground in stored [depth, height, width, channel], first channel."""
     rows = as_numbers(image[:, ::ROW_STEP, :, 0], store)
     body = count_intensities(rows, above=least)
     if labels is None:
@@ -432,7 +434,7 @@ def count_values(
 
 
 class VolumeTally:
-    """Counts the records of a shard, each figure by its name in `Statistics`."""
+    """Statistics of the records of a shard; the names of figures are those in `Statistics`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = dict.fromkeys(_SUMS, 0)
@@ -471,7 +473,7 @@ class VolumeTally:
         self._largest_scan = tuple(map(max, self._largest_scan, facts.sized))
 
     def statistics(self) -> Statistics:
-        """What was counted; of values the intensities, and no sums of pixels."""
+        """Return the statistics, with intensities instead of sums of pixels."""
         padded = self._stored_voxels - self._inside_voxels
         counted: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
         return Statistics(

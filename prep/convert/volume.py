@@ -1,11 +1,9 @@
-"""What converting one scan takes, worked out from headers before a voxel is read.
-
-How one scan and its labels become records: read, turned, resampled, cropped or padded, windowed, stored.
+"""Converter of scans: records of one scan and its labels, and the memory that they need.
 
     scan ──> canonical ──> orthogonal ──> spacing ──> foreground ──> static shape ──> window, dtype
     mask ──> canonical ──────── the same steps, planned once on the scan's grid ────> class indices
 
-Everything is planned on grids before a voxel is moved, and the image and its label are sampled by one plan.
+All steps are planned on grids before a voxel is moved, and one plan samples the image and its label.
 """
 
 from __future__ import annotations
@@ -71,25 +69,25 @@ from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import Need, with_margin
 
 MOVED_PLANE, COMPUTED_PLANE, SAMPLED_PLANE, OBLIQUE_PLANE = 2, 32, 40, 240
-"""For each voxel of a slice, as volumes are gone through slice by slice: where voxels are moved, where windows are
-applied in floats, where voxels are sampled along the axes, and where along others."""
+"""Bytes for each voxel of a slice during slice-wise work: moved, windowed in floats, sampled along the axes, and
+sampled along oblique axes."""
 BESIDES = 24 << 20
-"""Counts and tables of fixed sizes."""
+"""Bytes of counts and tables of fixed sizes."""
 _STORED_BYTES = {"uint8": 1, "int16": 2, "bfloat16": 2, "float32": 4}
 
 
 def held_bytes(scans: Sequence[Scan]) -> int:
-    """The bytes of files that are held until the scans are read."""
+    """Return the bytes of files that are held until the scans are read."""
     return sum(scan.held_bytes for scan in scans)
 
 
 def label_bytes(scans: Sequence[Scan], grid: Grid, mask: Mask, merged_bytes: int, *, several: bool) -> int:
-    """The most that is held while one mask of a scan is read and merged with those before it.
+    """Return the maximum number of bytes held while one mask of a scan is read and merged with those before it.
 
     Args:
-        scans: opened, not yet read.
-        merged_bytes: what the masks before it have become.
-        several: whether it is merged with others.
+        scans: opened scans, not yet read.
+        merged_bytes: bytes of the merged masks before it.
+        several: whether the scan has several masks.
     """
     own, scans_own = math.prod(mask.grid.shape), math.prod(grid.shape)
     moved = 4 * scans_own if mask.grid.shape != grid.shape else 0
@@ -101,12 +99,12 @@ def label_bytes(scans: Sequence[Scan], grid: Grid, mask: Mask, merged_bytes: int
 
 
 def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], label_item_bytes: int) -> int:
-    """The most that is held while scans of one grid, and their labels, become records.
+    """Return the maximum number of bytes held while scans of one grid, and their labels, become records.
 
     Args:
-        canonical: how the scan is turned.
-        scans: opened; each one is a part of the channels.
-        label_item_bytes: of a voxel of the labels; 0 where there are none.
+        canonical: plan to the canonical order of axes.
+        scans: opened scans, each with some of the channels.
+        label_item_bytes: bytes of a voxel of the labels; 0 without labels.
     """
     grid = canonical.target
     voxels, channels = math.prod(grid.shape), sum(scan.channels for scan in scans)
@@ -119,18 +117,20 @@ def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], lab
     before = (count - 1) * record
     kept = image + labels if count > 1 else 0
     moved = max(first + second for first, second in pairwise([0, *chain]))
-    if _stays(recipe, canonical, scans, sampled):
+    if _keeps_voxels(recipe, canonical, scans, sampled):
         moved = 0
-    # A source through which an oblique grid is sampled is put in order before.
+    # Sampling an oblique grid first copies the source into the order of its axes.
     ordered = voxels if sampled == OBLIQUE_PLANE else 0
     reading = held_bytes(scans) + sum(scan.read_bytes for scan in scans)
-    # Channels of several files are put together; what is declared wider than it is, is narrowed.
+    # Channels of several files are concatenated; values that fit into fewer bytes are narrowed.
     again = image if len(scans) > 1 else image // 2 if item == 4 else 0
-    as_it_is = recipe.dtype == "int16" == scans[0].dtype and len(scans) == 1 and recipe.fixed_window() is None
+    keeps_values = (
+        recipe.dtype == "int16" == scans[0].dtype and len(scans) == 1 and recipe.fixed_window() is None
+    )
     stages = [
         reading + labels + again,
         image + labels + before + (moved + ordered) * item + target * (channels - 1) * item,
-        kept + labels + before + target * channels * (stored if as_it_is else item + stored),
+        kept + labels + before + target * channels * (stored if keeps_values else item + stored),
         kept + labels + before + target * channels * stored + (moved + ordered) * label_item_bytes,
         kept + before + record,
     ]
@@ -142,8 +142,8 @@ def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], lab
     return with_margin(max(stages) + planes + BESIDES)
 
 
-def _stays(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], sampled: int) -> bool:
-    """Whether the record's voxels are the scan's, which change places in their own memory at most."""
+def _keeps_voxels(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], sampled: int) -> bool:
+    """Return whether the record's voxels are the scan's, reordered in their own memory at most."""
     return (
         not sampled
         and canonical.target.shape == (recipe.depth, recipe.height, recipe.width)
@@ -154,15 +154,15 @@ def _stays(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], sampled: int)
 
 
 def _plane(shape: Sequence[int]) -> int:
-    """The voxels of the largest slice along any axis."""
+    """Return the number of voxels of the largest slice along any axis."""
     return math.prod(shape) // min(shape)
 
 
 def _targets(recipe: Recipe, grid: Grid) -> tuple[int, list[int], int]:
-    """How voxels are sampled, as bytes for each one of a slice; the voxels of each array on the way to a record, that
-    among them; and how many records there are at most.
+    """Return the sampling in bytes for each voxel of a slice, the voxels of each array in the chain, and a count.
 
-    A crop to the foreground, which only voxels can tell, makes none of them more.
+    The chain ends with the record. The count is the maximum number of records: a crop to the foreground, which depends
+    on voxels, only lowers it.
     """
     shape = (recipe.depth or 1, recipe.height, recipe.width)
     plan = plan_orthogonal(grid)
@@ -177,7 +177,7 @@ def _targets(recipe: Recipe, grid: Grid) -> tuple[int, list[int], int]:
             chain.append(math.prod(plan.target.shape))
     if recipe.fit == "stretch":
         return max(sampled, SAMPLED_PLANE), [*chain, math.prod(shape)], 1
-    # The last array is written through the window of the record, and is never whole.
+    # The last array is written through the window of the record, and never exists completely.
     chain = [*chain[:-1], math.prod(shape)]
     if recipe.fit != "tiles":
         return sampled, chain, 1
@@ -190,30 +190,30 @@ def _targets(recipe: Recipe, grid: Grid) -> tuple[int, list[int], int]:
 
 Voxels = NDArray[Any]
 _NARROW_RANGE = 16
-"""Whole numbers would flatten a channel of fractional values that lie closer together than this."""
+"""Range of fractional values below which rounding to integers would flatten a channel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeConverter:
-    """Turns scans into records, after one recipe and one label map."""
+    """Converter of scans into records, for one recipe and one label map."""
 
     recipe: Recipe
     labels: LabelMap
 
     def new_tally(self) -> VolumeTally:
-        """What `facts` of records are added to."""
+        """Return a tally for the facts of records."""
         return VolumeTally()
 
     def records(
         self, reference: SourceExample, files: SourceFiles, need: Need | None = None
     ) -> tuple[Record, ...]:
-        """The record of one scan, or one of each tile.
+        """Return the record of one scan, or one for each tile.
 
         Args:
-            need: told how many bytes this takes, before voxels are read; default: it may take what the recipe allows.
+            need: called with the number of bytes before voxels are read; default: the recipe's limit.
 
         Raises:
-            SourceError: this scan cannot be converted; says why.
+            SourceError: this scan cannot be converted.
         """
         need = need or self.recipe.lone_need()
         options = self.recipe.scan_options(need)
@@ -245,9 +245,9 @@ class VolumeConverter:
             options=replace(options, origin=origin),
         ).read()
         image = self._read_image(scans)
-        supposed = check_values(scans, image) if in_hu else ()
+        assumed = check_values(scans, image) if in_hu else ()
         names = _channel_names(scans)
-        # With the functions that read go the bytes of the files.
+        # This drops the functions that read, and with them the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
         values = self._plan_values(image, least)
@@ -257,15 +257,15 @@ class VolumeConverter:
         plans = [part.plan for part in parts]
         coverage = measure_coverage(canonical.target, plans, known, self._channels, image=image[..., 0])
         del known
-        noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
+        noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
         fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else least
         stored_first = self._stores_first(parts, image, values)
         if stored_first:
-            # What is only moved can be stored first: one pass for all tiles, and fewer bytes to move.
+            # Voxels that are only moved can be stored first: one pass for all tiles, and fewer bytes to move.
             image = _store(image, values)
             fill = values[0].stored(fill)
-        # The last part takes both off these lists: they become the record, or end when they have been moved.
+        # The last part empties these lists, so that it can reuse or free the arrays.
         images, masks = [image], [] if labels is None else [labels.values]
         del image, labels
         records = []
@@ -295,7 +295,7 @@ class VolumeConverter:
 
     @property
     def _channels(self) -> tuple[int, ...]:
-        """The ids of the classes by their bits where labels are sets of classes; else ()."""
+        """Return the class id of each bit where labels are sets of classes; else ()."""
         return self.labels.channels if self.recipe.holds_class_sets() else ()
 
     def _moved(self, plan: Plan, label: Voxels, *, spare: bool) -> Voxels:
@@ -307,19 +307,17 @@ class VolumeConverter:
         return apply_mask(plan, label.astype(self.labels.dtype, copy=False), spare=spare, fill=ignored)
 
     def _known(self, label: Voxels | None) -> Voxels | None:
-        """Class indices with the background where nothing is known."""
+        """Return class indices with the background in place of the ignore label."""
         ignored = self.labels.stored_ignore
         return label if label is None or ignored is None else np.where(label == ignored, 0, label)
 
-    # What is read ---------------------------------------------------------------------------------------
-
     def _read_image(self, scans: Sequence[Scan]) -> Voxels:
-        """[depth, height, width, channel] on the canonical grid, of a type that holds what padding does."""
+        """Return [depth, height, width, channel] on the canonical grid, of a dtype that can store the padding."""
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
             detail = f"found {found}, expected {self.recipe.channels}"
-            cure = f"say --channels {found} if all scans have as many"
-            raise SourceError("read", "number of channels", f"{detail}; {cure}")
+            fix = f"say --channels {found} if all scans have as many"
+            raise SourceError("read", "number of channels", f"{detail}; {fix}")
         parts = [view_of(plan_canonical(scan.grid), _narrowed(scan.read())) for scan in scans]
         image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
         if image.dtype.kind == "f" or not self.recipe.pad_value:
@@ -327,10 +325,8 @@ class VolumeConverter:
         padding = np.min_scalar_type(self.recipe.pad_value[0])
         return image.astype(np.promote_types(image.dtype, padding), copy=False)
 
-    # What is planned ------------------------------------------------------------------------------------
-
     def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[Shape, list[Tile]]:
-        """What becomes of a scan on its canonical grid: its size before the static shape, and its one or more tiles."""
+        """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid."""
         recipe = self.recipe
         shape = (recipe.depth or 1, recipe.height, recipe.width)
         kernels: dict[str, Any] = {
@@ -359,7 +355,7 @@ class VolumeConverter:
         return plan.target.shape, [Tile(number=0, origin=(0, 0, 0), plan=compose([plan, last]))]
 
     def _plan_values(self, image: Voxels, least: float) -> list[IntensityPlan]:
-        """What becomes of the values of each channel."""
+        """Return the plan of the values of each channel."""
         recipe, channels = self.recipe, [image[..., at] for at in range(image.shape[3])]
         if recipe.window_percentiles:
             low, high = recipe.window_percentiles
@@ -372,10 +368,8 @@ class VolumeConverter:
         )
         return [plan] * len(channels)
 
-    # What is stored -------------------------------------------------------------------------------------
-
     def _stores_first(self, parts: Sequence[Tile], image: Voxels, values: Sequence[IntensityPlan]) -> bool:
-        """Whether voxels may be stored before they are moved: none is resampled, none can be refused."""
+        """Return whether voxels may be stored before they are moved: none is resampled, and none can be refused."""
         return (
             2 * sum(math.prod(part.plan.target.shape) for part in parts) >= image.size
             and len(values) == 1
@@ -457,14 +451,14 @@ def _store(image: Voxels, values: Sequence[IntensityPlan]) -> Voxels:
 
 
 def _narrowed(image: Voxels) -> Voxels:
-    """32-bit integers in 16 bits where they fit: a scan is resampled alike whichever type its file declares."""
+    """Return 32-bit integers in 16 bits where they fit, so that resampling does not depend on a file's dtype."""
     if image.dtype != np.int32 or image.min() < -32768 or image.max() > 32767:
         return image
     return image.astype(np.int16)
 
 
 def _check_channels(canonical: Grid, others: Sequence[Scan], tolerance_voxels: float) -> None:
-    """Refuse channels whose voxels are not those of the first, in whatever order each is stored."""
+    """Refuse channels on other grids than the first, regardless of the order of their axes."""
     for scan in others:
         grid = plan_canonical(scan.grid).target
         offset, apart = offset_between(canonical, grid)
@@ -474,12 +468,12 @@ def _check_channels(canonical: Grid, others: Sequence[Scan], tolerance_voxels: f
 
 
 def _threshold(image: Voxels) -> float:
-    """What parts the patient from what is around: see the option `center`."""
+    """Return the value that separates the patient from the background; see the option `center`."""
     return CT_FOREGROUND_HU if float(image[..., 0].min()) <= CT_FOREGROUND_HU else mean_of(image[..., 0])
 
 
 def _channel_names(scans: Sequence[Scan]) -> list[str]:
-    """What messages call each channel: its number, and its file where each channel has one."""
+    """Return the name of each channel in messages: its number, and its file where each channel has one."""
     names = [f" of channel {number} ({scan.files[0]})" for number, scan in enumerate(scans)]
     channels = sum(scan.channels for scan in scans)
     if channels == 1:
@@ -490,11 +484,11 @@ def _channel_names(scans: Sequence[Scan]) -> list[str]:
 def _check_rounding(
     image: Voxels, values: Sequence[IntensityPlan], names: Sequence[str]
 ) -> tuple[Finding, ...]:
-    """What rounding to stored integers does to the fractions of each channel.
+    """Return a finding where rounding to integers changes fractions.
 
     Raises:
-        SourceError: the values of a channel lie so close together that rounding flattens them. Of uint8, that is asked
-            of several channels in one window, which may not be the window of each.
+        SourceError: the values of a channel are so close that rounding flattens them. With uint8 this is checked for
+            several channels in one window, which may not suit each of them.
     """
     store, window = values[0].store, values[0].window
     if image.dtype.kind != "f" or not (
@@ -510,14 +504,14 @@ def _check_rounding(
         detail = f"values{name} run from {least:g} to {most:g}"
         is_narrow = store == "int16" and most - least < _NARROW_RANGE
         if is_narrow or values[at % len(values)].rounding_loss(channel) > LARGEST_ROUNDING_LOSS:
-            cure = "take --dtype float32"
+            fix = "take --dtype float32"
             if window is None:
-                cure += ", or --window-percentiles 0.5,99.5 without --dtype"
+                fix += ", or --window-percentiles 0.5,99.5 without --dtype"
             elif store == "uint8":
-                cure = (
+                fix = (
                     "take --window-percentiles 0.5,99.5 in place of the window, or --dtype float32 without it"
                 )
-            raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {cure}")
+            raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {fix}")
         if window is None:
             found = (Finding.corrected("fractions rounded to whole numbers", detail),)
     return found

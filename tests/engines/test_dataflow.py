@@ -30,7 +30,7 @@ def test_a_template_is_written_and_the_same_command_finishes_what_it_began(tmp_p
             done = subprocess.run(command, capture_output=True, text=True, **given)
             assert done.returncode == 0, done.stderr
             said.append(done.stdout + done.stderr)
-        assert "gs://bucket/template: the job's template was written, and nothing run" in said[0]
+        assert "gs://bucket/template: the job's template was written, and nothing was run" in said[0]
         assert "12 records" in said[1]
         with urllib.request.urlopen(f"{settings['STORAGE_EMULATOR_HOST']}/storage/v1/b/bucket/o") as answer:
             names = {item["name"] for item in json.load(answer)["items"]}

@@ -106,7 +106,7 @@ def test_a_pool_gives_local_bytes_and_a_job_without_a_worker_ends_at_its_limit(s
             assert kill_worker(prism, home, 0, command)
             _, said = command.communicate(timeout=120)
         assert command.returncode == 1
-        assert "no worker has given a sign of life for 1 min" in said or "after 1m0s" in said
+        assert "no worker has sent a heartbeat for 1 min" in said or "after 1m0s" in said
         assert "run the same command again" in said
         assert run(source, out, "pictures", pool) == expected["pictures"]
 
@@ -119,7 +119,7 @@ def test_what_is_wrong_on_a_worker_is_told_with_its_cure(source, tmp_path):
     (lacking / "cv2.py").write_text("raise ModuleNotFoundError(\"No module named 'cv2'\")")
     told = {
         f"PYTHONPATH={lacking} exec": "No module named 'cv2'. Install halofeed",
-        "ulimit -f 200; PYTHONPATH= exec": "File too large; what is finished is kept: make room",
+        "ulimit -f 200; PYTHONPATH= exec": "File too large; what is finished is kept. Raise the limit",
     }
     for beam in running(prism, home):
         script = (home / "worker").read_text()
@@ -164,7 +164,7 @@ def test_a_stopped_command_ends_its_job_on_flink(cluster, cluster_home, source, 
     with begun(source, tmp_path, "pictures", cluster) as command:
         assert wait_for(shards_there(tmp_path, 1), command)
         command.send_signal(signal.SIGTERM)
-        assert "its job is told to stop" in command.communicate(timeout=60)[1]
+        assert "the job is being cancelled" in command.communicate(timeout=60)[1]
     ended = {"FINISHED", "FAILED", "CANCELED"}
     wait_until(lambda: not flink.states(cluster_home) - ended, 200, "its job ends")
     assert not (tmp_path / VERSION / "manifest.json").exists()

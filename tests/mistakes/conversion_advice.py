@@ -273,7 +273,7 @@ ADVICE: dict[str, Advice] = {
         writes=True,
     ),
     "values that mean two classes": refused(
-        named(LIVER, SPLEEN, None), (r"say (--label-map)", "{folder}/all.txt"), proves="3 classes"
+        named(LIVER, SPLEEN, None), (r"add (--label-map)", "{folder}/all.txt"), proves="3 classes"
     ),
     "a value of two meanings is mapped": refused(
         named(LIVER, SPLEEN, more=("--map-classes 1=organ",)),
@@ -323,7 +323,7 @@ ADVICE: dict[str, Advice] = {
     "unfinished files of another program": refused(
         foreign(".incomplete/abc"), (r"another (--out)", "{folder}/else")
     ),
-    "lists of splits": noted(listed(), r"say (--split-lists) (\S+)", proves=r"val +1 record"),
+    "lists of splits": noted(listed(), r"with (--split-lists) (\S+)", proves=r"val +1 record"),
     "a listing for another runner": usage(pictures("--listing job"), r"(--listing) job: .* leave it out"),
     "a share in percent": usage(scans(mask(), more=("--warn-cut 5",)), (r"(--warn-cut) .*a share", "0.05")),
     "a name in capitals": usage(pictures("--name Set"), (r"(--name) 'Set': expected lower case", "set")),
@@ -411,12 +411,12 @@ ADVICE: dict[str, Advice] = {
     ),
     "a full disk": refused_4(
         pictures(),
-        (r"make room .* another (--out)", "elsewhere"),
+        (r"Free some space .* (--out) names the folder", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.ENOSPC, "full")),
     ),
     "a disk that fails": refused_4(
         pictures(),
-        (r"see to the disk .* another (--out)", "elsewhere"),
+        (r"The disk failed.* (--out) names the folder", "elsewhere"),
         around=patched("pipelines.storage._rename", side_effect=OSError(errno.EIO, "fails")),
     ),
     # what has come of it
@@ -476,6 +476,6 @@ ADVICE: dict[str, Advice] = {
         pictures("--", "--runner", FAR),
         (r"(--max-silence-minutes) sets a limit", "5"),
         throughout=far,
-        proves="given up after 5 min",
+        proves="gives the job up after 5 min",
     ),
 }

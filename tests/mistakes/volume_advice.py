@@ -169,7 +169,7 @@ ADVICE: dict[str, Advice] = {
     # another conversion's values
     "another set's values": usage(like(label_images()), "(--normalize-like) is for.*leave it out"),
     "another conversion's values without a shape": usage(
-        like(volumes(*SMALL[2:])), "or say (--depth)", more=(4, *SMALL[2:]), without=("--height", "--width")
+        like(volumes(*SMALL[2:])), "or add (--depth)", more=(4, *SMALL[2:]), without=("--height", "--width")
     ),
     "another conversion's values and a normalization": usage(
         like(pairs(*PATTERNS), *SIZE, "--normalize scan"), "leave .* and (--normalize) out"

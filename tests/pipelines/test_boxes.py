@@ -287,7 +287,7 @@ def test_boxes_that_reach_over_the_border_are_clipped_as_ever(tmp_path: Path) ->
 def test_a_width_under_the_name_of_a_corner_is_refused_although_most_boxes_look_sound(tmp_path: Path) -> None:
     boxes = [(12, 12, 1 + n, 2 + n) for n in range(30)]
     source = write(tmp_path / "src", "csv", boxes)
-    with pytest.raises(AnnotationsError, match=r"box is inverted.*say --box-form corner-size if"):
+    with pytest.raises(AnnotationsError, match=r"box is inverted.*add --box-form corner-size if"):
         run_convert(source, tmp_path / "out", layout="csv")
     done = run_convert(source, tmp_path / "cured", layout="csv", box_form="corner-size")
     assert boxes_of(done)["5.png"] == [[12, 12, 17, 18]]

@@ -182,5 +182,5 @@ def test_workers_are_as_many_as_may_take_their_memory_and_share_the_machines(
         monkeypatch.setattr(module, "machine_memory", lambda: memory << 30)
         monkeypatch.setattr(module, "available_cores", lambda: 8)
     choice = choose_runner(dataclasses.replace(JOB, workers=given), 10, [], 2 << 30)
-    assert (choice.workers, choice.room_bytes) == (workers, int(room * (1 << 30)))
+    assert (choice.workers, choice.memory_bytes) == (workers, int(room * (1 << 30)))
     assert choice.threads * choice.workers >= 8

@@ -142,7 +142,7 @@ def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     expected = [bytes_of(source, tmp_path / f"{n} workers", workers=n, **options) for n in (1, 2)]
 
     def elsewhere(*given: Any) -> RunnerChoice:
-        return replace(choose_runner(*given), local=False, runner=FnApiRunner(), workers=0, room_bytes=None)
+        return replace(choose_runner(*given), local=False, runner=FnApiRunner(), workers=0, memory_bytes=None)
 
     monkeypatch.setattr(convert_module, "choose_runner", elsewhere)
     done = run_convert(source, tmp_path / "elsewhere", **options)

@@ -51,8 +51,8 @@ def planned(source: object, out: Path, in_job: bool, **options):
     output.make()
     recipe = Recipe(**{"layout": "folders", "height": 16, "width": 24, "shards": 2} | options)
     written = NumberedFiles(output)
-    more = {"recipe": recipe, "sources": sources, "output": output, "written": written}
-    parts = ListingInJob(spread=map, insists=False, **more) if in_job else None
+    more = {"recipe": recipe, "sources": sources, "output": output, "writer": written}
+    parts = ListingInJob(run_distributed=map, is_required=False, **more) if in_job else None
     plan = make_plan(job, recipe, sources, written, None, parts)
     lines = [line for number in range(written.count) for _, line in read_file(output, number)]
     return plan, sorted(lines), bool(list(Path(output.root).glob(".incomplete/ids-*")))
@@ -129,7 +129,7 @@ def test_what_must_be_seen_at_once_is_listed_by_the_command(tmp_path, capsys, mo
         assert str(in_parts.value) == str(at_once.value)
     else:
         check_same(source, tmp_path / "out", in_parts=False)
-    assert "listed by this command, and not in the job" in capsys.readouterr().err
+    assert "this command lists the source, not the job" in capsys.readouterr().err
 
 
 REFUSED = [(["a/b/1.jpg", "a/c/1.jpg", "b/b/1.jpg", "b/c/1.jpg"], {})]

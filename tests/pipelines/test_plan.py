@@ -132,7 +132,7 @@ def table(folder: Path, *rows: str) -> Path:
     [
         (("train", "tr ain"), "split 'tr ain': expected letters"),
         (("train", "all"), "split 'all': "),
-        (("Train", "train"), r"splits 'Train' and 'train' differ in upper and lower case alone.*rename one"),
+        (("Train", "train"), r"splits 'Train' and 'train' differ only in upper and lower case.*rename one"),
     ],
 )
 def test_split_names_of_the_data_that_cannot_be_file_names_are_the_datas_fault(tmp_path, splits, match):

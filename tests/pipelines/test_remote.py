@@ -11,11 +11,11 @@ import pytest
 
 from halofeed import __version__
 from halofeed.errors import JobError, NotRunError, UsageError
-from halofeed.pipelines import remote, run_distributed
+from halofeed.pipelines import heartbeat, remote, run_distributed
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.options import choose_runner
-from halofeed.pipelines.remote import _in_brief, _pause_after, _Watch, start_heartbeat
+from halofeed.pipelines.remote import _in_brief, _pause_after, _SilenceWatch
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from tests.support import far_runner
@@ -58,14 +58,14 @@ def test_a_job_that_fails_after_its_commit_has_made_the_data_set(
 ):
     monkeypatch.setenv("FAR_ERROR", "1")
     assert all_bytes(Path(convert_far(source, tmp_path).folder)) == expected
-    assert "the data set is whole" in capsys.readouterr().err
+    assert "the data set is complete" in capsys.readouterr().err
 
 
 def test_a_failure_is_told_in_one_line_with_what_to_do(source, tmp_path, monkeypatch):
     monkeypatch.setenv("FAR_TIMES", "0")
     monkeypatch.setenv("FAR_ERROR", "1")
     kept = "What is finished is kept: run the same command again"
-    told = f"the job failed: ValueError: no such colour. {kept}; --debug shows all that the runner said"
+    told = f"the job failed: ValueError: no such colour. {kept}; --debug shows all output of the runner"
     with pytest.raises(JobError, match=f"^{told}$"):
         convert_far(source, tmp_path)
 
@@ -105,8 +105,10 @@ def test_a_worker_of_another_version_goes_no_further_and_says_both(source, tmp_p
         convert_far(source, tmp_path)
 
 
-def test_jobs_that_list_are_for_workers_of_their_version_too(wanted, tmp_path):
-    calls = run_distributed._Calls(folder=str(tmp_path), name="", wanted=wanted, believed=(), software="9.9")
+def test_jobs_that_list_are_for_workers_of_their_version_too(heartbeat_path, tmp_path):
+    calls = run_distributed._Calls(
+        folder=str(tmp_path), name="", heartbeat_path=heartbeat_path, allowed_classes=(), software="9.9"
+    )
     with pytest.raises(JobError, match=r"that submitted the job 9\.9: install the same"):
         run_distributed._Call(len, calls).setup()
 
@@ -120,15 +122,15 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
     incomplete = tmp_path / "out/set/1.0.0/.incomplete"
     assert list(incomplete.glob("wanted-*"))
     command.send_signal(signal.SIGTERM)
-    assert "its job is told to stop" in command.communicate(timeout=60)[1]
+    assert "the job is being cancelled" in command.communicate(timeout=60)[1]
     assert command.returncode == 143
     assert not hangs.exists()
     assert not list(incomplete.glob("wanted-*"))
 
 
 @pytest.fixture
-def wanted(tmp_path) -> str:
-    return start_heartbeat(OutputFolder(str(tmp_path)))
+def heartbeat_path(tmp_path) -> str:
+    return heartbeat.start_heartbeat(OutputFolder(str(tmp_path)))
 
 
 def called_by_job(folder: Path, call: Callable[[int], int]) -> list[int]:
@@ -137,15 +139,15 @@ def called_by_job(folder: Path, call: Callable[[int], int]) -> list[int]:
     return list(run_distributed.run_on_beam(choice, str(folder), (), {})(call, range(2)))
 
 
-def test_workers_give_signs_of_life_while_a_call_lasts(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_SECONDS_BETWEEN_SIGNS", 0.01)
+def test_workers_send_heartbeats_while_a_call_lasts(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.01)
 
     def given() -> int:
         return sum(file.stat().st_size for file in tmp_path.glob(".incomplete/alive-*"))
 
     def waiting(number: int) -> int:
         before = given()
-        wait_until(lambda: given() >= before + 3, 60, "signs of life")
+        wait_until(lambda: given() >= before + 3, 60, "heartbeats")
         return 10 * number
 
     assert called_by_job(tmp_path, waiting) == [0, 10]
@@ -157,7 +159,7 @@ def test_a_job_of_calls_goes_no_further_once_its_command_is_gone(tmp_path):
             file.unlink()
         return number
 
-    with pytest.raises(JobError, match="was stopped, or another one goes on"):
+    with pytest.raises(JobError, match="was stopped, or another command replaced it"):
         called_by_job(tmp_path, stopping)
     assert not list(tmp_path.glob(".incomplete/calls-*-0"))
 
@@ -167,25 +169,25 @@ def test_looks_that_take_long_are_rarer():
 
 
 def test_a_job_that_waits_for_its_turn_is_told_of_and_waited_for(monkeypatch, capsys):
-    monkeypatch.setattr(remote, "_SECONDS_TO_WONDER", 0)
+    monkeypatch.setattr(remote, "_SECONDS_TO_WARN", 0)
     monkeypatch.setattr(remote, "_SECONDS_TO_GIVE_UP", 0)
-    watch = _Watch({})
+    watch = _SilenceWatch({})
     for _ in range(3):
-        watch.see({})
-    assert capsys.readouterr().err.count("has the cluster free slots") == 1
+        watch.update({})
+    assert capsys.readouterr().err.count("check the cluster's free slots") == 1
 
 
 def test_a_job_that_never_begins_is_given_up_at_its_limit_and_told_of_before(monkeypatch, capsys):
-    monkeypatch.setattr(remote, "_SECONDS_TO_WONDER", 0)
-    watch = _Watch({}, 0.1)
-    watch.see({})
-    assert "cannot start workers?; it is given up after" in capsys.readouterr().err
+    monkeypatch.setattr(remote, "_SECONDS_TO_WARN", 0)
+    watch = _SilenceWatch({}, 0.1)
+    watch.update({})
+    assert "cannot start; this command gives the job up after" in capsys.readouterr().err
     time.sleep(0.1)
-    with pytest.raises(JobError, match=r"no worker has given a sign of life.*or cannot start workers"):
-        watch.see({})
+    with pytest.raises(JobError, match=r"no worker has sent a heartbeat.*or cannot start workers"):
+        watch.update({})
 
 
-def test_no_limit_is_shorter_than_the_signs_of_workers(source, tmp_path):
+def test_no_limit_is_shorter_than_the_heartbeat_of_workers(source, tmp_path):
     for wrong in (0.5, float("nan")):
         with pytest.raises(UsageError, match=r"--max-silence-minutes .*: expected 1 or more"):
             convert_far(source, tmp_path, max_silence_minutes=wrong)
@@ -195,7 +197,7 @@ def test_no_limit_is_shorter_than_the_signs_of_workers(source, tmp_path):
 def test_a_lost_job_is_started_again_as_often_as_asked_for(
     source, expected, tmp_path, monkeypatch, capsys, listing
 ):
-    monkeypatch.setattr(remote, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(remote, "_POLL_SECONDS", 0.05)
     lost = tmp_path / "lost"
     monkeypatch.setenv("FAR_LOST", str(lost))
     lost.write_text("3")
@@ -220,8 +222,8 @@ def test_a_job_that_fails_for_its_input_or_for_what_its_workers_lack_is_not_star
 
 
 def test_a_job_whose_workers_are_all_silent_is_ended_and_named(source, tmp_path, monkeypatch, capsys):
-    for name, seconds in (("BETWEEN_LOOKS", 0.05), ("TO_WONDER", 0.2), ("TO_GIVE_UP", 0.5)):
-        monkeypatch.setattr(remote, f"_SECONDS_{name}", seconds)
+    for name, seconds in (("_POLL_SECONDS", 0.05), ("_SECONDS_TO_WARN", 0.2), ("_SECONDS_TO_GIVE_UP", 0.5)):
+        monkeypatch.setattr(remote, name, seconds)
     hangs, version = tmp_path / "hangs", tmp_path / "set/1.0.0"
     monkeypatch.setenv("FAR_HANGS", str(hangs))
 
@@ -231,9 +233,9 @@ def test_a_job_whose_workers_are_all_silent_is_ended_and_named(source, tmp_path,
         (version / ".incomplete/alive-1").write_text(".")
 
     threading.Thread(target=begin, daemon=True).start()
-    with pytest.raises(JobError, match=r"no worker has given a sign of life.*run the same command again"):
+    with pytest.raises(JobError, match=r"no worker has sent a heartbeat.*run the same command again"):
         convert_far(source, tmp_path)
-    assert "nothing was heard of the job's workers" in capsys.readouterr().err
+    assert "the job's workers have sent no heartbeat" in capsys.readouterr().err
     assert not hangs.exists()
     assert not list(version.glob(".incomplete/wanted-*"))
 

@@ -70,7 +70,7 @@ def replacement(folder: Path) -> Path:
 def test_too_many_rejects_leave_the_committed_version(source, folder, tmp_path):
     before = all_bytes(folder)
     (source / "hat/broken.jpg").write_bytes(b"no picture")
-    words = r"is as it was; what there is of the new version lies in .*/\.1\.0\.0\.replacement"
+    words = r"is unchanged; the unfinished new version is in .*/\.1\.0\.0\.replacement"
     with pytest.raises(JobError, match=words):
         run_convert(source, tmp_path / "out", overwrite=True, max_rejected=0, **OPTIONS)
     assert all_bytes(folder) == before and verify(folder).ok
@@ -213,7 +213,7 @@ def test_a_manifest_that_cannot_be_read_commits_nothing_and_the_same_command_goe
     os.truncate(folder / "features.json", 0)
     os.truncate(folder / "set-train.tfrecord-00002-of-00004", 0)
     done = halofeed_here(*convert_words(source, tmp_path / "out", shards=4, workers=1))
-    assert done.returncode == 0 and "is damaged and so commits nothing" in done.stderr, done.stderr
+    assert done.returncode == 0 and "is damaged, so the version is not committed" in done.stderr, done.stderr
     assert all_bytes(folder) == before
     kept = [name for name in inodes if (folder / name).stat().st_ino == inodes[name]]
     assert len(kept) == len(inodes) - 2

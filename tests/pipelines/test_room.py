@@ -16,9 +16,8 @@ import pytest
 from halofeed.errors import UsageError
 from halofeed.pipelines import direct_file
 from halofeed.pipelines.direct_file import BUFFER_BYTES, DirectFile
-from halofeed.pipelines.disk_space import check_room, record_bytes
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.plan import make_plan, open_sources
+from halofeed.pipelines.plan import bytes_per_record, check_disk_space, make_plan, open_sources
 from halofeed.prep.options.recipe import Recipe
 from tests.support.conversions import convert_words, draw_folders, halofeed_here, run_convert, shard_bytes
 
@@ -34,7 +33,7 @@ def test_the_estimate_is_what_is_written(tmp_path):
     draw_folders(tmp_path / "s", 20)
     done = run_convert(tmp_path / "s", tmp_path / "out", layout="folders", height=200, width=300)
     written = sum(shard.bytes for split in done.manifest.splits.values() for shard in split.shards)
-    each = record_bytes(Recipe(height=200, width=300), "classification", "uint8")
+    each = bytes_per_record(Recipe(height=200, width=300), "classification", "uint8")
     assert each is not None and 20 * each <= written < 1.02 * 20 * each
 
 
@@ -45,13 +44,15 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_i
     free = shutil.disk_usage(tmp_path).free
     words = r"10 records of .* free; take smaller records .*--disk-check ignore"
     with pytest.raises(UsageError, match=words):
-        check_room(str(tmp_path / "no" / version), 10, free // 9, {}, insist=False)
+        check_disk_space(str(tmp_path / "no" / version), 10, free // 9, {}, refuse=True)
     assert list(tmp_path.iterdir()) == []
-    check_room(str(tmp_path), 10, free // 9, {}, insist=True)
+    check_disk_space(str(tmp_path), 10, free // 9, {}, refuse=False)
     assert "warning" in capsys.readouterr().err
-    check_room(str(tmp_path), 10, free // 9, {"a-train.tfrecord-00000-of-00001": free // 2}, insist=False)
+    check_disk_space(
+        str(tmp_path), 10, free // 9, {"a-train.tfrecord-00000-of-00001": free // 2}, refuse=True
+    )
     assert "10 records of" in capsys.readouterr().err, "what is there already needs no room"
-    check_room("gs://bucket/x", 10, free, {}, insist=False)
+    check_disk_space("gs://bucket/x", 10, free, {}, refuse=True)
 
 
 @pytest.mark.long
@@ -62,7 +63,7 @@ def test_a_full_disk_ends_in_one_line_keeps_what_is_finished_and_the_same_comman
     command = [sys.executable, "-c", PROGRAM, *words]
     stopped = subprocess.run(command, capture_output=True, text=True, check=False)
     assert stopped.returncode == 1, stopped.stderr
-    assert "what is finished is kept: make room and run the same command again" in stopped.stderr
+    assert "what is finished is kept. Raise the limit of file sizes" in stopped.stderr
     assert len(stopped.stderr.strip().splitlines()) == 1
     folder = tmp_path / "out/set/1.0.0"
     assert not (folder / "manifest.json").exists()

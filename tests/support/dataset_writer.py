@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.tallies import Facts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.schemas.identity import example_id
 from tests.support.set_writer import (
     Record,
@@ -142,10 +142,10 @@ def write_dataset(
     return write_set(folder, deal(examples, shards, record), task=task, max_boxes=max_boxes, **given, **more)
 
 
-def _facts(example: Drawn) -> Facts:
+def _facts(example: Drawn) -> PictureFacts:
     height, width, _ = example.pixels.shape
     unpadded = np.ascontiguousarray(example.pixels[: example.unpadded[0], : example.unpadded[1]])
-    return Facts(
+    return PictureFacts(
         pixel_sums=sum_pixels(unpadded),
         stored_size=(height, width),
         picture_size=example.unpadded,
