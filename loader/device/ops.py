@@ -1,4 +1,4 @@
-"""What arithmetic do augmentations need of JAX and of TensorFlow? Each of them is written once, in these words."""
+"""Array operations that exist in both JAX and TensorFlow, so that each device augmentation is written once."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Array = Any
 
 
 class Ops(Protocol):
-    """The operators + - * / < & of arrays, and these."""
+    """Operations in addition to the operators + - * / < & of arrays."""
 
     def cast(self, array: Array, dtype: Any) -> Array:
-        """With another dtype."""
+        """Convert an array to another dtype."""
 
     def wide(self, dtype: Any) -> Any:
-        """The dtype to compute in: float32, of float64 that."""
+        """Return the dtype to compute in: float64 for float64, otherwise float32."""
 
     def constant(self, values: Any, dtype: Any) -> Array:
-        """NumPy's values."""
+        """Return NumPy values as an array of the library."""
 
     def words(self, ids: Array) -> tuple[Array, Array]:
-        """Ids [batch] as two uint32 [batch], high and low."""
+        """Return ids [batch] as two uint32 [batch], high and low."""
 
     def xor(self, one: Array, other: Array) -> Array:
-        """Of uint32."""
+        """Return the exclusive or of uint32."""
 
     def rotate(self, words: Array, bits: int) -> Array:
-        """Bits of uint32 to the left, around."""
+        """Rotate uint32 to the left."""
 
     def top(self, words: Array, bits: int) -> Array:
-        """The upper bits of uint32, as a number."""
+        """Return the upper bits of uint32 as a number."""
 
     def numbers(self, sizes: Sequence[int]) -> Array:
-        """The number of every place of a grid, uint32 [*sizes], the last axis fastest."""
+        """Return the flat index of every grid position, uint32 [*sizes], the last axis fastest."""
 
     def where(self, condition: Array, one: Array, other: Array) -> Array: ...
     def exp(self, array: Array) -> Array: ...
@@ -53,19 +53,22 @@ class Ops(Protocol):
     def clip(self, array: Array, low: Any, high: Any) -> Array: ...
     def maximum(self, one: Array, other: Any) -> Array: ...
     def sum(self, array: Array, axis: int) -> Array:
-        """Along an axis, which stays with one place."""
+        """Sum along an axis, which keeps size 1."""
 
     def reshape(self, array: Array, shape: Sequence[int]) -> Array: ...
     def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
-        """`change(image)` where any is chosen, else the image. It is computed once before, whatever uses it how often:
-        fused with what it is made of, XLA would compute that again for each use (noise before a blur: 53 s, not 1)."""
+        """Return `change(image)` if any example is chosen, otherwise the image.
+
+        The condition separates the image from its users. Otherwise XLA would fuse it and compute it again for each use
+        (noise before a blur: 53 s instead of 1 s).
+        """
 
     def shifted(self, array: Array, axis: int, by: int) -> Array:
-        """What stands `by` places further along an axis; zeros beyond the end."""
+        """Shift an array by `by` positions towards the start of an axis, and fill with zeros."""
 
 
 def ops_of(array: Array) -> Ops:
-    """Those of the library that an array is of; NumPy's are JAX's.
+    """Return the operations of an array's library; NumPy arrays use JAX.
 
     >>> type(ops_of(np.zeros(3))).__name__
     'JaxOps'
@@ -74,7 +77,7 @@ def ops_of(array: Array) -> Ops:
 
 
 class _Functions:
-    """What both libraries have under one name."""
+    """Operations that have the same name in both libraries."""
 
     def __init__(self, library: Any, math: Any) -> None:
         self.where, self.reshape = library.where, library.reshape
@@ -83,7 +86,7 @@ class _Functions:
 
 
 class JaxOps(_Functions):
-    """JAX's."""
+    """Operations of JAX."""
 
     def __init__(self) -> None:
         with require_extra("train", "jax"):
@@ -116,7 +119,7 @@ class JaxOps(_Functions):
         return self._lax.shift_right_logical(words, np.uint32(32 - bits))
 
     def numbers(self, sizes: Sequence[int]) -> Array:
-        # Axis by axis, so that a split image's numbers are made where its pixels are.
+        # Axis by axis, so that each core computes the numbers of its part of a split image.
         number: Array = np.uint32(0)
         for axis, size in enumerate(sizes):
             number = number * np.uint32(size) + self._lax.broadcasted_iota(np.uint32, tuple(sizes), axis)
@@ -135,7 +138,7 @@ class JaxOps(_Functions):
 
 
 class TensorFlowOps(_Functions):
-    """TensorFlow's."""
+    """Operations of TensorFlow."""
 
     def __init__(self) -> None:
         with require_extra("tf", "tensorflow"):
@@ -182,4 +185,4 @@ class TensorFlowOps(_Functions):
 
 
 jax_ops, tensorflow_ops = functools.cache(JaxOps), functools.cache(TensorFlowOps)
-"""Give one for all."""
+"""Return one shared instance each."""

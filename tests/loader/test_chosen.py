@@ -7,6 +7,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
+from halofeed.loader.record import stored_record
 from tests.support.batches import flip, rows_of
 
 AUGMENT = [FlipLeftRight(), RandomCrop(8, 8)]
@@ -87,7 +88,7 @@ def damaged(whole, folder, numbers):
     shutil.copytree(whole, folder)
     shards = Loader(whole, batch_size=1)._shards
     for number in numbers:
-        record = shards.record(number)
+        record = stored_record(shards, number)
         path = folder / shards.file_name(record.shard).rpartition("/")[2]
         flip(path, record.end - 200, 64)
     return folder

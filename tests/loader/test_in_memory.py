@@ -5,8 +5,9 @@ import os
 import pytest
 
 from halofeed.errors import CorruptFileError
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop, gather
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, shards
 from halofeed.loader.assemble import Assembler
+from halofeed.loader.copy_plan import MappedRecords
 from halofeed.schemas.tfrecord import read_records
 from halofeed.system.mapped_files import is_guarded
 from tests.support.batches import flip, same
@@ -84,16 +85,16 @@ def test_rows_of_a_shard_that_is_cut_meanwhile_are_an_error_that_names_it(loader
 
 @pytest.mark.parametrize("part", ["length", "its checksum", "footer"])
 def test_rows_whose_frames_change_meanwhile_are_not_copied(loader, folder, monkeypatch, part):
-    look = gather.Shards.in_memory
+    records_of = MappedRecords.of
 
-    def damaged(self, *which):
-        found = look(self, *which)
+    def damaged(*which):
+        found = records_of(*which)
         for shard in folder.glob("*train*.tfrecord-*[0-9]"):
             for offset, record in read_records(shard.read_bytes(), ""):
                 flip(shard, offset + {"length": 0, "its checksum": 8, "footer": 12 + len(record)}[part])
         return found
 
-    monkeypatch.setattr(gather.Shards, "in_memory", damaged)
+    monkeypatch.setattr(MappedRecords, "of", damaged)
     rows = copied_rows(monkeypatch)
     with pytest.raises(CorruptFileError, match="at byte"):
         loader.batch(8)
@@ -103,6 +104,6 @@ def test_rows_whose_frames_change_meanwhile_are_not_copied(loader, folder, monke
 def test_no_more_files_are_held_open_than_the_process_may(loader, monkeypatch):
     expected = loader.batch(8)
     rows = copied_rows(monkeypatch)
-    monkeypatch.setattr(gather, "most_open", lambda: 2)
+    monkeypatch.setattr(shards, "most_open", lambda: 2)
     same(loader.batch(8), expected)
     assert not rows

@@ -104,7 +104,7 @@ def test_bytes_whose_asker_needs_them_no_longer_are_asked_for_again(sets):
         store.fill(window, [(first, 0, 9), (second, 0, 9)])
         queued = window.find(second, 0)
         window.cancel()
-        assert store.arrived(second, queued) == (folder / second).read_bytes()[:9]
+        assert store.wait_for(second, queued) == (folder / second).read_bytes()[:9]
 
 
 def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):
