@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -114,8 +114,8 @@ class Assembler:
             raise UsageError(
                 f"include {points[0]!r}: after {frame.lost} no affine says where a point comes from; leave it out"
             )
-        whole = tuple((0, size) for size in self._frame)
-        self._slab, self._is_complete = slab or whole, slab in (None, whole)
+        complete = tuple((0, size) for size in self._frame)
+        self._slab, self._is_complete = slab or complete, slab in (None, complete)
         self._grid = [field for field in (self._image, self._label) if field]
         self.on_grid = tuple(field.name for field in self._grid)
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
@@ -164,7 +164,7 @@ class Assembler:
             fill = spec.fill if len(spec.fill) > 1 else spec.fill[0]
             batch[name][row] = self._padding.get(name, fill)
 
-    def write_epochs(self, batch: Batch, rows: NDArray[np.int64], epochs: Sequence[int]) -> None:
+    def write_epochs(self, batch: Batch, rows: Integers, epochs: Sequence[int]) -> None:
         """Write the epochs of rows, if the batch has them."""
         if EPOCH in batch:
             # With weighted sampling an epoch number has more than 32 bits, but devices hold 32.
@@ -172,7 +172,7 @@ class Assembler:
                 epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS for epoch in epochs
             ]
 
-    def draw(self, seed: int, epochs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, seed: int, epochs: Integers, ids: Integers) -> NDArray[np.float64]:
         """Return the random numbers of the examples' augmentations, float64 [example, augmentation, 8]."""
         return draw_uniforms(seed, epochs, ids, len(self._augmentations))
 
@@ -194,8 +194,8 @@ class Assembler:
             uniforms: the result of `draw`.
 
         Returns:
-            The windows that `move_planned` takes for all rows, and `copy_planned` and `write_planned` for one. Rows
-            that must be decoded need `write_planned`. None if each row needs `write`.
+            The windows that `move_planned` takes for all rows, and `write_planned` for one; None if each row needs
+            `write`.
         """
         augmentations = self._augmentations
         if not (self._can_plan and draw_windows_alone(augmentations)):
@@ -218,9 +218,13 @@ class Assembler:
 
     @property
     def moves_rows(self) -> bool:
-        """Whether the kernel can copy planned rows: it is built, and pixels need no conversion."""
-        return kernel.is_built() and not any(
-            field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
+        """Return whether the kernel can copy planned rows: it is built, and pixels need no decoding or conversion."""
+        return (
+            not self.decodes
+            and kernel.is_built()
+            and not any(
+                field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
+            )
         )
 
     @property
@@ -252,18 +256,6 @@ class Assembler:
         moved = kernel.move(moves, run_in_threads, (batch, self._padding, records))
         return np.asarray(moved[: len(fields) * len(rows)].reshape(len(fields), len(rows)).all(axis=0))
 
-    def copy_planned(self, batch: Batch, row: int, records: MappedRecords, at: int, view: View) -> bool:
-        """Copy a planned row's pixels from mapped record `at`; False if its frame is not valid."""
-        if not records.has_valid_frame(at):
-            return False
-            return False
-        if self._is_direct:
-            for field in self._grid:
-                batch[field.name][row] = records.array(at, field)
-        else:
-            self._copy_stored(batch, row, partial(records.array, at), view)
-        return True
-
     def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Write a planned row's pixels; False if the row needs `write`.
 
@@ -274,13 +266,10 @@ class Assembler:
         if self.decodes:
             return self._decode_planned(batch, row, record, view) and record.is_unchanged()
         if not self._is_direct:
-            self._copy_stored(batch, row, lambda field: self._reader.stored_array(field, record), view)
+            self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
+            if self._label is not None:
+                self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
         return record.is_unchanged()
-
-    def _copy_stored(self, batch: Batch, row: int, stored: Callable[[Field], Array], view: View) -> None:
-        self._copy(IMAGE, view, stored(self._image), batch[IMAGE][row])
-        if self._label is not None:
-            self._write_label(view, stored(self._label), batch[LABEL][row])
 
     def _decode_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Decode a planned row's picture into the batch; False if its size is not the cached one."""

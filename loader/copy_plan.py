@@ -8,7 +8,6 @@ once per record.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.augment.windows import Windows
-from halofeed.loader.decode import stored_dtype
 from halofeed.loader.native.kernel import (
     FRAME,
     MOST_AXES,
@@ -92,22 +90,6 @@ class MappedRecords:
         if not files or not shards.is_verified(numbers, keys):
             return None
         return cls(shards, numbers, files)
-
-    def has_valid_frame(self, at: int) -> bool:
-        """Return whether a record's frame is as the index states; if not, reading the record finds the error."""
-        data, offset, length = self._file_of(at), int(self._offsets[at]), int(self._lengths[at])
-        stated, checksum = struct.unpack_from("<QI", data, offset)
-        (footer,) = struct.unpack_from("<I", data, offset + HEADER_BYTES + length)
-        expected = _length_checksum(length) if self._checks_length else checksum
-        return (stated, checksum, footer) == (length, expected, int(self._checksums[at]))
-
-    def array(self, at: int, field: Field) -> NDArray[Any]:
-        """Return a record's value of a raw field as a view of the mapping, of its stored shape."""
-        start = int(self._shards.raw_starts[field.keys[0]][self._numbers[at]])
-        return np.ndarray(field.stored_shape, stored_dtype(field), self._file_of(at), start)
-
-    def _file_of(self, at: int) -> memoryview:
-        return self._files[self._shard_of[at]].bytes.data
 
     def addresses(self, key: str) -> Integers:
         """Return the memory addresses of the records' values, int64 [record]."""

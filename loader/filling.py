@@ -155,29 +155,16 @@ class Filler:
 
     def _copy_mapped(self, batch: Batch, places: Integers, numbers: Integers, windows: Windows) -> Integers:
         """Copy the pixels of planned rows from mapped shards, and return the positions of the rows left."""
-        if self._assembler.decodes:
-            return np.arange(len(places))
         # The write of the affected row raises the error again.
         with contextlib.suppress(CorruptFileError):
-            records = MappedRecords.of(self._shards, numbers, self._assembler.raw_keys)
-            if records is not None:
-                copied = self._copy_pixels(batch, places, records, windows)
-                return np.flatnonzero(~(copied & records.unchanged()))
+            if self._assembler.moves_rows:
+                records = MappedRecords.of(self._shards, numbers, self._assembler.raw_keys)
+                if records is not None:
+                    copied = self._assembler.move_planned(
+                        batch, places, records, windows, self._run_in_threads
+                    )
+                    return np.flatnonzero(~(copied & records.unchanged()))
         return np.arange(len(places))
-
-    def _copy_pixels(
-        self, batch: Batch, places: Integers, records: MappedRecords, windows: Windows
-    ) -> NDArray[np.bool_]:
-        """Copy the pixels of planned rows, and return which records had valid frames, bool [row]."""
-        if self._assembler.moves_rows:
-            return self._assembler.move_planned(batch, places, records, windows, self._run_in_threads)
-        copied, every = np.zeros(len(places), np.bool_), np.arange(len(places))
-
-        def copy(at: int, row: int, view: View) -> None:
-            copied[at] = self._assembler.copy_planned(batch, row, records, at, view)
-
-        self._for_each(deque(zip(every.tolist(), places.tolist(), windows.views(every), strict=True)), copy)
-        return copied
 
     def _for_each(self, todo: deque[tuple[Any, ...]], act: Callable[..., None]) -> None:
         """Call `act` with each item of the deque, whose first element is its number, in several threads.
@@ -284,9 +271,9 @@ class Filler:
 
     def _replacements(self, number: int, epoch: int) -> Iterator[int]:
         """Yield the records that may replace one, in an order drawn from seed, epoch and that record."""
-        drawn = mix((self._seed ^ mix(epoch ^ mix(number))) & _WORD)
+        key = mix((self._seed ^ mix(epoch ^ mix(number))) & _WORD)
         for attempt in itertools.count(1):
-            yield mix((drawn + attempt) & _WORD) % self._count
+            yield mix((key + attempt) & _WORD) % self._count
 
     def _split_numbers(self, rows: Rows) -> Integers:
         """Return the valid rows' record numbers in the split."""

@@ -52,7 +52,6 @@ class StoredMask:
         return self._record.place
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
-        """Copy what the view shows; see `Source.copy`."""
         view.copy(self._decode(), out)
 
     def _decode(self) -> NDArray[Any]:
@@ -256,9 +255,9 @@ class RecordReader:
 
     def _extent(self, values: Mapping[str, NDArray[Any]], stored: Shape, record: StoredRecord) -> Ranges:
         """Return the part of the stored image that shows the source, per axis; all of it if nobody needs it."""
-        whole = tuple((0, size) for size in stored)
+        complete = tuple((0, size) for size in stored)
         if not self._extent_fields:
-            return whole
+            return complete
         sizes = [values[field.name] for field in self._extent_fields]
         if self._extent_fields[0].name == EXTENT:
             starts, stops = sizes[0].tolist()

@@ -53,7 +53,7 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
     else:
         wanted = np.array([id_of(key) for key in where], np.int64)
         if len(np.unique(wanted)) < len(wanted):
-            raise UsageError("where: a record stands there twice; name each once")
+            raise UsageError("where: a record is named twice; name each once")
         if len(missing := np.setdiff1d(wanted, ids)):
             names = [str(key) for key in where if id_of(key) in missing]
             raise UsageError(
@@ -224,8 +224,8 @@ class Sampler:
         """
         steps = self.steps
         if step < 0 or (steps is not None and step >= steps):
-            whole = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {self.records} records)"
-            raise UsageError(f"step {step}: expected 0{' and more' if steps is None else whole}")
+            limit = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {self.records} records)"
+            raise UsageError(f"step {step}: expected 0{' and more' if steps is None else limit}")
         many = max(1, _ROWS_AT_ONCE // max(1, stop - start))
         block, number = divmod(step, many)
         found = self._blocks.get((block, start, stop))

@@ -28,11 +28,9 @@ class _Flip:
         check_share("probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
-        """Return the frame unchanged."""
         return frame
 
     def apply(self, example: Example, uniform: Uniform) -> Example:
-        """Mirror, or return the example unchanged."""
         if uniform[0] >= self.probability:
             return example
         objects = example.objects
@@ -41,7 +39,6 @@ class _Flip:
         return replace(example, view=example.view.flip(self.axis), objects=objects)
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
-        """Mirror all rows at once."""
         flips, objects = uniforms[:, 0] < self.probability, windows.objects
         windows.backwards[:, self.axis] ^= flips
         if len(objects.kept):
@@ -98,7 +95,6 @@ class Rotate90:
         return frame
 
     def apply(self, example: Example, uniform: Uniform) -> Example:
-        """Rotate, or return the example unchanged."""
         if uniform[0] >= self.probability:
             return example
         for _ in range(1 + int(uniform[1] * 3)):

@@ -99,7 +99,6 @@ class Blend(LazyArray):
         self._first, self._second, self._share = first, second, share
 
     def compute(self, box: Ranges, out: NDArray[Any]) -> None:
-        """Blend a box of both pictures."""
         first, second = self._first.part(box), self._second.part(box)
         if first.dtype.name not in _DIRECT:
             first, second = first.astype(np.float32), second.astype(np.float32)
@@ -256,7 +255,7 @@ class MixUp:
         check_pictures("MixUp", frame)
         if not frame.has_boxes:
             raise UsageError(
-                "MixUp: nothing lies between two classes as they are stored; take it for detection, and mix classes in "
+                "MixUp: two stored classes cannot be averaged; use it for detection, and mix classes in "
                 "the training step"
             )
         return replace(frame, lost="MixUp")
@@ -266,7 +265,6 @@ class MixUp:
         return int(uniform[0] < self.probability)
 
     def combine(self, examples: Sequence[Example], uniform: Uniform) -> Example:
-        """Mix both pictures, or return the only one."""
         if len(examples) == 1:
             return examples[0]
         shape = tuple(max(sides) for sides in zip(*(example.view.shape for example in examples), strict=True))

@@ -121,7 +121,6 @@ class RandomCrop:
         return f"RandomCrop({sides}, minimum_visible={self.minimum_visible}, foreground={self.foreground})"
 
     def frame(self, frame: Frame) -> Frame:
-        """Return the frame of the window's shape."""
         name = f"RandomCrop({', '.join(map(str, self.sides))})"
         if len(self.sides) != len(frame.shape):
             likely = ", ".join(map(str, (*frame.shape[: -len(self.sides)], *self.sides)[-len(frame.shape) :]))
@@ -140,7 +139,6 @@ class RandomCrop:
         return replace(frame, shape=self.sides)
 
     def apply(self, example: Example, uniform: Uniform) -> Example:
-        """Crop to one window."""
         view = example.view
         shape = [min(side, size) for side, size in zip(self.sides, view.shape, strict=True)]
         starts = [_starts(*sizes) for sizes in zip(view.seen(example.extent), shape, view.shape, strict=True)]
@@ -154,8 +152,8 @@ class RandomCrop:
                     (max(first, place - side + 1), min(last, place))
                     for (first, last), (place, _), side in zip(starts, places, shape, strict=True)
                 ]
-        drawn = zip(_POSITION_NUMBERS[-len(shape) :], starts, strict=True)
-        start = [first + int(uniform[at] * (last - first + 1)) for at, (first, last) in drawn]
+        numbers = zip(_POSITION_NUMBERS[-len(shape) :], starts, strict=True)
+        start = [first + int(uniform[at] * (last - first + 1)) for at, (first, last) in numbers]
         return example.crop(start, shape, self.minimum_visible)
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:

@@ -96,7 +96,6 @@ class Resampled(LazyArray):
         self._source, self._view, self._warp, self._image, self._fill = source, view, warp, image, fill
 
     def compute(self, box: Ranges, out: NDArray[Any]) -> None:
-        """Resample a box of the grid."""
         needed = self._warp.needed(box)
         start, shape = tuple(low for low, _ in needed), tuple(high - low for low, high in needed)
         source = np.empty((*shape, *self._channels), self.dtype)
@@ -121,7 +120,6 @@ class PointWarp(abc.ABC):
 
     @property
     def shape(self) -> Shape:
-        """Shape of the grid."""
         return self.source
 
     def image(

@@ -62,7 +62,6 @@ class ScaleJitter:
         return replace(frame, shape=(self.height, self.width))
 
     def apply(self, example: Example, uniform: Uniform) -> Example:
-        """Resize and crop."""
         frame = (self.height, self.width)
         low, high = self.scales
         example = scaled(example, frame, low + float(uniform[0]) * (high - low))
@@ -107,7 +106,6 @@ class ScaleWarp:
 
     @property
     def matrix(self) -> NDArray[np.float64]:
-        """Affine from the resized picture to the source."""
         return np.diag([*self._ratios, 1.0])
 
     def needed(self, box: Ranges) -> Ranges:

@@ -287,7 +287,6 @@ class LazyArray(abc.ABC):
         return "a picture" if isinstance(self._like, np.ndarray) else self._like.place
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
-        """Copy what the view shows; see `Source.copy`."""
         if self._complete is not None:
             view.copy(self._complete, out)
             return

@@ -74,7 +74,6 @@ class RandomRotation:
         return frame
 
     def apply(self, example: Example, uniform: Uniform) -> Example:
-        """Rotate, or return the example unchanged."""
         shape = example.view.shape
         most = (
             self.degrees
@@ -83,8 +82,8 @@ class RandomRotation:
         )
         if uniform[0] >= self.probability or not any(most):
             return example
-        drawn = zip(most, uniform[1:].tolist(), strict=False)
-        angles = [math.radians(angle * (2 * number - 1)) for angle, number in drawn]
+        numbers = zip(most, uniform[1:].tolist(), strict=False)
+        angles = [math.radians(angle * (2 * number - 1)) for angle, number in numbers]
         matrix = _rotation_matrix(angles, shape, example.shown_spacing_mm())
         inverse = np.asarray(np.linalg.inv(matrix), np.float64)
         return example.resampled(
@@ -96,11 +95,7 @@ class RandomRotation:
 
 
 def _rotation_matrix(angles: list[float], shape: Shape, spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:
-    """Return the matrix from points of the rotated grid to points of the source: around the center, in millimeters."""
-
-
-def _turned(angles: list[float], shape: Shape, spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:
-    """From points of the turned grid to points of the source: about the center, in millimeters."""
+    """Return the matrix from points of the rotated grid to the source: around the center, in millimeters."""
     axes = len(shape)
     planes = [(0, 1)] if axes == 2 else [(1, 2), (0, 2), (0, 1)]
     rotation = np.eye(axes)
@@ -151,7 +146,6 @@ class MatrixWarp(PointWarp):
     matrix: NDArray[np.float64]
 
     def positions(self, box: Ranges) -> list[Float32]:
-        """Return the positions of a box's points; see `PointWarp.positions`."""
         steps = np.ix_(*(np.arange(low, high) + 0.5 for low, high in box))
         places = []
         for row in self.matrix[:-1]:
@@ -218,7 +212,6 @@ class ElasticDeformation:
         return replace(frame, lost="ElasticDeformation")
 
     def apply(self, example: Example, uniform: Uniform) -> Example:
-        """Deform, or return the example unchanged."""
         if uniform[0] >= self.probability or not self.magnitude:
             return example
         shape, spacing = example.view.shape, example.shown_spacing_mm()
@@ -227,8 +220,8 @@ class ElasticDeformation:
         # Two of the numbers seed a generator for the displacements.
         key = (uniform[1:3] * 2.0**53).astype(np.uint64)
         raw = np.random.Philox(key=key).random_raw(len(shape) * math.prod(counts))
-        drawn = (raw >> np.uint64(11)) * 2.0**-52 - 1
-        nodes = np.reshape(drawn, (len(shape), *counts))
+        uniforms = (raw >> np.uint64(11)) * 2.0**-52 - 1
+        nodes = np.reshape(uniforms, (len(shape), *counts))
         scale = np.reshape([self.magnitude / each for each in spacing], (-1, *(1 for _ in shape)))
         warp = DeformationWarp(shape, steps, np.asarray(nodes * scale, np.float32))
         extent = example.view.seen(example.extent)
@@ -262,7 +255,6 @@ class DeformationWarp(PointWarp):
         return tuple(float(np.abs(nodes).max()) for nodes in self.nodes)
 
     def positions(self, box: Ranges) -> list[Float32]:
-        """Return the displaced positions of a box's points; see `PointWarp.positions`."""
         tables = [self._weights(axis, *side) for axis, side in enumerate(box)]
         field = self.nodes[(slice(None), *(slice(*used) for used, _ in tables))]
         for axis, (_, table) in reversed(list(enumerate(tables, 1))):

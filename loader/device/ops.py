@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,47 +16,54 @@ Array = Any
 """A jax.Array or a tf.Tensor."""
 
 
-class Ops(Protocol):
-    """Operations in addition to the operators + - * / < & of arrays."""
+class Ops(abc.ABC):
+    """Operations in addition to the operators + - * / < & of arrays.
 
+    Args:
+        library: the module with `where` and `reshape`.
+        math: the module with elementwise functions.
+    """
+
+    clip: Callable[[Array, Any, Any], Array]
+    constant: Callable[[Any, Any], Array]
+    """Return NumPy values as an array of the library with a dtype."""
+    xor: Callable[[Array, Array], Array]
+    """Return the exclusive or of uint32."""
+
+    def __init__(self, library: Any, math: Any) -> None:
+        self.where, self.reshape = library.where, library.reshape
+        self.exp, self.expm1, self.log, self.sqrt = math.exp, math.expm1, math.log, math.sqrt
+        self.cos, self.sin, self.absolute, self.maximum = math.cos, math.sin, math.abs, math.maximum
+
+    @abc.abstractmethod
     def cast(self, array: Array, dtype: Any) -> Array:
         """Convert an array to another dtype."""
 
+    @abc.abstractmethod
     def wide(self, dtype: Any) -> Any:
         """Return the dtype to compute in: float64 for float64, otherwise float32."""
 
-    def constant(self, values: Any, dtype: Any) -> Array:
-        """Return NumPy values as an array of the library."""
-
+    @abc.abstractmethod
     def words(self, ids: Array) -> tuple[Array, Array]:
         """Return ids [batch] as two uint32 [batch], high and low."""
 
-    def xor(self, one: Array, other: Array) -> Array:
-        """Return the exclusive or of uint32."""
-
+    @abc.abstractmethod
     def rotate(self, words: Array, bits: int) -> Array:
         """Rotate uint32 to the left."""
 
+    @abc.abstractmethod
     def top(self, words: Array, bits: int) -> Array:
         """Return the upper bits of uint32 as a number."""
 
+    @abc.abstractmethod
     def numbers(self, sizes: Sequence[int]) -> Array:
         """Return the flat index of every grid position, uint32 [*sizes], the last axis fastest."""
 
-    def where(self, condition: Array, one: Array, other: Array) -> Array: ...
-    def exp(self, array: Array) -> Array: ...
-    def expm1(self, array: Array) -> Array: ...
-    def log(self, array: Array) -> Array: ...
-    def sqrt(self, array: Array) -> Array: ...
-    def cos(self, array: Array) -> Array: ...
-    def sin(self, array: Array) -> Array: ...
-    def absolute(self, array: Array) -> Array: ...
-    def clip(self, array: Array, low: Any, high: Any) -> Array: ...
-    def maximum(self, one: Array, other: Any) -> Array: ...
+    @abc.abstractmethod
     def sum(self, array: Array, axis: int) -> Array:
         """Sum along an axis, which keeps size 1."""
 
-    def reshape(self, array: Array, shape: Sequence[int]) -> Array: ...
+    @abc.abstractmethod
     def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
         """Return `change(image)` if any example is chosen, otherwise the image.
 
@@ -63,6 +71,7 @@ class Ops(Protocol):
         (noise before a blur: 53 s instead of 1 s).
         """
 
+    @abc.abstractmethod
     def shifted(self, array: Array, axis: int, by: int) -> Array:
         """Shift an array by `by` positions towards the start of an axis, and fill with zeros."""
 
@@ -76,16 +85,7 @@ def ops_of(array: Array) -> Ops:
     return tensorflow_ops() if type(array).__module__.startswith("tensorflow.") else jax_ops()
 
 
-class _Functions:
-    """Operations that have the same name in both libraries."""
-
-    def __init__(self, library: Any, math: Any) -> None:
-        self.where, self.reshape = library.where, library.reshape
-        self.exp, self.expm1, self.log, self.sqrt = math.exp, math.expm1, math.log, math.sqrt
-        self.cos, self.sin, self.absolute, self.maximum = math.cos, math.sin, math.abs, math.maximum
-
-
-class JaxOps(_Functions):
+class JaxOps(Ops):
     """Operations of JAX."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class JaxOps(_Functions):
         return self._lax.pad(array, self._jnp.zeros((), array.dtype), padding)
 
 
-class TensorFlowOps(_Functions):
+class TensorFlowOps(Ops):
     """Operations of TensorFlow."""
 
     def __init__(self) -> None:
@@ -145,8 +145,11 @@ class TensorFlowOps(_Functions):
             import tensorflow as tf
         super().__init__(tf, tf.math)
         self._tf = tf
-        self.cast, self.constant, self.clip = tf.cast, tf.constant, tf.clip_by_value
+        self.constant, self.clip = tf.constant, tf.clip_by_value
         self.xor = tf.bitwise.bitwise_xor
+
+    def cast(self, array: Array, dtype: Any) -> Array:
+        return self._tf.cast(array, dtype)
 
     def wide(self, dtype: Any) -> Any:
         tf = self._tf

@@ -34,7 +34,6 @@ class GaussianBlur(DeviceAugmentation):
     depth: bool = False
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Blur along one axis after the other."""
         axes = range(1, len(pixels.sizes) + 1)
         image = pixels.image
         for axis in axes if self.depth else axes[-2:]:
@@ -42,7 +41,6 @@ class GaussianBlur(DeviceAugmentation):
         return image
 
     def _along(self, axis: int, pixels: Pixels, draw: Draw, image: Array) -> Array:
-        """Blur along one axis."""
         ops = pixels.ops
         sigma = ops.maximum(ops.reshape(draw.between(self.sigma_pixels, 0), (-1, 1)), 1e-3)
         reach = math.ceil(_REACH * self.sigma_pixels[1])
@@ -72,7 +70,6 @@ class Brightness(DeviceAugmentation):
     shift: tuple[float, float] = (-0.2, 0.2)
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Shift all values."""
         return pixels.image + pixels.span * draw.between(self.shift, 0)
 
 
@@ -84,7 +81,6 @@ class Contrast(DeviceAugmentation):
     factor: tuple[float, float] = (0.75, 1.25)
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Scale the differences."""
         return pixels.image + (pixels.image - pixels.mean()) * (draw.between(self.factor, 1) - 1)
 
 
@@ -92,7 +88,6 @@ class _OfColor(DeviceAugmentation):
     """Base class of changes that need red, green and blue."""
 
     def check(self, channels: int, stored: str) -> None:
-        """Refuse images without three channels."""
         if channels != 3:
             raise UsageError(
                 f"device augmentation {type(self).__name__}: expected red, green and blue, the images have {channels} "
@@ -108,7 +103,6 @@ class Saturation(_OfColor):
     factor: tuple[float, float] = (0.7, 1.3)
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Scale the differences."""
         return pixels.image + (pixels.image - pixels.gray()) * (draw.between(self.factor, 1) - 1)
 
 
@@ -120,7 +114,6 @@ class Hue(_OfColor):
     degrees: tuple[float, float] = (-18.0, 18.0)
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Rotate the colors."""
         ops, image = pixels.ops, pixels.image
         angle = draw.between(self.degrees, 0) * (math.pi / 180)
         turned = sum(
@@ -154,7 +147,6 @@ class GaussianNoise(DeviceAugmentation):
     deviation: tuple[float, float] = (0.0, 0.05)
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Add noise."""
         strength = pixels.span * draw.between(self.deviation, 0)
         return pixels.image + strength * draw.normal(tuple(pixels.image.shape[1:]))
 
@@ -176,7 +168,6 @@ class HUWindow(DeviceAugmentation):
     width_hu: tuple[float, float] = (300.0, 500.0)
 
     def check(self, channels: int, stored: str) -> None:
-        """Refuse images of 8 bits."""
         if stored == "uint8":
             raise UsageError(
                 "device augmentation HUWindow: expected Hounsfield units, the images are uint8; leave it out, or "
@@ -184,7 +175,6 @@ class HUWindow(DeviceAugmentation):
             )
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Apply the window."""
         ops = pixels.ops
         center = draw.between(self.center_hu, (pixels.black + pixels.white) / 2)
         width = draw.between(self.width_hu, pixels.span, 2)
@@ -208,7 +198,6 @@ class BiasField(DeviceAugmentation):
     zero: float = 0.0
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Multiply by the field."""
         ops, axes = pixels.ops, len(pixels.sizes)
         waves = [self._waves(pixels, axis) for axis in range(1, axes + 1)]
         orders = [

@@ -114,9 +114,9 @@ class DiskStore(StoreWrapper):
         """Note that a shard is not staged any more, because it is gone or wrong."""
         with self._lock:
             self.staged.discard(name)
-            self._asked.discard(name)
+            self._requested.discard(name)
 
-    def ask(self, shard: Shard) -> None:
+    def request(self, shard: Shard) -> None:
         """Request that a shard is staged.
 
         Raises:
@@ -125,9 +125,9 @@ class DiskStore(StoreWrapper):
         if self._failed is not None:
             raise self._failed
         with self._lock:
-            if shard.file in self._asked:
+            if shard.file in self._requested:
                 return
-            self._asked.add(shard.file)
+            self._requested.add(shard.file)
             self._waiting.append(shard)
             if self._thread is None:
                 # The end of the process may stop this daemon thread at any time.
@@ -167,7 +167,7 @@ class DiskStore(StoreWrapper):
         """Initialize the thread and lock of this process; a forked process stages shards itself."""
         self._lock = threading.Lock()
         self._waiting: deque[Shard] = deque()
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._thread = None
 
     def _is_complete(self, shard: Shard) -> bool:
@@ -276,7 +276,7 @@ class StagedShard:
                 if not opened.checked:
                     self._store.touch(name)
                 return opened
-        self._store.ask(self._shard)
+        self._store.request(self._shard)
         return self._base.open()
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ def test_what_cannot_be_chosen_is_refused(folder):
     for where, words in (
         ([1, 2], "split 'train' has no record 1, 2"),
         (["no/such.jpg"], "has no record no/such.jpg"),
-        ([1000 + 7, 1000 + 7], "a record stands there twice"),
+        ([1000 + 7, 1000 + 7], "a record is named twice"),
         ("all", "expected a list of ids or keys, or a function, got 'all'"),
         ([], "no record of split 'train' is taken"),
         (lambda ids: ids < 0, "no record of split 'train' is taken"),

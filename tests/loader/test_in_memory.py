@@ -11,10 +11,10 @@ from halofeed.loader.copy_plan import MappedRecords
 from halofeed.schemas.tfrecord import read_records
 from halofeed.system.mapped_files import is_guarded
 from tests.support.batches import flip, same
-from tests.support.kernels import kernel_if, ways
+from tests.support.kernels import needs_kernel
 
 CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
-pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), ways]
+pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), needs_kernel]
 
 
 @pytest.fixture
@@ -23,24 +23,16 @@ def folder(draw, write):
 
 
 @pytest.fixture(params=CHAINS)
-def loader(request, folder, is_used):
-    with kernel_if(is_used):
-        loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
-        for step in range(8):
-            loader.batch(step)
-        yield loader
+def loader(request, folder):
+    loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
+    for step in range(8):
+        loader.batch(step)
+    return loader
 
 
 def copied_rows(monkeypatch, then=lambda batch, row: None):
     """The rows that are copied from memory from now on, and what becomes of each then."""
-    rows, copy, move = [], Assembler.copy_planned, Assembler.move_planned
-
-    def is_copied(self, batch, row, *more):
-        made = copy(self, batch, row, *more)
-        if made:
-            rows.append(row)
-            then(batch, row)
-        return made
+    rows, move = [], Assembler.move_planned
 
     def moved(self, batch, places, *more):
         made = move(self, batch, places, *more)
@@ -49,7 +41,6 @@ def copied_rows(monkeypatch, then=lambda batch, row: None):
             then(batch, row)
         return made
 
-    monkeypatch.setattr(Assembler, "copy_planned", is_copied)
     monkeypatch.setattr(Assembler, "move_planned", moved)
     return rows
 
