@@ -328,7 +328,7 @@ class Loader(Stream):
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether `prefetch` currently has an effect."""
+        """Return whether `prefetch` currently has an effect."""
         return self._shards.store.reads_ahead
 
     def prefetch(self, places: NDArray[np.int64]) -> None:

@@ -213,7 +213,7 @@ class Sampler:
 
     @property
     def has_padding(self) -> bool:
-        """Whether the last batch has rows that are not valid."""
+        """Return whether the last batch has rows that are not valid."""
         return self.num_epochs is not None and self.num_epochs * self.epoch_places % self.batch_size > 0
 
     def rows(self, step: int, start: int, stop: int) -> Rows:

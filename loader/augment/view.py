@@ -81,7 +81,7 @@ class View:
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether no axis is transposed or reversed."""
+        """Return whether no axis is transposed or reversed."""
         return not any(self.backwards) and self.order == tuple(range(len(self.order)))
 
     def crop(self, start: Sequence[int], shape: Sequence[int]) -> View:

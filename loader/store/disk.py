@@ -152,10 +152,10 @@ class DiskStore(StoreWrapper):
                     self.touch(shard.file)
                     self.staged.add(shard.file)
         except OSError as error:
-            cure = "make room or allow fewer cache_bytes" if error.errno in _NO_ROOM else "see to the disk"
+            cure = "make room or allow fewer cache_bytes" if error.errno in _NO_ROOM else "check the disk"
             self._failed = SystemLimitError(
-                f"{self.path(shard.file)}: {os.strerror(error.errno or 0)}; {human_bytes(shard.bytes)} are to be "
-                f"staged there: {cure}, or take another cache"
+                f"{self.path(shard.file)}: {os.strerror(error.errno or 0)}; {human_bytes(shard.bytes)} cannot be "
+                f"staged there: {cure}, or use another cache"
             )
 
     def touch(self, name: str) -> None:

@@ -159,7 +159,7 @@ class MemoryStore(StoreWrapper):
         if needed > memory:
             raise UsageError(
                 f"cache='memory': the split's shards are {human_bytes(needed)}, and there are {human_bytes(memory)} "
-                "of free memory; take cache='disk:/a/folder', or leave it out"
+                "of free memory; use cache='disk:/a/folder', or leave it out"
             )
         self._memory = {shard.file: self._read(shard) for shard in shards}
 
@@ -201,8 +201,7 @@ class MemoryFile(HeldFile):
     def read_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
         if offset + size > self.bytes:
             raise CorruptFileError(
-                f"{self.name}: it ends at byte {self.bytes:,}, and {size:,} bytes from byte {offset:,} on are "
-                f"wanted; {CURE}"
+                f"{self.name}: it ends at byte {self.bytes:,}, expected {size:,} bytes from byte {offset:,} on; {CURE}"
             )
         for buffer in buffers:
             target = np.frombuffer(buffer, np.uint8)
@@ -219,7 +218,7 @@ def _allocate(size: int) -> NDArray[np.uint8]:
         pages = mmap.mmap(-1, size, flags=private)
     except OSError as error:
         raise UsageError(
-            f"cache='memory': {human_bytes(size)} are not to be had: {error.strerror}; take cache='disk:/a/folder', "
+            f"cache='memory': {human_bytes(size)} cannot be allocated: {error.strerror}; use cache='disk:/a/folder', "
             "or leave it out"
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):

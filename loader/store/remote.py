@@ -265,7 +265,7 @@ class RemoteStore:
                 if process.answered == answered:
                     raise StoreError(
                         f"{self.place}/{name}: no answer within {most:,.0f} s, of bytes {part.start:,} to "
-                        f"{part.stop:,} nor of others; see whether the store can be reached, and run again"
+                        f"{part.stop:,} or others; check whether the store can be reached, and run again"
                     ) from None
 
     def count_retry(self) -> None:

@@ -51,10 +51,10 @@ def check_redirect(status: int, origin: str, target: str, allowed: Sequence[str]
     """
     before, after = urlsplit(origin), urlsplit(target)
     if after.scheme not in _PORTS or after.hostname is None:
-        raise RefusedRedirectError(status, f"the server sends to {Address(target)}, which is no web address")
+        raise RefusedRedirectError(status, f"the server redirects to {Address(target)}, which is not a web address")
     if before.scheme == "https" and after.scheme == "http":
         raise RefusedRedirectError(
-            status, f"the server sends from https to {Address(target)}, which is not encrypted"
+            status, f"the server redirects from https to {Address(target)}, which is not encrypted"
         )
     places = [(parts.hostname, parts.port or _PORTS[parts.scheme]) for parts in (before, after)]
     upgraded = places[0][1] == 80 and places[1][1] == 443 and places[0][0] == places[1][0]
@@ -183,7 +183,7 @@ def _wait_until(connection: http.client.HTTPConnection, deadline: float) -> None
     """Set the connection's timeout so that the next operation ends by the deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("the time is over")
+        raise TimeoutError("timed out")
     connection.timeout = left
     if connection.sock is not None:
         connection.sock.settimeout(left)

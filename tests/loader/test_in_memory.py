@@ -1,4 +1,4 @@
-"""Are rows that are copied from memory, all of a batch at once, right whatever becomes of their files meanwhile?"""
+"""Rows that the kernel copies from mapped shards are right, even if the files change during the copy."""
 
 import os
 

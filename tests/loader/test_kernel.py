@@ -1,4 +1,4 @@
-"""Does the kernel copy what NumPy copies and no byte beside it, and read what is right and nothing else?"""
+"""The kernel copies what NumPy copies and no other byte, and accepts only intact records."""
 
 import ctypes
 import mmap

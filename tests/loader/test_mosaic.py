@@ -1,4 +1,4 @@
-"""Do four pictures in one, and two through each other, hold what a slow drawing of them does, with the same others?"""
+"""Mosaic and MixUp equal a slow drawing with the same partners."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Does what is read piece by piece come out as if the whole array were there, and is no more read than said?"""
+"""Chunked reads equal a copy of the complete array, and read no more bytes than documented."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Does a view show what NumPy's own flips, turns and slices show, wherever and however large it is?"""
+"""A view shows what NumPy's flips, rotations and slices show, at any place and size."""
 
 import ml_dtypes
 import numpy as np

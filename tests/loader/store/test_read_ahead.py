@@ -1,4 +1,4 @@
-"""Is the next batch read ahead as long as the disk is needed, and no longer?"""
+"""The next batch is read ahead only as long as the disk is needed."""
 
 import pytest
 
