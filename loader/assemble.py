@@ -16,11 +16,12 @@ from halofeed.loader.augment import (
     Combination,
     Example,
     Frame,
+    Objects,
     PartnerSampler,
     augment,
     draw_uniforms,
 )
-from halofeed.loader.augment.view import Array, LazyArray, Ranges, Shape, View, copy_view
+from halofeed.loader.augment.view import Array, LazyArray, Ranges, View, copy_view
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, specify
 from halofeed.loader.chunks import is_little_endian
@@ -148,7 +149,7 @@ class Assembler:
 
     @cached_property
     def _padding(self) -> Batch:
-        """Rows of padding to copy from: NumPy broadcasts three colors at 0.5 GB/s and copies at 10.
+        """Rows of padding to copy from: NumPy broadcasts three colors at 0.5 GB/s and copies at 10 GB/s.
 
         Images that are padded around always fill the row.
         """
@@ -349,13 +350,13 @@ class Assembler:
         for field in self._fields:
             if field.name == ID:
                 batch[ID][row] = record.id
-            elif field.name == BOXES:
-                shown = np.array(example.view.shape if self._augmentations else read.stored)
-                _pad(_scale_boxes(objects.boxes, shown, self._frame), batch[BOXES][row], field)
-                batch[COUNT][row] = min(len(objects.boxes), field.shape[0])
             elif field.encoding == "list":
-                values = objects.areas if field.name == AREA else lists[field.name][objects.kept]
-                _pad(values, batch[field.name][row], field)
+                shown = np.array(example.view.shape if self._augmentations else read.stored)
+                values, out = self._object_values(field, lists, objects, shown), batch[field.name][row]
+                count = min(len(values), len(out))
+                out[:count], out[count:] = values[:count], _fill(field)
+                if field.name == BOXES:
+                    batch[COUNT][row] = count
             elif field.encoding == "png_list":
                 self._write_masks(example, batch[field.name][row])
             elif field.encoding == "text":
@@ -396,15 +397,24 @@ class Assembler:
         counts = np.bincount(of_row, minlength=len(rows))
         position = np.arange(len(of_row)) - np.repeat(np.cumsum(counts) - counts, counts)
         for field in self._reader.lists:
+            values, out = (
+                self._object_values(field, lists, objects, windows.shape[of_row]),
+                batch[field.name],
+            )
             if field.name == BOXES:
-                values: NDArray[Any] = _scale_boxes(objects.boxes, windows.shape[of_row], self._frame)
                 batch[COUNT][rows] = np.minimum(counts, field.shape[0])
-            else:
-                values = objects.areas if field.name == AREA else lists[field.name][objects.kept]
-            out = batch[field.name]
             out[rows] = _fill(field)
             fits = position < field.shape[0]
             out[rows[of_row[fits]], position[fits]] = values[fits]
+
+    def _object_values(
+        self, field: Field, lists: ObjectLists, objects: Objects, shown: Integers
+    ) -> NDArray[Any]:
+        """Return the objects' values of a list field; boxes are rescaled from what is `shown` to the frame."""
+        if field.name == BOXES:
+            scale = np.concatenate([shown, shown], axis=-1) / np.array(self._frame * 2)
+            return np.asarray(objects.boxes * scale, np.float32)
+        return objects.areas if field.name == AREA else lists[field.name][objects.kept]
 
     def _write_label(self, view: View, label: Array, out: NDArray[Any]) -> None:
         """Copy the label as shown; class sets are expanded last, because one number per voxel is cheaper to copy."""
@@ -448,19 +458,6 @@ class Assembler:
         height, width = example.view.shape
         for mask, source in zip(out, example.objects.masks, strict=False):
             copy_view(example.view, source, mask[:height, :width])
-
-
-def _scale_boxes(boxes: NDArray[Any], shown: NDArray[np.int64], frame: Shape) -> NDArray[np.float32]:
-    """Rescale boxes, [object, 4] relative to the shown size, [2] or [object, 2], to float32 relative to a frame."""
-    scale = np.concatenate([shown, shown], axis=-1) / np.array(frame * 2)
-    return np.asarray(boxes * scale, np.float32)
-
-
-def _pad(values: NDArray[Any], out: NDArray[Any], field: Field) -> None:
-    """Copy the values that fit, and fill the rest of `out`."""
-    count = min(len(values), len(out))
-    out[:count] = values[:count]
-    out[count:] = _fill(field)
 
 
 def _fill(field: Field) -> Any:

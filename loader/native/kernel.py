@@ -10,7 +10,6 @@ import ctypes
 import importlib.util
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,33 +81,6 @@ def no_moves(count: int) -> Moves:
     return moves
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Copying:
-    """A call of the kernel that owns all memory whose addresses the kernel uses.
-
-    An interrupt may end the caller's wait while other threads are in the kernel. Each of them holds this object.
-
-    Args:
-        moves: the table.
-        next_move: int64 [1], the next move that no thread has begun.
-        streams: whether the kernel bypasses the cache.
-        owners: objects that own the memory to which the table's addresses point.
-    """
-
-    moves: Moves
-    next_move: NDArray[np.int64]
-    streams: bool
-    owners: object
-
-    def __call__(self) -> None:
-        assert _library is not None
-        _library.move(self.moves.ctypes.data, len(self.moves), self.next_move.ctypes.data, self.streams)
-
-    def stop(self) -> None:
-        """Prevent threads from beginning another move."""
-        self.next_move[0] = len(self.moves)
-
-
 def move(
     moves: Moves, run_in_threads: Callable[[Callable[[], None]], None], owners: object
 ) -> NDArray[np.bool_]:
@@ -121,12 +93,18 @@ def move(
             left the kernel, even if `run_in_threads` is interrupted.
     """
     sizes = moves[:, SHAPE].prod(axis=1) * moves[:, PIXEL_BYTES]
-    streams = int(sizes.sum()) >= STREAMED_BYTES
-    copying = _Copying(moves, np.zeros(1, np.int64), streams, owners)
+    streams, next_move = int(sizes.sum()) >= STREAMED_BYTES, np.zeros(1, np.int64)
+
+    def make_moves(_owners: object = owners) -> None:
+        # An interrupt may end the caller's wait while threads are in the kernel. Each of them holds this function, and
+        # so the memory that the kernel uses.
+        assert _library is not None
+        _library.move(moves.ctypes.data, len(moves), next_move.ctypes.data, streams)
+
     try:
-        run_in_threads(copying)
+        run_in_threads(make_moves)
     except BaseException:
-        copying.stop()
+        next_move[0] = len(moves)  # no thread begins another move
         raise
     return np.asarray(moves[:, DONE] == 1)
 

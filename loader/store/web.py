@@ -51,7 +51,9 @@ def check_redirect(status: int, origin: str, target: str, allowed: Sequence[str]
     """
     before, after = urlsplit(origin), urlsplit(target)
     if after.scheme not in _PORTS or after.hostname is None:
-        raise RefusedRedirectError(status, f"the server redirects to {Address(target)}, which is not a web address")
+        raise RefusedRedirectError(
+            status, f"the server redirects to {Address(target)}, which is not a web address"
+        )
     if before.scheme == "https" and after.scheme == "http":
         raise RefusedRedirectError(
             status, f"the server redirects from https to {Address(target)}, which is not encrypted"
