@@ -23,7 +23,7 @@ from halofeed.loader.augment import (
 )
 from halofeed.loader.augment.view import Array, LazyArray, Ranges, View, copy_view
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
-from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, specify
+from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs
 from halofeed.loader.chunks import is_little_endian
 from halofeed.loader.copy_plan import MappedRecords, plan_moves
 from halofeed.loader.decode import read_text, stored_dtype
@@ -40,8 +40,8 @@ from halofeed.loader.reading import (
     STATIC,
     ReadExample,
     RecordReader,
-    is_grid,
-    joined_lists,
+    concatenate_lists,
+    is_label_map,
 )
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.shards import Integers, Shards
@@ -100,7 +100,7 @@ class Assembler:
                 f"include {names!r}: expected a list of some of {', '.join(sorted(optional | made))}"
             )
         self._fields = [field for field in manifest.fields if not field.optional or field.name in include]
-        self._label = next((field for field in self._fields if is_grid(field)), None)
+        self._label = next((field for field in self._fields if is_label_map(field)), None)
         frame = Frame(
             shape=self._image.shape[:-1],
             kind=kind,
@@ -138,7 +138,7 @@ class Assembler:
             decodes_fast=decodes_fast,
         )
         shown = tuple(stop - start for start, stop in self._slab)
-        self.spec = specify(self._fields, include, shown=shown, frame=self._frame)
+        self.spec = array_specs(self._fields, include, shown=shown, frame=self._frame)
         self.decodes = any(not field.is_raw for field in self._grid)
         self._can_plan = (
             self._reader.caches_all
@@ -342,7 +342,7 @@ class Assembler:
         if self._combines:
             partners = PartnerSampler(seed=seed, epoch=epoch, identity=record.id, find=read_partner)
         example = augment(self._augmentations, example, uniforms, partners)
-        lists, objects = joined_lists(reads), example.objects
+        lists, objects = concatenate_lists(reads), example.objects
         if example.pixels is not None:
             self._copy(IMAGE, example.view, example.pixels, batch[IMAGE][row])
         if example.label is not None:

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from halofeed.errors import UsageError
 from halofeed.loader.augment.view import Shape
 from halofeed.loader.decode import array_dtype
-from halofeed.loader.reading import BOXES, IMAGE, is_grid
+from halofeed.loader.reading import BOXES, IMAGE, is_label_map
 from halofeed.schemas.fields import Field
 from halofeed.system.memory import process_memory
 
@@ -37,7 +37,7 @@ class ArraySpec:
     fill: tuple[Any, ...] = (0,)
 
 
-def specify(
+def array_specs(
     fields: Sequence[Field], include: Sequence[str], *, shown: Shape, frame: Shape
 ) -> dict[str, ArraySpec]:
     """Return the arrays of a batch, without their first axis.
@@ -57,7 +57,7 @@ def specify(
         fill: tuple[Any, ...] = field.fill if field.encoding != "value" else (0,)
         if field.name == IMAGE:
             shape = (*shown, field.shape[-1])
-        elif is_grid(field):
+        elif is_label_map(field):
             shape = (*shown, field.shape[-1]) if field.holds_sets else shown
         elif field.encoding == "png_list":
             shape = (most_boxes, *frame)

@@ -327,17 +327,17 @@ class Loader(Stream):
         self._filler.fill(batch, rows, self._sampler.at(places))
 
     @property
-    def reads_ahead(self) -> bool:
+    def is_prefetching(self) -> bool:
         """Return whether `prefetch` currently has an effect."""
-        return self._shards.store.reads_ahead
+        return self._shards.store.is_prefetching
 
     def prefetch(self, places: NDArray[np.int64]) -> None:
         """Begin to fetch what `fill` of these places reads, if that is slow."""
-        if self.reads_ahead:
+        if self.is_prefetching:
             self._filler.prefetch(self._sampler.at(places))
 
     def _prefetch(self, step: int, start: int, stop: int) -> None:
-        if self.reads_ahead and (self.steps is None or step < self.steps):
+        if self.is_prefetching and (self.steps is None or step < self.steps):
             self._filler.prefetch(self._sampler.rows(step, start, stop))
 
     def of_slab(self, slab: Ranges) -> Loader:

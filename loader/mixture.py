@@ -102,7 +102,7 @@ class Mixture(Stream):
         return part
 
     def _prefetch(self, step: int, start: int, stop: int) -> None:
-        if not any(loader.reads_ahead for loader in self.loaders.values()):
+        if not any(loader.is_prefetching for loader in self.loaders.values()):
             return
         first = step * self.batch_size
         which, places = self.sources(first + start, first + stop)

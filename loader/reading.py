@@ -122,7 +122,7 @@ class RecordReader:
     ) -> None:
         known = {field.name: field for field in manifest.fields}
         self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
-        self.label = next((field for field in fields if is_grid(field)), None)
+        self.label = next((field for field in fields if is_label_map(field)), None)
         self._label_ids = np.array(sorted(manifest.labels), np.int64)
         self._masks = next((field for field in fields if field.encoding == "png_list"), None)
         self._augments, self._as_stored = augments, as_stored
@@ -324,14 +324,14 @@ def _objects_of(
     return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)), masks=masks)
 
 
-def joined_lists(reads: Sequence[ReadExample]) -> Mapping[str, NDArray[Any]]:
+def concatenate_lists(reads: Sequence[ReadExample]) -> Mapping[str, NDArray[Any]]:
     """Concatenate the object lists of several records."""
     if len(reads) == 1:
         return reads[0].lists
     return {name: np.concatenate([one.lists[name] for one in reads]) for name in reads[0].lists}
 
 
-def is_grid(field: Field) -> bool:
+def is_label_map(field: Field) -> bool:
     """Return whether a field is a label on the image's grid."""
     return field.name == LABEL and (field.is_raw or field.encoding == "png")
 

@@ -142,7 +142,7 @@ class Shards:
             # Another thread may have held the lock when the process forked; nothing would release it here.
             self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
-            self.store.each(self._load_one, [shard for shard in shards if not self._loaded[shard]])
+            self.store.for_each(self._load_one, [shard for shard in shards if not self._loaded[shard]])
 
     def _load_one(self, shard: int) -> None:
         index = self._read_index(shard)
@@ -343,7 +343,7 @@ class Shards:
         Raises:
             CorruptFileError: as `shards_of`.
         """
-        if not self.store.looks_ahead:
+        if not self.store.has_windows:
             return contextlib.nullcontext()
         return self.store.window(numbers.tobytes(), lambda: self.spans(numbers, split_bytes))
 

@@ -114,7 +114,7 @@ class Stream(abc.ABC):
     def spec(self) -> dict[str, ArraySpec]:
         """Shape and dtype of each array of this host's batches."""
         rows = self.batch_size // self.shard_count
-        return with_batch(self.row_spec, rows)
+        return _add_batch_axis(self.row_spec, rows)
 
     def batch(self, step: int) -> Batch:
         """Return this host's rows of one global batch; may be called from several threads.
@@ -229,7 +229,7 @@ class Stream(abc.ABC):
                 f"partition: expected a Partition or a PartitionSpec per key, got {partition!r}; "
                 "Partition.parse reads 'image=1,4,1,1'"
             )
-        spec = with_batch(self.row_spec, self.batch_size)
+        spec = _add_batch_axis(self.row_spec, self.batch_size)
         if text := [name for name, array in spec.items() if array.dtype.hasobject]:
             raise UsageError(
                 f"on_mesh: {', '.join(text)} is text, which no device takes; leave it out of include"
@@ -288,7 +288,7 @@ class Stream(abc.ABC):
         return Prefetcher(
             functools.partial(self._rows_in_order, start=start, stop=stop),
             self.steps_from(start_step),
-            batches_ahead(with_batch(self.row_spec, stop - start)),
+            batches_ahead(_add_batch_axis(self.row_spec, stop - start)),
             functools.partial(self._prefetch, start=start, stop=stop),
         )
 
@@ -341,7 +341,7 @@ def check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:
         )
 
 
-def with_batch(spec: Mapping[str, ArraySpec], rows: int) -> dict[str, ArraySpec]:
+def _add_batch_axis(spec: Mapping[str, ArraySpec], rows: int) -> dict[str, ArraySpec]:
     """Return the spec of several rows from the spec of one."""
     return {name: replace(array, shape=(rows, *array.shape)) for name, array in spec.items()}
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.chunks import StoredArray
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
-from halofeed.loader.reading import is_grid, one_file
+from halofeed.loader.reading import is_label_map, one_file
 from halofeed.loader.record import StoredRecord, stored_record
 from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.fields import Field, members
@@ -176,7 +176,7 @@ class _ClassReader:
         self._field: Field = next(fields[name] for name in ("classes", "labels", "label") if name in fields)
         self._ignored = manifest.ignore_label
         self._image, self._axes = fields["image"], len(manifest.kind.axes)
-        self._grid = is_grid(self._field)
+        self._grid = is_label_map(self._field)
         self._labels = np.array(sorted(label for label in manifest.labels if label > 0), np.int64)
         self.has_background = self._grid or self._field.encoding == "list"
 

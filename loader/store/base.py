@@ -37,8 +37,8 @@ class Store(Protocol):
     Attributes:
         place: the folder or address, for messages.
         fetches: whether bytes come over a network, so that a batch's bytes are requested together.
-        looks_ahead: whether `window` has an effect.
-        reads_ahead: whether `prefetch` currently has an effect.
+        has_windows: whether `window` has an effect.
+        is_prefetching: whether `prefetch` currently has an effect.
         attempts: number of reads of a record whose checksum is wrong.
         threads: minimum number of threads that fill rows.
         retries: number of repeated requests so far.
@@ -47,13 +47,13 @@ class Store(Protocol):
 
     place: str
     fetches: bool
-    looks_ahead: bool
+    has_windows: bool
     attempts: int
     threads: int
     is_checked: bool
 
     @property
-    def reads_ahead(self) -> bool: ...
+    def is_prefetching(self) -> bool: ...
     @property
     def retries(self) -> int: ...
 
@@ -72,7 +72,7 @@ class Store(Protocol):
     def source(self, shard: Shard) -> ShardSource:
         """Return the source that opens a shard."""
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Call `act` with every item, concurrently if that saves waiting, and return the results."""
 
     def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
@@ -112,8 +112,8 @@ class StoreWrapper:
     def read(self, name: str, size: int) -> bytes:
         return self._base.read(name, size)
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        return self._base.each(act, items)
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        return self._base.for_each(act, items)
 
     def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
         self._base.prefetch(key, lambda: self._not_staged(spans()))

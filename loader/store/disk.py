@@ -61,7 +61,7 @@ class DiskStore(StoreWrapper):
         self, base: Store, manifest: Manifest, shards: Sequence[Shard], folder: Path, most_bytes: int | None
     ) -> None:
         super().__init__(base)
-        self.fetches = self.looks_ahead = self.reads_ahead = base.fetches
+        self.fetches = self.has_windows = self.is_prefetching = base.fetches
         self.attempts = max(2, base.attempts)
         self._root, self._most = folder, most_bytes
         key = hashlib.sha256(manifest.to_json().encode()).hexdigest()[:16]

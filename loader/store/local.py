@@ -44,7 +44,7 @@ class LocalStore:
     """The files of a folder; see `halofeed.loader.store.base.Store`."""
 
     fetches = False
-    looks_ahead = True
+    has_windows = True
     is_checked = False
     attempts = 1
     threads = 1
@@ -58,7 +58,7 @@ class LocalStore:
         self._disk_reads = _disk_reads()
 
     @property
-    def reads_ahead(self) -> bool:
+    def is_prefetching(self) -> bool:
         return self._cold_batches > 0
 
     def manifest(self) -> Manifest:
@@ -83,7 +83,7 @@ class LocalStore:
     def source(self, shard: Shard) -> ShardFile:
         return ShardFile(self._folder / shard.file)
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [act(item) for item in items]
 
     def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
@@ -149,7 +149,7 @@ class MemoryStore(StoreWrapper):
         CorruptFileError, StoreError: a shard cannot be read, or its checksum is not the manifest's.
     """
 
-    fetches = looks_ahead = reads_ahead = False
+    fetches = has_windows = is_prefetching = False
     is_checked = True
     attempts = 1
 

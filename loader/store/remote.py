@@ -137,7 +137,7 @@ class RemoteStore:
         concurrent_reads: number of concurrent requests.
     """
 
-    fetches = looks_ahead = reads_ahead = True
+    fetches = has_windows = is_prefetching = True
     is_checked = False
     attempts = ATTEMPTS
 
@@ -197,7 +197,7 @@ class RemoteStore:
     def source(self, shard: Shard) -> RemoteShard:
         return RemoteShard(lambda: RemoteFile(self, shard))
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         if len(items) < 2:
             return [act(item) for item in items]
         # Separate threads, because `act` may wait for the threads that make requests.
@@ -336,7 +336,7 @@ class RemoteStore:
         listed = self.listed()
         if listed is not None:
             return {name: listed[name] for name in names if name in listed}
-        found = zip(names, self.each(self.size, names), strict=True)
+        found = zip(names, self.for_each(self.size, names), strict=True)
         return {name: size for name, size in found if size is not None}
 
     def _retried(self, name: str, act: Callable[[_Process], Result]) -> Result:
