@@ -92,8 +92,8 @@ class RandomCrop:
     Windows are inside the part that shows the source, not in the padding. If that part is smaller than the window along
     an axis, all of it is shown, with padding: at the bottom and right of a picture, and the stored padding of a volume.
 
-    With the probability `foreground` (segmentation), first a voxel of label > 0 is chosen, each with equal probability,
-    and then a window that contains it, each with equal probability. If the label is empty, any window is chosen.
+    With the probability `foreground` (segmentation), first a voxel of label > 0 is chosen, each with equal probability.
+    Then a window that contains it is chosen, each with equal probability. If the label is empty, any window is chosen.
 
     Boxes are clipped to the window. Boxes with less than `minimum_visible` (a share of their area, 0 to 1) in it are
     dropped, and the rest move to the front. An area shrinks by the box's visible share.

@@ -8,7 +8,7 @@
     └──────────────────┘                 └────────────┘
 
 A box is sampled block by block, so that a block's source stays in the cache. OpenCV samples planes and rounds
-positions to 1/32 pixel. For a volume, the slices of the source box are stacked in one plane, and each point is
+positions to 1/32 pixel. For a volume, the slices of the source box are stacked in one plane. Each point is
 interpolated between the slice before it and the one after it.
 
 Memory: the needed part of the source, and the box if the view is flipped or turned.

@@ -84,7 +84,7 @@ class DiskStore(StoreWrapper):
         self._staging_retries = 0
         self._thread: threading.Thread | None = None
         self._failed: SystemLimitError | None = None
-        self.begin()
+        self.reset_after_fork()
         self.staged: set[str] = {shard.file for shard in shards if self._is_complete(shard)}
         _stores.add(self)
 
@@ -103,7 +103,7 @@ class DiskStore(StoreWrapper):
         shard = self._shards.get(name)
         if shard is None or name not in self.staged:
             self._base.invalidate(name, start, stop)
-        elif not self._is_right(shard):
+        elif not self._is_intact(shard):
             with self._lock:
                 self._staging_retries += 1
             self.drop(name)
@@ -163,7 +163,7 @@ class DiskStore(StoreWrapper):
         with contextlib.suppress(OSError):
             os.utime(self.path(name + LOCK))
 
-    def begin(self) -> None:
+    def reset_after_fork(self) -> None:
         """Initialize the thread and lock of this process; a forked process stages shards itself."""
         self._lock = threading.Lock()
         self._waiting: deque[Shard] = deque()
@@ -176,7 +176,7 @@ class DiskStore(StoreWrapper):
         except OSError:
             return False
 
-    def _is_right(self, shard: Shard) -> bool:
+    def _is_intact(self, shard: Shard) -> bool:
         """Return whether a staged shard's size and checksum are the manifest's."""
         if not self._is_complete(shard):
             return False
@@ -335,7 +335,7 @@ def _after_fork() -> None:
         os.close(descriptor)
     _held.clear()
     for store in list(_stores):
-        store.begin()
+        store.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
