@@ -159,7 +159,7 @@ class Assembler:
             padding[field.name][...] = field.fill
         return padding
 
-    def fill(self, batch: Batch, row: int) -> None:
+    def write_padding(self, batch: Batch, row: int) -> None:
         """Fill a row with padding: the fields' fill values, id -1, `valid` False."""
         for name, spec in self.spec.items():
             fill = spec.fill if len(spec.fill) > 1 else spec.fill[0]

@@ -105,7 +105,7 @@ class Filler:
         if len(left):
             self._fill_one_by_one(batch, places, rows, left, uniforms, windows)
         for row in padding.tolist():
-            self._assembler.fill(batch, row)
+            self._assembler.write_padding(batch, row)
 
     def _fill_one_by_one(
         self,
@@ -256,7 +256,7 @@ class Filler:
                 if write_or_skip(other, instead, own):
                     break
         else:
-            self._assembler.fill(batch, row)
+            self._assembler.write_padding(batch, row)
 
     def _skip(self, number: int, error: CorruptFileError) -> None:
         """Add a record to `skipped`; CorruptFileError if these become too many."""

@@ -211,7 +211,7 @@ class RemoteStore:
         needed = spans()
         with process.lock:
             if key not in process.prefetched:
-                self.fill(window := Window(), needed)
+                self.request_spans(window := Window(), needed)
                 process.prefetched[key] = window
             while len(process.prefetched) > _MAX_PREFETCHED:
                 process.prefetched.popitem(last=False)[1].cancel()
@@ -223,7 +223,7 @@ class RemoteStore:
             window = process.prefetched.pop(key, None)
         if window is None:
             window = Window()
-            self.fill(window, spans())
+            self.request_spans(window, spans())
         with process.lock:
             process.windows = (*process.windows, window)
         try:
@@ -238,7 +238,7 @@ class RemoteStore:
         for window in self._here().windows:
             window.refetch(name, start, stop, self._request)
 
-    def fill(self, window: Window, spans: Sequence[Span]) -> None:
+    def request_spans(self, window: Window, spans: Sequence[Span]) -> None:
         """Request the spans' bytes, and add the parts to the window."""
         for name, start, stop in merge_spans(spans, self._concurrent):
             window.add(name, self._request(name, start, stop))
@@ -499,7 +499,7 @@ class RemoteFile(HeldFile):
         """Request byte ranges concurrently; this object keeps them."""
         self._own = self._own or Window()
         missing = [(self._file, *one) for one in ranges if not self._is_requested(*one)]
-        self._store.fill(self._own, missing)
+        self._store.request_spans(self._own, missing)
 
     def read_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
         for buffer in buffers:

@@ -101,7 +101,7 @@ def test_bytes_whose_asker_needs_them_no_longer_are_asked_for_again(sets):
         store = Loader(server.address, batch_size=6, concurrent_reads=1)._shards.store
         server.latency_seconds = 0.3
         window = Window()
-        store.fill(window, [(first, 0, 9), (second, 0, 9)])
+        store.request_spans(window, [(first, 0, 9), (second, 0, 9)])
         queued = window.find(second, 0)
         window.cancel()
         assert store.wait_for(second, queued) == (folder / second).read_bytes()[:9]
