@@ -100,7 +100,7 @@ class _Installed:
             *(f"Provides-Extra: {name}" for name in self.extras),
             *(f"Requires-Dist: {line}" for line in self.requires),
             *(
-                f'Requires-Dist: {line}; extra == "{name}"'
+                f'Requires-Dist: {line}{" and" if ";" in line else ";"} extra == "{name}"'
                 for name, lines in self.extras.items()
                 for line in lines
             ),

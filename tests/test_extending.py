@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
+PARTS = ("system", "schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 QUICK = ("A layout",)
 

@@ -1,6 +1,7 @@
 """The wheel and sdist of `halofeed package` hold the code, the command, the extras and what workers need."""
 
 import configparser
+import re
 import subprocess
 import sys
 import tarfile
@@ -16,11 +17,11 @@ from halofeed.packaging import write_packages
 
 ROOT = Path(__file__).parents[1]
 BASE = f"halofeed-{__version__}"
-OF_CONVERT = '; extra == "convert"'
+OF_CONVERT = re.compile('(; | and )extra == "convert"$')
 FOR_WORKERS = {*metadata.requires("halofeed")} | {
-    line.removesuffix(OF_CONVERT)
+    OF_CONVERT.sub("", line)
     for line in metadata.requires("halofeed")
-    if line.endswith(OF_CONVERT) and not line.startswith("apache-beam")
+    if OF_CONVERT.search(line) and not line.startswith("apache-beam")
 }
 """Beam they have; what reads volumes they would lack."""
 
@@ -67,8 +68,12 @@ def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
             sections[name] = set()
         else:
             sections[name].add(line)
-    marked = ((line, f'; extra == "{extra}"' * bool(extra)) for extra in sections for line in sections[extra])
-    assert {f"{line}{mark}" for line, mark in marked} == FOR_WORKERS
+    found = set()
+    for section, lines in sections.items():
+        extra, _, marker = section.partition(":")
+        conditions = " and ".join(filter(None, (marker, f'extra == "{extra}"' * bool(extra))))
+        found |= {f"{line}; {conditions}".removesuffix("; ") for line in lines}
+    assert found == FOR_WORKERS
 
 
 def test_its_own_metadata_say_so_before_anything_is_built(unpacked):

@@ -41,7 +41,7 @@ def read(sound: Path, scratch: Path, kinds: str, first: int, count: int) -> list
     return lines[:-1]
 
 
-@pytest.mark.parametrize(("first", "count"), levels((0, 1), long=[(1, 3)], exhaustive=[(4, 20)]))
+@pytest.mark.parametrize(("first", "count"), levels(long=[(0, 4)], exhaustive=[(4, 20)]))
 def test_what_strangers_made_is_read_or_refused_in_words(sound, tmp_path, first, count):
     assert read(sound, tmp_path / "scratch", ",".join(KINDS), first, count) == []
 

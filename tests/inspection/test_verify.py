@@ -409,6 +409,7 @@ def one_shard(tmp_path: Path) -> Path:
     return write_shard(tmp_path / "set")
 
 
+@pytest.mark.long
 def test_a_shard_shortened_while_it_is_looked_at_is_named(one_shard: Path) -> None:
     """Each attempt may end its process with SIGBUS; a shard that is whole again gives no error."""
     output = run_script(STORM.format(folder=str(one_shard)), seconds=300)

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from halofeed.loader import Loader
+from halofeed.system import threads
 from tests.support.picture_writer import draw_examples, write_splits
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +53,20 @@ def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(data, tmp_p
     found = subprocess.check_output([compiler, "-print-file-name=libasan.so"], text=True).strip()
     preload = {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     interrupt(data, 5000, how, library, **preload)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_batches_are_right_where_the_system_refuses_threads(data, monkeypatch, error):
+    expected = [Loader(data, split="train", batch_size=16, seed=1).batch(step) for step in range(3)]
+    start, allowed = threads._thread.start_new_thread, iter([True, False, True])
+
+    def refuse(*arguments):
+        if not next(allowed, False):
+            raise error
+        return start(*arguments)
+
+    monkeypatch.setattr(threads._thread, "start_new_thread", refuse)
+    loader = Loader(data, split="train", batch_size=16, seed=1)
+    for step, batch in enumerate(expected):
+        for name, value in loader.batch(step).items():
+            np.testing.assert_array_equal(value, batch[name])

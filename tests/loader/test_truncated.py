@@ -33,7 +33,9 @@ def folder(draw, write):
     return write(draw(12, frame=FRAME, vary=False, task="classification"), frame=FRAME, shards=2)
 
 
-@pytest.mark.parametrize("encoding", ["raw", "png", pytest.param("volumes", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "encoding", ["raw", *(pytest.param(name, marks=pytest.mark.long) for name in ("png", "volumes"))]
+)
 def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, tmp_path, encoding):
     frame, augment = {"frame": FRAME, "vary": False, "task": "classification"}, ", ".join(AUGMENT.values())
     if encoding == "volumes":

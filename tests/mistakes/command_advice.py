@@ -192,13 +192,13 @@ def compiled(*, needs_remat: bool = False) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in ("document", "search"):
             stack.enter_context(patched(f"trainer.plan.{module}.answers", new=answers)())
-        stack.enter_context(patched("trainer.plan.request.versions", return_value={"libtpu": "1"})())
+        stack.enter_context(patched("trainer.plan.requests.versions", return_value={"libtpu": "1"})())
         yield
 
 
 @contextlib.contextmanager
 def without_libtpu() -> Iterator[None]:
-    with compiled(), patched("trainer.plan.request.versions", return_value={"libtpu": "none"})():
+    with compiled(), patched("trainer.plan.requests.versions", return_value={"libtpu": "none"})():
         yield
 
 
@@ -210,7 +210,7 @@ def compiled_and_ready() -> Iterator[None]:
 
 @contextlib.contextmanager
 def many_gathers() -> Iterator[None]:
-    with compiled(), patched("inspection.facts.plan._MOST_GATHERS", new=-1)():
+    with compiled(), patched("inspection.plan_words._MOST_GATHERS", new=-1)():
         yield
 
 

@@ -122,11 +122,13 @@ def tried(name: str) -> set[tuple[str, str]]:
         return try_advice(CASES[name], Path(folder), templates())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_message_suggests_works_when_it_is_typed(name: str) -> None:
     tried(name)
 
 
+@pytest.mark.long
 def test_every_suggestion_is_typed_by_a_case_or_excepted_with_a_reason() -> None:
     known = templates()
     typed = set().union(*map(tried, CASES))

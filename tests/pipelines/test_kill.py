@@ -131,6 +131,7 @@ def kill_at_random(
     assert again.returncode == 0 and "already converted" in again.stdout, story
 
 
+@pytest.mark.long
 def test_a_kill_at_each_rename_loses_nothing(small, whole, tmp_path):
     """The run dies just before or after a file takes its name, so between a shard and its index too."""
     places = [*SHARD_FILES, ".jsonl", "rejected.jsonl", "features.json", "manifest.json"]

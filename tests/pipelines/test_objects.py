@@ -118,9 +118,9 @@ def test_a_writer_that_gives_up_leaves_nothing(clean, store, monkeypatch):
 
 DIE_IN_THE_MIDDLE = """
 import os, signal, sys
-from halofeed.pipelines.objects import stream
+from halofeed.pipelines.objects import base
 from halofeed.pipelines.storage import OutputFolder
-stream.PART_BYTES = 5 << 20
+base.PART_BYTES = 5 << 20
 with OutputFolder(sys.argv[1]).temporary("shard") as file:
     file.stream.write(bytes(16 << 20))
     file.stream._wait()

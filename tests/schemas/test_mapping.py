@@ -69,13 +69,13 @@ def test_memory_lives_as_long_as_an_array_of_it_and_is_then_forgotten():
     run_script(
         SETUP
         + """
-from halofeed.schemas import mapping
+from halofeed.system import mapped_files
 stream, file, array = mapped()
 part = array[100:200]
 del file, array
-assert (part == 7).all() and len(mapping._guard.places) == 1
+assert (part == 7).all() and len(mapped_files._guard.places) == 1
 del part
-assert not mapping._guard.places
+assert not mapped_files._guard.places
 """
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PROGRAM = """
 import sys, time
-from halofeed.schemas import stopping
+from halofeed.system import signals
 
 def undo():
     before = len(written)
@@ -15,9 +15,9 @@ def undo():
     open(sys.argv[1], "w").write(f"{before} {len(written)}")
 
 written = []
-stopping.listen()
-stopping.hear_in_long_calls()
-with stopping.Undone(undo):
+signals.listen()
+signals.hear_in_long_calls()
+with signals.CleanupOnExit(undo):
     print("ready", flush=True)
     while True:
         written.append(0)

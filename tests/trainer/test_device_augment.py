@@ -114,6 +114,7 @@ def whole(folder):
     return run(config_of(), folder)
 
 
+@pytest.mark.long
 def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(folder, whole):
     split = run(config_of(cores_per_replica=4, partition="image=1,4,1,1"), folder, devices=8)
     np.testing.assert_allclose(split.losses, whole.losses, rtol=1e-3)
