@@ -21,7 +21,7 @@ from halofeed.loader.augment import (
     augment,
     draw_uniforms,
 )
-from halofeed.loader.augment.view import Array, LazyArray, Ranges, View, copy_view
+from halofeed.loader.augment.view import LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs
 from halofeed.loader.chunks import is_little_endian
@@ -416,7 +416,7 @@ class Assembler:
             return np.asarray(objects.boxes * scale, np.float32)
         return objects.areas if field.name == AREA else lists[field.name][objects.kept]
 
-    def _write_label(self, view: View, label: Array, out: NDArray[Any]) -> None:
+    def _write_label(self, view: View, label: SourceArray, out: NDArray[Any]) -> None:
         """Copy the label as shown; class sets are expanded last, because one number per voxel is cheaper to copy."""
         if self._label is None or not self._label.holds_sets:
             self._copy(LABEL, view, label, out)
@@ -425,7 +425,7 @@ class Assembler:
         self._copy(LABEL, view, label, sets)
         members(sets, out)
 
-    def _copy(self, name: str, view: View, source: Array, out: NDArray[Any]) -> None:
+    def _copy(self, name: str, view: View, source: SourceArray, out: NDArray[Any]) -> None:
         """Copy what the view shows of an array within the slab, and pad around it."""
         if not (self._augmentations or self._pads_around):
             view = View.whole(source.shape[:2])
@@ -440,7 +440,7 @@ class Assembler:
         out[height:] = self._padding[name][height:]
         out[:height, width:] = self._padding[name][:height, width:]
 
-    def _crop_to_slab(self, view: View, source: Array) -> tuple[View, Array]:
+    def _crop_to_slab(self, view: View, source: SourceArray) -> tuple[View, SourceArray]:
         """Return the view of the slab only, and the array that it shows."""
         if isinstance(source, LazyArray):
             # If a lazy array is computed in parts, a pixel may differ in its last bit.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment.view import Shape
+from halofeed.loader.augment.view import ImageShape
 from halofeed.loader.decode import array_dtype
 from halofeed.loader.reading import BOXES, IMAGE, is_label_map
 from halofeed.schemas.fields import Field
@@ -38,7 +38,7 @@ class ArraySpec:
 
 
 def array_specs(
-    fields: Sequence[Field], include: Sequence[str], *, shown: Shape, frame: Shape
+    fields: Sequence[Field], include: Sequence[str], *, shown: ImageShape, frame: ImageShape
 ) -> dict[str, ArraySpec]:
     """Return the arrays of a batch, without their first axis.
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.view import Ranges, Shape, View, common, slices_within
+from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
 from halofeed.loader.record import StoredRecord
 
 CHUNK_BYTES = 3 << 18
@@ -43,7 +43,9 @@ class StoredArray:
 
     __slots__ = ("_axes", "_key", "_pixel_bytes", "_record", "dtype", "shape")
 
-    def __init__(self, record: StoredRecord, key: str, shape: Shape, dtype: np.dtype[Any], axes: int) -> None:
+    def __init__(
+        self, record: StoredRecord, key: str, shape: ImageShape, dtype: np.dtype[Any], axes: int
+    ) -> None:
         self._record, self._key, self._axes = record, key, axes
         self.shape, self.dtype = shape, dtype
         self._pixel_bytes = math.prod(shape[axes:]) * dtype.itemsize

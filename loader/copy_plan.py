@@ -20,7 +20,7 @@ from halofeed.loader.augment.view import Ranges
 from halofeed.loader.augment.windows import Windows
 from halofeed.loader.native.kernel import (
     FRAME,
-    MOST_AXES,
+    KERNEL_AXES,
     PIXEL_BYTES,
     SHAPE,
     SOURCE,
@@ -146,7 +146,7 @@ def plan_moves(
         records: each row's record.
     """
     count, axes = windows.start.shape
-    unpadded = MOST_AXES - axes
+    unpadded = KERNEL_AXES - axes
     first, shown = windows.start, windows.shape
     if slab is not None:
         low, high = (np.minimum([side[end] for side in slab], windows.shape) for end in (0, 1))
@@ -180,7 +180,7 @@ def _pad_moves(frame: NDArray[Any], moves: Moves, shown: Integers, axis: int) ->
     axes = shown.shape[1]
     size, strides = frame.shape[axis], frame.strides[:axes]
     (short,) = np.nonzero(shown[:, axis] < size)
-    padding, unpadded = moves[short], MOST_AXES - axes
+    padding, unpadded = moves[short], KERNEL_AXES - axes
     offset = shown[short, axis] * strides[axis]
     padding[:, SOURCE] = frame.ctypes.data + offset
     padding[:, TARGET] += offset

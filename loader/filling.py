@@ -20,7 +20,7 @@ from halofeed.loader.augment.windows import Windows
 from halofeed.loader.batch import Batch, BufferPool, allocate
 from halofeed.loader.copy_plan import MappedRecords
 from halofeed.loader.record import StoredRecord, stored_record, stored_records
-from halofeed.loader.sampler import Rows
+from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers, Shards
 from halofeed.loader.verified_reads import VerifiedReads
 from halofeed.schemas.identity import mix
@@ -73,7 +73,7 @@ class Filler:
         self._min_threads = shards.store.threads if shards.fetches_parts(split_bytes) else 1
         self._workers: InterruptibleThreads | None = None
 
-    def batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: BatchRows) -> Batch:
         """Return the batch of rows.
 
         Raises:
@@ -83,16 +83,16 @@ class Filler:
         self.fill(batch, np.arange(len(rows.valid)), rows)
         return batch
 
-    def fill(self, batch: Batch, places: Integers, rows: Rows) -> None:
+    def fill(self, batch: Batch, places: Integers, rows: BatchRows) -> None:
         """Fill the rows of a batch at `places`; raise as `batch`."""
         with self._shards.fetch_window(self._split_numbers(rows), self._split_bytes):
             self._fill_rows(batch, places, rows)
 
-    def prefetch(self, rows: Rows) -> None:
+    def prefetch(self, rows: BatchRows) -> None:
         """Begin to fetch what `fill` of these rows reads, if the store is slow."""
         self._shards.prefetch(self._split_numbers(rows), self._split_bytes)
 
-    def _fill_rows(self, batch: Batch, places: Integers, rows: Rows) -> None:
+    def _fill_rows(self, batch: Batch, places: Integers, rows: BatchRows) -> None:
         valid = np.flatnonzero(rows.valid)
         places, padding, epochs = places[valid], places[~rows.valid], rows.epochs[valid]
         numbers = self._split_numbers(rows)
@@ -111,7 +111,7 @@ class Filler:
         self,
         batch: Batch,
         places: Integers,
-        rows: Rows,
+        rows: BatchRows,
         left: Integers,
         uniforms: NDArray[np.float64],
         windows: Windows | None,
@@ -275,7 +275,7 @@ class Filler:
         for attempt in itertools.count(1):
             yield mix((key + attempt) & _WORD) % self._count
 
-    def _split_numbers(self, rows: Rows) -> Integers:
+    def _split_numbers(self, rows: BatchRows) -> Integers:
         """Return the valid rows' record numbers in the split."""
         numbers = rows.records[rows.valid]
         return numbers if self._subset is None else self._subset[numbers]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 _NONE: Mapping[str, tuple[int, ...]] = {}
-Rows = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
+RowsFunction = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
 
 
 def put_on_device(array: np.ndarray[Any, Any]) -> None:
@@ -138,7 +138,7 @@ def place_batch(
     mesh: Mesh,
     specs: Mapping[str, PartitionSpec],
     shapes: Mapping[str, tuple[int, ...]],
-    rows: Rows,
+    rows: RowsFunction,
     *,
     offsets: Mapping[str, tuple[int, ...]] = _NONE,
 ) -> dict[str, jax.Array]:

@@ -35,13 +35,13 @@ def rgb_of(rank: int) -> tuple[int, int, int]:
     return red, green, blue
 
 
-T = TypeVar("T", bound=np.generic)
-MOST_FRAMES = 16
+Number = TypeVar("Number", bound=np.generic)
+MAX_SHEET_FRAMES = 16
 _GAP = 2
 _SHEET_BACKGROUND = 128
 
 
-def shown_frames(count: int, most: int = MOST_FRAMES) -> NDArray[np.int64]:
+def shown_frames(count: int, most: int = MAX_SHEET_FRAMES) -> NDArray[np.int64]:
     """Return the frames that a contact sheet shows: all, or `most` spread evenly from the first to the last.
 
     >>> shown_frames(3).tolist(), shown_frames(31).tolist()[:4]
@@ -50,7 +50,9 @@ def shown_frames(count: int, most: int = MOST_FRAMES) -> NDArray[np.int64]:
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
 
 
-def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, background: int = _SHEET_BACKGROUND) -> NDArray[T]:
+def contact_sheet(
+    frames: NDArray[Number], *, gap: int = _GAP, background: int = _SHEET_BACKGROUND
+) -> NDArray[Number]:
     """Arrange frames [frame, height, width, channel] in one picture [height, width, channel], about square.
 
     >>> contact_sheet(np.zeros((3, 10, 20, 3), np.uint8)).shape
@@ -68,12 +70,12 @@ def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, background: int = _SHE
     return sheet
 
 
-def sheet_of_frames(frames: NDArray[T]) -> NDArray[T]:
+def sheet_of_frames(frames: NDArray[Number]) -> NDArray[Number]:
     """Return the contact sheet of a clip [frame, height, width, channel]."""
     return contact_sheet(frames[shown_frames(len(frames))])
 
 
-def sheet_of_classes(label: NDArray[T]) -> NDArray[T]:
+def sheet_of_classes(label: NDArray[Number]) -> NDArray[Number]:
     """Return the contact sheet of a clip's class indices [frame, height, width], with 0 between the frames."""
     return contact_sheet(label[shown_frames(len(label))][..., None], background=0)[..., 0]
 

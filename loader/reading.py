@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError
 from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
-from halofeed.loader.augment.view import Array, Label, Ranges, Shape, View
+from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
 from halofeed.loader.augment.windows import Windows
 from halofeed.loader.chunks import StoredArray
 from halofeed.loader.decode import (
@@ -40,9 +40,9 @@ FILE_SPAN = "place in its record"
 
 
 class StoredMask:
-    """The mask of one object, decoded when it is used; see `halofeed.loader.augment.view.Source`."""
+    """The mask of one object, decoded when it is used; see `halofeed.loader.augment.view.ArraySource`."""
 
-    def __init__(self, record: StoredRecord, number: int, file: memoryview, shape: Shape) -> None:
+    def __init__(self, record: StoredRecord, number: int, file: memoryview, shape: ImageShape) -> None:
         self._record, self._number, self._file = record, number, file
         self.shape, self.dtype = shape, np.dtype(np.uint8)
 
@@ -84,7 +84,7 @@ class ReadExample:
     features: Decoded
     values: Mapping[str, NDArray[Any]]
     example: Example
-    stored: Shape
+    stored: ImageShape
     lists: ObjectLists
     is_cached: bool
 
@@ -186,7 +186,7 @@ class RecordReader:
             features = {self._image.keys[0]: [record.frame_part(start, stop)]}
         values = self._read_values(features, record) if cached is None else cached
         field = self._image
-        pixels: Array | None = None
+        pixels: SourceArray | None = None
         if field.encoding == "raw":
             stored = field.shape[:-1]
             if IMAGE not in self._as_stored:
@@ -197,7 +197,7 @@ class RecordReader:
             stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
             if FILE_SPAN in self.cached_names and not is_cached:
                 values = {**values, FILE_SPAN: np.array([*record.span_of(file), *stored])}
-        label: Label | None = None
+        label: LabelArray | None = None
         if self.label is not None and LABEL not in self._as_stored:
             label = self._read_label(self.label, stored, features, record)
         if lists is None:
@@ -222,7 +222,9 @@ class RecordReader:
         """Return a raw field's array, without reading it."""
         return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
 
-    def _read_label(self, field: Field, stored: Shape, features: Decoded, record: StoredRecord) -> Label:
+    def _read_label(
+        self, field: Field, stored: ImageShape, features: Decoded, record: StoredRecord
+    ) -> LabelArray:
         if field.is_raw:
             return self.stored_array(field, record)
         return decode_label(one_file(field, features, record), field, stored, record)
@@ -244,7 +246,7 @@ class RecordReader:
         return lists
 
     def _read_masks(
-        self, features: Decoded, record: StoredRecord, stored: Shape, count: int
+        self, features: Decoded, record: StoredRecord, stored: ImageShape, count: int
     ) -> tuple[StoredMask, ...]:
         if self._masks is None:
             return ()
@@ -253,7 +255,7 @@ class RecordReader:
             raise CorruptFileError(f"{record.place}: {len(files)} masks for {count} boxes")
         return tuple(StoredMask(record, number, file, stored) for number, file in enumerate(files))
 
-    def _extent(self, values: Mapping[str, NDArray[Any]], stored: Shape, record: StoredRecord) -> Ranges:
+    def _extent(self, values: Mapping[str, NDArray[Any]], stored: ImageShape, record: StoredRecord) -> Ranges:
         """Return the part of the stored image that shows the source, per axis; all of it if nobody needs it."""
         complete = tuple((0, size) for size in stored)
         if not self._extent_fields:
@@ -309,7 +311,7 @@ class RecordReader:
         return windows
 
     def _objects(
-        self, lists: ObjectLists, masks: tuple[StoredMask, ...], stored: Shape, picture: Shape
+        self, lists: ObjectLists, masks: tuple[StoredMask, ...], stored: ImageShape, picture: ImageShape
     ) -> Objects:
         if BOXES not in lists:
             return NO_OBJECTS

@@ -75,12 +75,12 @@ _ROWS_AT_ONCE, _MOST_BLOCKS = 512, 4
 Words = NDArray[np.uint64]
 
 
-def mix(words: Words) -> Words:
+def mix_words(words: Words) -> Words:
     """Mix 64-bit words by the finalizer of splitmix64, a bijection.
 
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 
-    >>> hex(mix(np.array([0x9E3779B97F4A7C15], np.uint64))[0])
+    >>> hex(mix_words(np.array([0x9E3779B97F4A7C15], np.uint64))[0])
     '0xe220a8397b1dcdaf'
     """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -111,8 +111,10 @@ def permute(positions: Integers, *, count: int, seed: int, epoch: Integers | int
     """
     values = np.asarray(positions, np.int64).astype(np.uint64)
     epochs = np.broadcast_to(np.asarray(epoch, np.int64), values.shape).astype(np.uint64)
-    start = mix(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
-    keys = mix(mix(start ^ mix(epochs * np.uint64(_GOLDEN) + np.uint64(1))) + np.uint64(count))
+    start = mix_words(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
+    keys = mix_words(
+        mix_words(start ^ mix_words(epochs * np.uint64(_GOLDEN) + np.uint64(1))) + np.uint64(count)
+    )
     rows = math.isqrt(count - 1) + 1
     columns = -(-count // rows)
     outside = np.ones(values.shape, bool)
@@ -126,16 +128,16 @@ def _network(values: Words, keys: Words, rows: int, columns: int) -> Words:
     sizes = (np.uint64(rows), np.uint64(columns))
     left, right = values // sizes[1], values % sizes[1]
     for number in range(_ROUNDS):
-        keys = mix(keys + np.uint64(_GOLDEN))
+        keys = mix_words(keys + np.uint64(_GOLDEN))
         if number % 2 == 0:
-            left = (left + mix(right ^ keys) % sizes[0]) % sizes[0]
+            left = (left + mix_words(right ^ keys) % sizes[0]) % sizes[0]
         else:
-            right = (right + mix(left ^ keys) % sizes[1]) % sizes[1]
+            right = (right + mix_words(left ^ keys) % sizes[1]) % sizes[1]
     return left * sizes[1] + right
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class BatchRows:
     """Content of some rows of a global batch, each array [row].
 
     Args:
@@ -177,7 +179,7 @@ class Sampler:
     num_epochs: int | None = None
     drop_remainder: bool = False
     draws: Draws | None = None
-    _blocks: dict[tuple[int, int, int], Rows] = field(
+    _blocks: dict[tuple[int, int, int], BatchRows] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
     """Cache of rows of several steps, by the block of steps and the rows of each batch."""
@@ -216,7 +218,7 @@ class Sampler:
         """Return whether the last batch has rows that are not valid."""
         return self.num_epochs is not None and self.num_epochs * self.epoch_places % self.batch_size > 0
 
-    def rows(self, step: int, start: int, stop: int) -> Rows:
+    def rows(self, step: int, start: int, stop: int) -> BatchRows:
         """Return rows start .. stop-1 of the global batch `step`.
 
         Raises:
@@ -237,9 +239,9 @@ class Sampler:
                 self._blocks.clear()
             self._blocks[block, start, stop] = found
         own = slice(number * (stop - start), (number + 1) * (stop - start))
-        return Rows(records=found.records[own], epochs=found.epochs[own], valid=found.valid[own])
+        return BatchRows(records=found.records[own], epochs=found.epochs[own], valid=found.valid[own])
 
-    def at(self, places: Integers) -> Rows:
+    def at(self, places: Integers) -> BatchRows:
         """Return the rows at places of the stream, int64 [row], each 0 or more."""
         epochs, positions = np.divmod(places, self.epoch_places)
         valid = epochs < self.num_epochs if self.num_epochs is not None else np.ones(len(places), bool)
@@ -250,4 +252,4 @@ class Sampler:
             slots = positions
             positions = self.draws.at(slots, epochs, self.seed)
             epochs = epochs + (slots << SLOT_BITS)
-        return Rows(records=np.where(valid, positions, 0), epochs=epochs, valid=valid)
+        return BatchRows(records=np.where(valid, positions, 0), epochs=epochs, valid=valid)

@@ -35,7 +35,7 @@ VERIFY = {
     "always": "the checksums of what is read, every time",
     "never": "no checksum of the data; length and checksum must still be stated as the index has them",
 }
-CHANGED = (
+SHARD_CHANGED = (
     "the shard was replaced or changed since it was indexed; if the data set was converted or copied again, make a new "
     f"Loader, else {CURE}"
 )
@@ -162,7 +162,7 @@ class Shards:
             if crc32c(data) == entry.index_crc32c:
                 break
             if attempt + 1 == self.store.attempts:
-                raise CorruptFileError(f"{path}: its checksum is not the manifest's; {CHANGED}")
+                raise CorruptFileError(f"{path}: its checksum is not the manifest's; {SHARD_CHANGED}")
             self.store.invalidate(name, 0, entry.index_bytes)
         index = ShardIndex.from_bytes(data, path, columns_only=True)
         if len(index) != entry.records:
@@ -236,7 +236,7 @@ class Shards:
     def _check_opened(self, shard: int, opened: OpenFile) -> None:
         if opened.bytes != (expected := self._shards[shard].bytes):
             raise CorruptFileError(
-                f"{opened.name}: expected {expected:,} bytes, found {opened.bytes:,}: {CHANGED}"
+                f"{opened.name}: expected {expected:,} bytes, found {opened.bytes:,}: {SHARD_CHANGED}"
             )
         first = int(self._starts[shard])
         if first < self._ends[shard]:
@@ -266,13 +266,13 @@ class Shards:
         if length != self.lengths[number]:
             raise CorruptFileError(
                 f"{self.place(shard, number)}: its length is not the {self.lengths[number]:,} bytes of the index: "
-                f"{CHANGED}"
+                f"{SHARD_CHANGED}"
             )
         if self.verify != "never" and mask_crc(crc32c(header[:8])) != length_checksum:
             raise self.checksum_error(shard, number, "the length's checksum is wrong")
         if _FOOTER.unpack(footer)[0] != self.checksums[number]:
             raise CorruptFileError(
-                f"{self.place(shard, number)}: the checksum that it states is not the index's: {CHANGED}"
+                f"{self.place(shard, number)}: the checksum that it states is not the index's: {SHARD_CHANGED}"
             )
 
     def checksum_error(self, shard: int, number: int, what: str) -> CorruptFileError:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from halofeed.errors import UsageError
 from halofeed.loader.augment.resampled import Resampled, Warp
-from halofeed.loader.augment.view import Array, Label, Ranges, Shape, View
+from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
 from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.kinds import Kind
 
@@ -110,7 +110,7 @@ class Frame:
         lost: name of the augmentation after which no affine maps points to the source; "" if none.
     """
 
-    shape: Shape
+    shape: ImageShape
     kind: Kind
     has_label: bool = False
     has_boxes: bool = False
@@ -142,7 +142,7 @@ class Objects:
     boxes: NDArray[np.float64]
     areas: NDArray[np.float64]
     kept: NDArray[np.int64]
-    masks: tuple[Array, ...] = ()
+    masks: tuple[SourceArray, ...] = ()
 
     def crop(self, window: ArrayLike, minimum_visible: float) -> Objects:
         """Return the objects of which enough is inside a window, clipped to it; areas shrink with the boxes.
@@ -196,8 +196,8 @@ class Example:
     view: View
     extent: Ranges
     objects: Objects = NO_OBJECTS
-    pixels: Array | None = None
-    label: Label | None = None
+    pixels: SourceArray | None = None
+    label: LabelArray | None = None
     to_stored: NDArray[np.float64] | None = None
     spacing_mm: tuple[float, ...] = ()
     fill: tuple[float, ...] | None = None

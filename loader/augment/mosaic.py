@@ -24,10 +24,10 @@ from halofeed.loader.augment.example import (
 )
 from halofeed.loader.augment.scale_jitter import scaled
 from halofeed.loader.augment.view import (
-    Array,
+    ImageShape,
     LazyArray,
     Ranges,
-    Shape,
+    SourceArray,
     View,
     common,
     copy_view,
@@ -39,7 +39,7 @@ _DIRECT = ("uint8", "uint16", "int16", "float32")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tile:
+class PlacedPicture:
     """One picture of a collage.
 
     Args:
@@ -48,7 +48,7 @@ class Tile:
         top, left: position of the view on the grid.
     """
 
-    source: Array
+    source: SourceArray
     view: View
     top: int = 0
     left: int = 0
@@ -63,7 +63,7 @@ class Collage(LazyArray):
         fill: value between them, one number or one per channel.
     """
 
-    def __init__(self, shape: Shape, tiles: Sequence[Tile], fill: Sequence[float]) -> None:
+    def __init__(self, shape: ImageShape, tiles: Sequence[PlacedPicture], fill: Sequence[float]) -> None:
         super().__init__(shape, tiles[0].source)
         self._tiles, self._fill = tiles, fill
 
@@ -85,8 +85,8 @@ class Collage(LazyArray):
             copy_view(view, tile.source, out[region])
 
 
-class Blend(LazyArray):
-    """Weighted mean of two pictures of the same shape; see `Source`.
+class BlendedPicture(LazyArray):
+    """Weighted mean of two pictures of the same shape; see `ArraySource`.
 
     Args:
         shape: (height, width) of both.
@@ -94,7 +94,7 @@ class Blend(LazyArray):
         share: weight of the first picture, 0 to 1.
     """
 
-    def __init__(self, shape: Shape, first: LazyArray, second: LazyArray, share: float) -> None:
+    def __init__(self, shape: ImageShape, first: LazyArray, second: LazyArray, share: float) -> None:
         super().__init__(shape, first)
         self._first, self._second, self._share = first, second, share
 
@@ -189,14 +189,14 @@ class Mosaic:
         return example.crop(starts, shape, self.minimum_visible), begins[0], begins[1]
 
 
-def collage(placed: Sequence[tuple[Example, int, int]], frame: Shape) -> Example:
+def collage(placed: Sequence[tuple[Example, int, int]], frame: ImageShape) -> Example:
     """Place pictures on one frame, each at its (top, left); fill and everything else are the first one's."""
     first = placed[0][0]
     objects = [_move_objects(example, top, left, frame) for example, top, left in placed]
 
     def combine(sources: Sequence[object], fill: Sequence[float]) -> Collage:
         tiles = [
-            Tile(source=source, view=example.view, top=top, left=left)  # type: ignore[arg-type]
+            PlacedPicture(source=source, view=example.view, top=top, left=left)  # type: ignore[arg-type]
             for source, (example, top, left) in zip(sources, placed, strict=True)
         ]
         return Collage(frame, tiles, fill)
@@ -216,11 +216,11 @@ def collage(placed: Sequence[tuple[Example, int, int]], frame: Shape) -> Example
     )
 
 
-def _move_objects(example: Example, top: int, left: int, frame: Shape) -> Objects:
+def _move_objects(example: Example, top: int, left: int, frame: ImageShape) -> Objects:
     """Return the objects of a picture relative to the frame."""
     boxes = example.objects.boxes * np.array(example.view.shape * 2) + np.array([top, left, top, left])
     masks = tuple(
-        Collage(frame, [Tile(source=mask, view=example.view, top=top, left=left)], (0,))
+        Collage(frame, [PlacedPicture(source=mask, view=example.view, top=top, left=left)], (0,))
         for mask in example.objects.masks
     )
     return replace(example.objects, boxes=boxes / np.array(frame * 2), masks=masks)
@@ -272,5 +272,5 @@ class MixUp:
         low, high = self.shares
         mixed = None
         if isinstance(first.pixels, LazyArray) and isinstance(second.pixels, LazyArray):
-            mixed = Blend(shape, first.pixels, second.pixels, low + float(uniform[1]) * (high - low))
+            mixed = BlendedPicture(shape, first.pixels, second.pixels, low + float(uniform[1]) * (high - low))
         return replace(first, pixels=mixed, objects=first.objects.and_those(second.objects))

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.augment.example import Example, Frame, Uniform, check_share
-from halofeed.loader.augment.view import Label, Ranges, Shape
+from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges
 from halofeed.loader.augment.windows import Windows
 
 
-def draw_foreground(label: Label, box: Ranges, uniform: float, ignored: int = 0) -> Shape | None:
+def draw_foreground(label: LabelArray, box: Ranges, uniform: float, ignored: int = 0) -> ImageShape | None:
     """Choose a pixel or voxel of any class in a box, each with the same probability; None if there is none.
 
     OpenCV counts 25 to 40 GB/s of labels on one core: 0.3 ms for uint8 [32, 512, 512], once per draw.
@@ -55,7 +55,7 @@ def draw_foreground(label: Label, box: Ranges, uniform: float, ignored: int = 0)
     )
 
 
-def _count(label: Label, box: Ranges, ignored: int = 0) -> NDArray[np.int64]:
+def _count(label: LabelArray, box: Ranges, ignored: int = 0) -> NDArray[np.int64]:
     """Return the cumulative count of foreground voxels over a box's slices; a picture is one slice."""
     counts = np.zeros(max(0, box[0][1] - box[0][0]) if len(box) == 3 else 1, np.int64)
     for held, chunk in _chunks(label, box, ignored):
@@ -65,7 +65,7 @@ def _count(label: Label, box: Ranges, ignored: int = 0) -> NDArray[np.int64]:
     return np.cumsum(counts)
 
 
-def _chunks(label: Label, box: Ranges, ignored: int) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+def _chunks(label: LabelArray, box: Ranges, ignored: int) -> Iterator[tuple[Ranges, NDArray[Any]]]:
     """Yield the chunks of a box, with the ignored value set to 0."""
     if any(low >= high for low, high in box):
         return
@@ -99,7 +99,7 @@ class RandomCrop:
     dropped, and the rest move to the front. An area shrinks by the box's visible share.
     """
 
-    sides: Shape
+    sides: ImageShape
     minimum_visible: float
     foreground: float
 

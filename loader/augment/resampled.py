@@ -25,11 +25,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.view import Array, LazyArray, Ranges, Shape, View, copy_view, slices_within
+from halofeed.loader.augment.view import (
+    ImageShape,
+    LazyArray,
+    Ranges,
+    SourceArray,
+    View,
+    copy_view,
+    slices_within,
+)
 from halofeed.prep.voxels.resample import store_rounded
 
-Float32 = NDArray[np.float32]
-SampleFunction = Callable[[NDArray[Any], Sequence[Float32], NDArray[Any]], None]
+Positions = NDArray[np.float32]
+SampleFunction = Callable[[NDArray[Any], Sequence[Positions], NDArray[Any]], None]
 _BLOCK_POINTS = 1 << 16
 _MOST_ROWS = 32_000
 """OpenCV numbers rows and columns with 16 bits."""
@@ -41,7 +49,7 @@ class Warp(Protocol):
     """A map from the points of a grid to points of a source, and how the source is sampled there."""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ImageShape:
         """Shape of the grid."""
 
     @property
@@ -52,7 +60,7 @@ class Warp(Protocol):
         """Return the part of the source, at least one voxel, that a box of the grid is computed from."""
 
     def image(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
         """Write a box of the grid.
 
@@ -67,7 +75,7 @@ class Warp(Protocol):
         """
 
     def label(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
         """Write a box of the grid as `image`, without channels, and without mixing values."""
 
@@ -85,7 +93,7 @@ class Resampled(LazyArray):
 
     def __init__(
         self,
-        source: Array,
+        source: SourceArray,
         view: View,
         warp: Warp,
         *,
@@ -112,30 +120,30 @@ class PointWarp(abc.ABC):
         source: shape of source and grid.
     """
 
-    source: Shape
+    source: ImageShape
 
     @abc.abstractmethod
-    def positions(self, box: Ranges) -> list[Float32]:
+    def positions(self, box: Ranges) -> list[Positions]:
         """Return positions per axis of the source, of the box's shape, in voxels from the first one's center."""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ImageShape:
         return self.source
 
     def image(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
         """Write a box of the grid by linear interpolation; see `Warp.image`."""
         return self._sample(source, start, box, out, _sample_linear)
 
     def label(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
         """Write a box of the grid from the nearest voxels; see `Warp.label`."""
         return self._sample(source, start, box, out, _sample_nearest)
 
     def _sample(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any], sample: SampleFunction
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any], sample: SampleFunction
     ) -> NDArray[np.bool_] | None:
         outside = None
         for block in _blocks(box):
@@ -157,7 +165,7 @@ class PointWarp(abc.ABC):
         return outside
 
 
-def sampling_box(low: Sequence[float], high: Sequence[float], source: Shape) -> Ranges:
+def sampling_box(low: Sequence[float], high: Sequence[float], source: ImageShape) -> Ranges:
     """Return the voxels that linear interpolation between two positions per axis needs, at least one."""
     ranges = []
     for first, last, size in zip(low, high, source, strict=True):
@@ -183,7 +191,7 @@ def _halves(box: Ranges) -> tuple[Ranges, Ranges]:
     return (*box[:axis], (low, middle), *box[axis + 1 :]), (*box[:axis], (middle, high), *box[axis + 1 :])
 
 
-def _sample_nearest(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any]) -> None:
+def _sample_nearest(source: NDArray[Any], places: Sequence[Positions], out: NDArray[Any]) -> None:
     flat = np.zeros(places[0].shape, np.int64)
     for place, size in zip(places, source.shape, strict=True):
         flat *= size
@@ -191,7 +199,7 @@ def _sample_nearest(source: NDArray[Any], places: Sequence[Float32], out: NDArra
     out[...] = source.reshape(-1).take(flat)
 
 
-def _sample_linear(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any]) -> None:
+def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArray[Any]) -> None:
     """Interpolate [..., channel] at positions inside it, from the box around them."""
     box = sampling_box(
         [float(place.min()) for place in places], [float(place.max()) for place in places], source.shape[:-1]
@@ -221,5 +229,5 @@ def _sample_linear(source: NDArray[Any], places: Sequence[Float32], out: NDArray
         store_rounded(before + (after - before) * share, out[..., channel])
 
 
-def _remap(plane: NDArray[Any], columns: Float32, rows: Float32) -> NDArray[Any]:
+def _remap(plane: NDArray[Any], columns: Positions, rows: Positions) -> NDArray[Any]:
     return np.asarray(cv2.remap(plane, columns, rows, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))

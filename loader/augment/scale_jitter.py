@@ -18,7 +18,7 @@ from halofeed.loader.augment.example import (
     check_share,
     check_sides,
 )
-from halofeed.loader.augment.view import Ranges, Shape
+from halofeed.loader.augment.view import ImageShape, Ranges
 from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.geometry.volume import Resample
 from halofeed.prep.voxels.kernels import nearest_lines, resize_image
@@ -73,7 +73,7 @@ class ScaleJitter:
         return example.crop(start, shape, self.minimum_visible)
 
 
-def scaled(example: Example, frame: Shape, scale: float) -> Example:
+def scaled(example: Example, frame: ImageShape, scale: float) -> Example:
     """Resize a picture without distortion; at scale 1 it just fits into the frame."""
     source = example.view.shape
     factor = scale * min(side / size for side, size in zip(frame, source, strict=True))
@@ -97,8 +97,8 @@ class ScaleWarp:
         shape: (height, width) after.
     """
 
-    source: Shape
-    shape: Shape
+    source: ImageShape
+    shape: ImageShape
 
     @property
     def _ratios(self) -> tuple[float, ...]:
@@ -116,7 +116,7 @@ class ScaleWarp:
             ranges.append((max(0, int(low * ratio - reach)), min(size, int(high * ratio + reach) + 1)))
         return tuple(ranges)
 
-    def image(self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]) -> None:
+    def image(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
         """Resize 8-bit pictures in integers as the converter does, others in floats with repeated edges."""
         if source.dtype == np.uint8:
             size = (out.shape[0], out.shape[1])
@@ -137,7 +137,7 @@ class ScaleWarp:
         ranges = ((0, channels), (top, bottom), (left, right))
         sample_image(np.ascontiguousarray(source.transpose(2, 0, 1)), step, ranges, out.transpose(2, 0, 1))
 
-    def label(self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]) -> None:
+    def label(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
         """Take the nearest pixels, as the converter does."""
         lines = nearest_lines((self.source[0], self.source[1]), (self.shape[0], self.shape[1]))
         rows, columns = (

@@ -10,7 +10,7 @@
 A picture's view shows no padding, so it always begins at the top left. A volume has padding on all sides. Its view
 begins as the complete volume, and `extent` says where in the view the scan is.
 
-Augmentations see images and labels as arrays that are not read or computed yet (`Source`, `LazyArray`).
+Augmentations see images and labels as arrays that are not read or computed yet (`ArraySource`, `LazyArray`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from halofeed.loader.native import kernel
 from halofeed.prep.voxels.copying import copy_voxels
 
-Shape = tuple[int, ...]
+ImageShape = tuple[int, ...]
 """Shape (height, width) or (depth, height, width)."""
 Ranges = tuple[tuple[int, int], ...]
 """(start, stop) per axis."""
@@ -62,9 +62,9 @@ class View:
         backwards: per axis as seen, whether the first pixel shown is the last one stored.
     """
 
-    start: Shape
-    shape: Shape
-    order: Shape
+    start: ImageShape
+    shape: ImageShape
+    order: ImageShape
     backwards: tuple[bool, ...]
 
     @classmethod
@@ -219,11 +219,11 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
         out[...] = flipped.reshape(out.shape)
 
 
-class Source(Protocol):
+class ArraySource(Protocol):
     """An array, [height, width] or [depth, height, width] first, of which only the viewed part is read or computed."""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ImageShape:
         """Shape of the complete array, channels included."""
 
     @property
@@ -238,7 +238,7 @@ class Source(Protocol):
         """Copy what the view shows into `out`, of the view's shape and this array's channels."""
 
 
-class LabelSource(Source, Protocol):
+class LabelSource(ArraySource, Protocol):
     """A label in which foreground can be searched."""
 
     def chunks(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
@@ -250,11 +250,11 @@ class LabelSource(Source, Protocol):
         """Return what `count` returns for a box of this array; it may be cached."""
 
 
-Array = Source | NDArray[Any]
-Label = LabelSource | NDArray[Any]
+SourceArray = ArraySource | NDArray[Any]
+LabelArray = LabelSource | NDArray[Any]
 
 
-def copy_view(view: View, source: Array, out: NDArray[Any]) -> None:
+def copy_view(view: View, source: SourceArray, out: NDArray[Any]) -> None:
     """Copy what the view shows of an array into `out`, of the view's shape and the array's channels."""
     if isinstance(source, np.ndarray):
         view.copy(source, out)
@@ -270,10 +270,10 @@ class LazyArray(abc.ABC):
         like: an input array, which has the same channels, dtype and place.
     """
 
-    def __init__(self, shape: Shape, like: Array) -> None:
+    def __init__(self, shape: ImageShape, like: SourceArray) -> None:
         self._grid, self._like = shape, like
         self._channels = tuple(like.shape[len(shape) :])
-        self.shape: Shape = (*shape, *self._channels)
+        self.shape: ImageShape = (*shape, *self._channels)
         self.dtype = like.dtype.newbyteorder("=")
         self._complete: NDArray[Any] | None = None
 

@@ -20,8 +20,8 @@ from halofeed.loader.augment.example import (
     check_share,
     check_space,
 )
-from halofeed.loader.augment.resampled import Float32, PointWarp, sampling_box
-from halofeed.loader.augment.view import Ranges, Shape
+from halofeed.loader.augment.resampled import PointWarp, Positions, sampling_box
+from halofeed.loader.augment.view import ImageShape, Ranges
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ class RandomRotation:
         )
 
 
-def _rotation_matrix(angles: list[float], shape: Shape, spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:
+def _rotation_matrix(
+    angles: list[float], shape: ImageShape, spacing_mm: tuple[float, ...]
+) -> NDArray[np.float64]:
     """Return the matrix from points of the rotated grid to the source: around the center, in millimeters."""
     axes = len(shape)
     planes = [(0, 1)] if axes == 2 else [(1, 2), (0, 2), (0, 1)]
@@ -112,7 +114,7 @@ def _rotation_matrix(angles: list[float], shape: Shape, spacing_mm: tuple[float,
     return matrix
 
 
-def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: Shape) -> Ranges:
+def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: ImageShape) -> Ranges:
     """Return the smallest box of voxels around a box that a matrix moves."""
     if any(low >= high for low, high in box):
         return tuple((0, 0) for _ in shape)
@@ -127,7 +129,7 @@ def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: Shape) -> Range
 
 
 def _rotate_objects(
-    objects: Objects, matrix: NDArray[np.float64], shape: Shape, minimum_visible: float
+    objects: Objects, matrix: NDArray[np.float64], shape: ImageShape, minimum_visible: float
 ) -> Objects:
     if not len(objects.kept):
         return objects
@@ -142,10 +144,10 @@ def _rotate_objects(
 class MatrixWarp(PointWarp):
     """Map by a matrix from points of the new grid to points of the source; see `PointWarp`."""
 
-    source: Shape
+    source: ImageShape
     matrix: NDArray[np.float64]
 
-    def positions(self, box: Ranges) -> list[Float32]:
+    def positions(self, box: Ranges) -> list[Positions]:
         steps = np.ix_(*(np.arange(low, high) + 0.5 for low, high in box))
         places = []
         for row in self.matrix[:-1]:
@@ -244,9 +246,9 @@ class DeformationWarp(PointWarp):
         nodes: float32 [axis, control point ...], displacements in voxels.
     """
 
-    source: Shape
+    source: ImageShape
     steps: tuple[float, ...]
-    nodes: Float32
+    nodes: Positions
     matrix: ClassVar = None
 
     @property
@@ -254,7 +256,7 @@ class DeformationWarp(PointWarp):
         """Upper bound of displacements per axis, in voxels."""
         return tuple(float(np.abs(nodes).max()) for nodes in self.nodes)
 
-    def positions(self, box: Ranges) -> list[Float32]:
+    def positions(self, box: Ranges) -> list[Positions]:
         tables = [self._weights(axis, *side) for axis, side in enumerate(box)]
         field = self.nodes[(slice(None), *(slice(*used) for used, _ in tables))]
         for axis, (_, table) in reversed(list(enumerate(tables, 1))):
@@ -265,7 +267,7 @@ class DeformationWarp(PointWarp):
         steps = np.ix_(*(np.arange(low, high, dtype=np.float32) for low, high in box))
         return [moved + step for moved, step in zip(field, steps, strict=True)]
 
-    def _weights(self, axis: int, low: int, high: int) -> tuple[tuple[int, int], Float32]:
+    def _weights(self, axis: int, low: int, high: int) -> tuple[tuple[int, int], Positions]:
         """Return the range of control points for voxels along an axis, and their weights, float32 [voxel, point]."""
         places = np.arange(low, high) / self.steps[axis]
         first = np.floor(places).astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.example import NO_OBJECTS, Objects
-from halofeed.loader.augment.view import Shape, View
+from halofeed.loader.augment.view import ImageShape, View
 
 Integers = NDArray[np.int64]
 
@@ -51,7 +51,7 @@ class Windows:
         """Row of each remaining object, int64 [object]."""
         return self.of_row[self.objects.kept]
 
-    def crop(self, sides: Shape, uniforms: NDArray[np.float64], minimum_visible: float) -> None:
+    def crop(self, sides: ImageShape, uniforms: NDArray[np.float64], minimum_visible: float) -> None:
         """Crop each row to a random window of the given size, as `RandomCrop` describes.
 
         Args:

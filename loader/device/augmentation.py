@@ -15,7 +15,7 @@ import numpy as np
 from halofeed.errors import UsageError
 from halofeed.loader.batch import EPOCH, ID, SIZE
 from halofeed.loader.device.draws import Draw, draw_all
-from halofeed.loader.device.ops import Array, Ops, ops_of
+from halofeed.loader.device.ops import DeviceArray, Ops, ops_of
 from halofeed.loader.reading import EXTENT, IMAGE
 from halofeed.schemas.manifest import Manifest
 
@@ -24,7 +24,7 @@ _LUMA = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class DeviceImages:
     """The images of a batch during augmentation.
 
     Args:
@@ -36,10 +36,10 @@ class Pixels:
     """
 
     ops: Ops
-    image: Array
+    image: DeviceArray
     black: float
     white: float
-    extent: tuple[tuple[Array, Array], ...] | None
+    extent: tuple[tuple[DeviceArray, DeviceArray], ...] | None
 
     @property
     def span(self) -> float:
@@ -51,13 +51,13 @@ class Pixels:
         """Sizes of the axes between batch and channel."""
         return tuple(int(size) for size in self.image.shape[1:-1])
 
-    def along(self, axis: int, values: Array) -> Array:
+    def along(self, axis: int, values: DeviceArray) -> DeviceArray:
         """Reshape values [batch or 1, size of the axis] to broadcast with the image; axis 1 follows the batch."""
         shape = [1] * len(self.image.shape)
         shape[0], shape[axis] = -1, self.sizes[axis - 1]
         return self.ops.reshape(values, shape)
 
-    def shows_source(self, axis: int, shift: int = 0) -> Array:
+    def shows_source(self, axis: int, shift: int = 0) -> DeviceArray:
         """Return whether the pixel `shift` further along an axis shows the source, bool [batch or 1, size]."""
         ops, size = self.ops, self.sizes[axis - 1]
         place = ops.reshape(ops.cast(ops.numbers((size,)), "int32"), (1, size)) + shift
@@ -68,12 +68,12 @@ class Pixels:
         )
         return (place >= low) & (place < high)
 
-    def inside(self) -> Array:
+    def inside(self) -> DeviceArray:
         """Return which pixels show the source, bool [batch, ..., 1]."""
         masks = [self.along(axis, self.shows_source(axis)) for axis in range(1, len(self.sizes) + 1)]
         return functools.reduce(operator.and_, masks)
 
-    def mean(self) -> Array:
+    def mean(self) -> DeviceArray:
         """Return the mean of each channel over the source, float32 [batch, 1, ..., channel].
 
         It is computed axis by axis, because one float32 sum of millions of values would be inaccurate.
@@ -84,7 +84,7 @@ class Pixels:
             mean = ops.sum(mean * weight, axis) / ops.maximum(ops.sum(weight, axis), 1.0)
         return mean
 
-    def gray(self) -> Array:
+    def gray(self) -> DeviceArray:
         """Return each pixel's brightness, float32 [batch, ..., 1]."""
         parts = [weight * self.image[..., channel : channel + 1] for channel, weight in enumerate(_LUMA)]
         return parts[0] + parts[1] + parts[2]
@@ -126,7 +126,7 @@ class DeviceAugmentation(abc.ABC):
         """Raise UsageError if images with these channels and this stored dtype cannot be changed."""
 
     @abc.abstractmethod
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         """Return the changed image, float32 of the same shape."""
 
 
@@ -143,13 +143,13 @@ _EIGHT_BITS = (0.0, 255.0)
 
 
 def augment_on_device(
-    batch: Mapping[str, Array],
+    batch: Mapping[str, DeviceArray],
     augmentations: Sequence[DeviceAugmentation],
     *,
     seed: int,
     epoch: Any = None,
     values: tuple[float, float] | None = None,
-) -> dict[str, Array]:
+) -> dict[str, DeviceArray]:
     """Apply augmentations in order to a batch's images, within a jitted step; everything else stays.
 
     The result for an example is a function of seed, epoch and its id. It is the same in any batch, on any number of
@@ -197,7 +197,7 @@ def augment_on_device(
     check_device_augmentations(augmentations, int(image.shape[-1]), stored)
     black, white = values if values is not None else _EIGHT_BITS
     before = ops.cast(image, ops.wide(image.dtype))
-    pixels = Pixels(ops=ops, image=before, black=black, white=white, extent=_extent(batch))
+    pixels = DeviceImages(ops=ops, image=before, black=black, white=white, extent=_extent(batch))
     epochs = batch[EPOCH] if epoch is None else epoch
     probabilities = [one.probability for one in augmentations]
     draws = draw_all(ops, seed, batch[ID], epochs, probabilities, len(image.shape))
@@ -231,8 +231,8 @@ def device_keys(manifest: Manifest) -> tuple[str, ...]:
     return (EPOCH, *where, *([] if manifest.kind.pads_around else [SIZE]))
 
 
-def _extent(batch: Mapping[str, Array]) -> tuple[tuple[Array, Array], ...] | None:
-    """Return the part that shows the source, per axis; None if the batch does not include it; see `Pixels`."""
+def _extent(batch: Mapping[str, DeviceArray]) -> tuple[tuple[DeviceArray, DeviceArray], ...] | None:
+    """Return the part that shows the source, per axis; None if the batch does not include it; see `DeviceImages`."""
     if EXTENT in batch:
         return tuple((batch[EXTENT][:, 0, axis], batch[EXTENT][:, 1, axis]) for axis in range(3))
     if SIZE in batch:

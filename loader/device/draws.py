@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halofeed.loader.device.ops import Array, Ops
+from halofeed.loader.device.ops import DeviceArray, Ops
 
-Pair = tuple[Array, Array]
+Pair = tuple[DeviceArray, DeviceArray]
 """Two uint32 arrays of one shape, or of shapes that broadcast."""
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _LAST = 0xFFFFFFFF
-NUMBERS = 24
+NUMBERS_PER_DRAW = 24
 """Count of random numbers per augmentation and example."""
 
 
@@ -54,34 +54,34 @@ class Draw:
     Args:
         ops: operations of the array library.
         key: the augmentation's key, two of uint32 [batch].
-        uniform: float32 [batch, NUMBERS], 0 (inclusive) to 1 (exclusive); the first decides whether anything changes.
+        uniform: float32 [batch, NUMBERS_PER_DRAW], 0 (inclusive) to 1 (exclusive); the first decides whether to change.
         chosen: which examples change, bool [batch].
         axes: number of the image's axes, including batch and channel.
     """
 
     ops: Ops
     key: Pair
-    uniform: Array
-    chosen: Array
+    uniform: DeviceArray
+    chosen: DeviceArray
     axes: int
 
-    def between(self, bounds: Sequence[float], neutral: float, number: int = 1) -> Array:
+    def between(self, bounds: Sequence[float], neutral: float, number: int = 1) -> DeviceArray:
         """Return a random number per example, float32 [batch, 1, ..., 1].
 
         Args:
             bounds: smallest and largest number.
             neutral: the number for examples that do not change.
-            number: index of the random number to use, 1 to NUMBERS - 1.
+            number: index of the random number to use, 1 to NUMBERS_PER_DRAW - 1.
         """
         low, high = bounds
         drawn = low + (high - low) * self.uniform[:, number]
         return self.spread(self.ops.where(self.chosen, drawn, self.ops.constant(neutral, np.float32)))
 
-    def spread(self, values: Array) -> Array:
+    def spread(self, values: DeviceArray) -> DeviceArray:
         """Reshape values [batch] to [batch, 1, ..., 1], which broadcasts with images."""
         return self.ops.reshape(values, (-1, *[1] * (self.axes - 1)))
 
-    def normal(self, shape: Sequence[int]) -> Array:
+    def normal(self, shape: Sequence[int]) -> DeviceArray:
         """Return independent normal numbers of mean 0 and deviation 1, float32 [batch, *shape].
 
         Source: the Box-Muller transform.
@@ -100,7 +100,7 @@ class Draw:
 
 
 def draw_all(
-    ops: Ops, seed: int, ids: Array, epochs: Array, probabilities: Sequence[float], axes: int
+    ops: Ops, seed: int, ids: DeviceArray, epochs: DeviceArray, probabilities: Sequence[float], axes: int
 ) -> list[Draw]:
     """Return the random numbers of each augmentation.
 
@@ -121,7 +121,7 @@ def draw_all(
     keys = threefry(
         ops, (ops.reshape(example[0], (-1, 1)), ops.reshape(example[1], (-1, 1))), (epoch, places)
     )
-    numbers = ops.reshape(ops.numbers((NUMBERS,)), (1, 1, NUMBERS))
+    numbers = ops.reshape(ops.numbers((NUMBERS_PER_DRAW,)), (1, 1, NUMBERS_PER_DRAW))
     wide = (ops.reshape(keys[0], (-1, count, 1)), ops.reshape(keys[1], (-1, count, 1)))
     uniform = _to_unit_interval(
         ops, threefry(ops, wide, (ops.constant(np.uint32(_LAST), np.uint32), numbers))[0]
@@ -138,6 +138,6 @@ def draw_all(
     ]
 
 
-def _to_unit_interval(ops: Ops, words: Array) -> Array:
+def _to_unit_interval(ops: Ops, words: DeviceArray) -> DeviceArray:
     """Return the upper 24 bits as a number in [0, 1), which float32 holds exactly."""
     return ops.cast(ops.top(words, 24), np.float32) * 2.0**-24

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from halofeed.errors import UsageError
-from halofeed.loader.device.ops import Array, ops_of
+from halofeed.loader.device.ops import DeviceArray, ops_of
 from halofeed.prep.voxels.counts import Counts, mean_and_deviation
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import PixelSums, Statistics
@@ -57,7 +57,7 @@ class Normalization:
             )
         return cls(mean=tuple(mean), std=tuple(value if value > 0 else 1.0 for value in std))
 
-    def __call__(self, image: Array, dtype: str) -> Array:
+    def __call__(self, image: DeviceArray, dtype: str) -> DeviceArray:
         """Normalize pixels of any dtype [..., channel] to `dtype` on the device, by the library of the array.
 
         >>> to_units = Normalization(mean=(10.0, 30.0), std=(10.0, 5.0))

@@ -12,7 +12,7 @@ import numpy as np
 from halofeed.errors import UsageError, require_extra
 from halofeed.loader.mesh import split_id
 
-Array = Any
+DeviceArray = Any
 """A jax.Array or a tf.Tensor."""
 
 
@@ -24,10 +24,10 @@ class Ops(abc.ABC):
         math: the module with elementwise functions.
     """
 
-    clip: Callable[[Array, Any, Any], Array]
-    constant: Callable[[Any, Any], Array]
+    clip: Callable[[DeviceArray, Any, Any], DeviceArray]
+    constant: Callable[[Any, Any], DeviceArray]
     """Return NumPy values as an array of the library with a dtype."""
-    xor: Callable[[Array, Array], Array]
+    xor: Callable[[DeviceArray, DeviceArray], DeviceArray]
     """Return the exclusive or of uint32."""
 
     def __init__(self, library: Any, math: Any) -> None:
@@ -36,7 +36,7 @@ class Ops(abc.ABC):
         self.cos, self.sin, self.absolute, self.maximum = math.cos, math.sin, math.abs, math.maximum
 
     @abc.abstractmethod
-    def cast(self, array: Array, dtype: Any) -> Array:
+    def cast(self, array: DeviceArray, dtype: Any) -> DeviceArray:
         """Convert an array to another dtype."""
 
     @abc.abstractmethod
@@ -44,27 +44,29 @@ class Ops(abc.ABC):
         """Return the dtype to compute in: float64 for float64, otherwise float32."""
 
     @abc.abstractmethod
-    def words(self, ids: Array) -> tuple[Array, Array]:
+    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """Return ids [batch] as two uint32 [batch], high and low."""
 
     @abc.abstractmethod
-    def rotate(self, words: Array, bits: int) -> Array:
+    def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
         """Rotate uint32 to the left."""
 
     @abc.abstractmethod
-    def top(self, words: Array, bits: int) -> Array:
+    def top(self, words: DeviceArray, bits: int) -> DeviceArray:
         """Return the upper bits of uint32 as a number."""
 
     @abc.abstractmethod
-    def numbers(self, sizes: Sequence[int]) -> Array:
+    def numbers(self, sizes: Sequence[int]) -> DeviceArray:
         """Return the flat index of every grid position, uint32 [*sizes], the last axis fastest."""
 
     @abc.abstractmethod
-    def sum(self, array: Array, axis: int) -> Array:
+    def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         """Sum along an axis, which keeps size 1."""
 
     @abc.abstractmethod
-    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+    def if_any(
+        self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
+    ) -> DeviceArray:
         """Return `change(image)` if any example is chosen, otherwise the image.
 
         The condition separates the image from its users. Otherwise XLA would fuse it and compute it again for each use
@@ -72,11 +74,11 @@ class Ops(abc.ABC):
         """
 
     @abc.abstractmethod
-    def shifted(self, array: Array, axis: int, by: int) -> Array:
+    def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
         """Shift an array by `by` positions towards the start of an axis, and fill with zeros."""
 
 
-def ops_of(array: Array) -> Ops:
+def ops_of(array: DeviceArray) -> Ops:
     """Return the operations of an array's library; NumPy arrays use JAX.
 
     >>> type(ops_of(np.zeros(3))).__name__
@@ -96,13 +98,13 @@ class JaxOps(Ops):
         self._jnp, self._lax = jnp, lax
         self.clip, self.constant, self.xor = jnp.clip, jnp.asarray, jnp.bitwise_xor
 
-    def cast(self, array: Array, dtype: Any) -> Array:
+    def cast(self, array: DeviceArray, dtype: Any) -> DeviceArray:
         return self._jnp.asarray(array).astype(dtype)
 
     def wide(self, dtype: Any) -> Any:
         return self._jnp.promote_types(dtype, self._jnp.float32)
 
-    def words(self, ids: Array) -> tuple[Array, Array]:
+    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         if ids.ndim == 1 and ids.dtype == np.int64 and isinstance(ids, np.ndarray):
             ids = split_id(ids)
         if ids.ndim != 2 or ids.dtype != np.uint32:
@@ -112,26 +114,28 @@ class JaxOps(Ops):
             )
         return ids[:, 0], ids[:, 1]
 
-    def rotate(self, words: Array, bits: int) -> Array:
+    def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
         return self._lax.shift_left(words, np.uint32(bits)) | self.top(words, bits)
 
-    def top(self, words: Array, bits: int) -> Array:
+    def top(self, words: DeviceArray, bits: int) -> DeviceArray:
         return self._lax.shift_right_logical(words, np.uint32(32 - bits))
 
-    def numbers(self, sizes: Sequence[int]) -> Array:
+    def numbers(self, sizes: Sequence[int]) -> DeviceArray:
         # Axis by axis, so that each core computes the numbers of its part of a split image.
-        number: Array = np.uint32(0)
+        number: DeviceArray = np.uint32(0)
         for axis, size in enumerate(sizes):
             number = number * np.uint32(size) + self._lax.broadcasted_iota(np.uint32, tuple(sizes), axis)
         return number
 
-    def sum(self, array: Array, axis: int) -> Array:
+    def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._jnp.sum(array, axis=axis, keepdims=True)
 
-    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+    def if_any(
+        self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
+    ) -> DeviceArray:
         return self._lax.cond(self._jnp.any(chosen), change, lambda same: same, image)
 
-    def shifted(self, array: Array, axis: int, by: int) -> Array:
+    def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
         padding = [(0, 0, 0)] * array.ndim
         padding[axis] = (-by, by, 0)
         return self._lax.pad(array, self._jnp.zeros((), array.dtype), padding)
@@ -148,37 +152,39 @@ class TensorFlowOps(Ops):
         self.constant, self.clip = tf.constant, tf.clip_by_value
         self.xor = tf.bitwise.bitwise_xor
 
-    def cast(self, array: Array, dtype: Any) -> Array:
+    def cast(self, array: DeviceArray, dtype: Any) -> DeviceArray:
         return self._tf.cast(array, dtype)
 
     def wide(self, dtype: Any) -> Any:
         tf = self._tf
         return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
 
-    def words(self, ids: Array) -> tuple[Array, Array]:
+    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         if ids.dtype != self._tf.int64 or ids.shape.rank != 1:
             raise UsageError(f"id: expected int64 [batch], got {ids.dtype.name} {ids.shape}")
         halves = self._tf.bitcast(ids, self._tf.uint32)
         return halves[:, 1], halves[:, 0]
 
-    def rotate(self, words: Array, bits: int) -> Array:
+    def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
         shifted = self._tf.bitwise.left_shift(words, self._tf.constant(bits, self._tf.uint32))
         return self._tf.bitwise.bitwise_or(shifted, self.top(words, bits))
 
-    def top(self, words: Array, bits: int) -> Array:
+    def top(self, words: DeviceArray, bits: int) -> DeviceArray:
         return self._tf.bitwise.right_shift(words, self._tf.constant(32 - bits, self._tf.uint32))
 
-    def numbers(self, sizes: Sequence[int]) -> Array:
+    def numbers(self, sizes: Sequence[int]) -> DeviceArray:
         tf = self._tf
         return tf.reshape(tf.cast(tf.range(np.prod(sizes, dtype=np.int64)), tf.uint32), sizes)
 
-    def sum(self, array: Array, axis: int) -> Array:
+    def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._tf.reduce_sum(array, axis=axis, keepdims=True)
 
-    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+    def if_any(
+        self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
+    ) -> DeviceArray:
         return self._tf.cond(self._tf.reduce_any(chosen), lambda: change(image), lambda: image)
 
-    def shifted(self, array: Array, axis: int, by: int) -> Array:
+    def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
         size = array.shape[axis]
         kept = [slice(None)] * array.shape.rank
         kept[axis] = slice(min(max(by, 0), size), max(size + min(by, 0), 0))

@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from halofeed.errors import UsageError
-from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels
+from halofeed.loader.device.augmentation import DeviceAugmentation, DeviceImages
 from halofeed.loader.device.draws import Draw
-from halofeed.loader.device.ops import Array
+from halofeed.loader.device.ops import DeviceArray
 
 _REACH = 3
 """Radius of the blur's kernel in standard deviations."""
@@ -33,14 +33,14 @@ class GaussianBlur(DeviceAugmentation):
     sigma_pixels: tuple[float, float] = (0.5, 1.0)
     depth: bool = False
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         axes = range(1, len(pixels.sizes) + 1)
         image = pixels.image
         for axis in axes if self.depth else axes[-2:]:
             image = pixels.ops.if_any(draw.chosen, functools.partial(self._along, axis, pixels, draw), image)
         return image
 
-    def _along(self, axis: int, pixels: Pixels, draw: Draw, image: Array) -> Array:
+    def _along(self, axis: int, pixels: DeviceImages, draw: Draw, image: DeviceArray) -> DeviceArray:
         ops = pixels.ops
         sigma = ops.maximum(ops.reshape(draw.between(self.sigma_pixels, 0), (-1, 1)), 1e-3)
         reach = math.ceil(_REACH * self.sigma_pixels[1])
@@ -69,7 +69,7 @@ class Brightness(DeviceAugmentation):
     least: ClassVar = {"shift": -math.inf}
     shift: tuple[float, float] = (-0.2, 0.2)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         return pixels.image + pixels.span * draw.between(self.shift, 0)
 
 
@@ -80,7 +80,7 @@ class Contrast(DeviceAugmentation):
     least: ClassVar = {"factor": 0}
     factor: tuple[float, float] = (0.75, 1.25)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         return pixels.image + (pixels.image - pixels.mean()) * (draw.between(self.factor, 1) - 1)
 
 
@@ -102,7 +102,7 @@ class Saturation(_OfColor):
     least: ClassVar = {"factor": 0}
     factor: tuple[float, float] = (0.7, 1.3)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         return pixels.image + (pixels.image - pixels.gray()) * (draw.between(self.factor, 1) - 1)
 
 
@@ -113,7 +113,7 @@ class Hue(_OfColor):
     least: ClassVar = {"degrees": -math.inf}
     degrees: tuple[float, float] = (-18.0, 18.0)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         ops, image = pixels.ops, pixels.image
         angle = draw.between(self.degrees, 0) * (math.pi / 180)
         turned = sum(
@@ -130,7 +130,7 @@ class Gamma(DeviceAugmentation):
     least: ClassVar = {"exponent": 0}
     exponent: tuple[float, float] = (0.7, 1.5)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         """Apply the power; values of black and below stay."""
         ops, image = pixels.ops, pixels.image
         exponent = draw.between(self.exponent, 1)
@@ -146,7 +146,7 @@ class GaussianNoise(DeviceAugmentation):
     least: ClassVar = {"deviation": 0}
     deviation: tuple[float, float] = (0.0, 0.05)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         strength = pixels.span * draw.between(self.deviation, 0)
         return pixels.image + strength * draw.normal(tuple(pixels.image.shape[1:]))
 
@@ -174,7 +174,7 @@ class HUWindow(DeviceAugmentation):
                 "convert scans as int16"
             )
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         ops = pixels.ops
         center = draw.between(self.center_hu, (pixels.black + pixels.white) / 2)
         width = draw.between(self.width_hu, pixels.span, 2)
@@ -197,7 +197,7 @@ class BiasField(DeviceAugmentation):
     strength: tuple[float, float] = (0.1, 0.4)
     zero: float = 0.0
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         ops, axes = pixels.ops, len(pixels.sizes)
         waves = [self._waves(pixels, axis) for axis in range(1, axes + 1)]
         orders = [
@@ -205,7 +205,7 @@ class BiasField(DeviceAugmentation):
         ]
         drawn = {each: draw.spread(2 * draw.uniform[:, 2 + place] - 1) for place, each in enumerate(orders)}
 
-        def total(fixed: tuple[int, ...]) -> Array | None:
+        def total(fixed: tuple[int, ...]) -> DeviceArray | None:
             """Return the sum of the patterns that begin with `fixed`; summing the last axes first keeps terms small."""
             if len(fixed) == axes:
                 return drawn.get(fixed)
@@ -217,7 +217,7 @@ class BiasField(DeviceAugmentation):
         share = draw.between(self.strength, 0) / ops.maximum(most, 1e-6)
         return pixels.image + (pixels.image - self.zero) * ops.expm1(share * total(()))
 
-    def _waves(self, pixels: Pixels, axis: int) -> list[Array]:
+    def _waves(self, pixels: DeviceImages, axis: int) -> list[DeviceArray]:
         """Return cosines of 0, 1, 2, ... half waves along an axis, shaped to broadcast with the image."""
         ops, size = pixels.ops, pixels.sizes[axis - 1]
         place = (ops.cast(ops.numbers((size,)), pixels.image.dtype) + 0.5) * (math.pi / size)

@@ -19,7 +19,7 @@ from halofeed.system.checksum import extend_address
 
 VERSION = 1
 """Version of kernel.c; a library of another version is not used."""
-MOST_AXES = 3
+KERNEL_AXES = 3
 STREAMED_BYTES = 1 << 24
 """Calls that copy more bytes bypass the cache, which could not hold the result until it is used."""
 _STREAMED_COPY_BYTES = 1 << 19
@@ -129,7 +129,7 @@ def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
         axes: number of leading axes that are not channels, at most three.
     """
     strides, into, shape = source.strides, target.strides, source.shape
-    if _library is None or axes > MOST_AXES or source.dtype != target.dtype or shape != target.shape:
+    if _library is None or axes > KERNEL_AXES or source.dtype != target.dtype or shape != target.shape:
         return False
     if not (source.size and target.flags.writeable):
         return False
@@ -140,7 +140,7 @@ def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
         pixel *= shape[axis]
     if abs(strides[axes - 1]) != pixel or into[axes - 1] != pixel:
         return False
-    outer = MOST_AXES - axes
+    outer = KERNEL_AXES - axes
     addresses = source.__array_interface__["data"][0], target.__array_interface__["data"][0]
     sides = (*(1,) * outer, *shape[:axes], *(0,) * outer, *strides[:axes], *(0,) * outer, *into[:axes])
     _library.copy(

@@ -75,7 +75,7 @@ def merge_spans(spans: Iterable[Span], concurrent: int) -> list[Span]:
     return [span for _, span in sorted(found, key=lambda one: one[0])]
 
 
-class Part(NamedTuple):
+class RequestedPart(NamedTuple):
     """Bytes `start` to before `stop` of a file, which are here or being fetched."""
 
     start: int
@@ -83,23 +83,25 @@ class Part(NamedTuple):
     bytes: Future[bytes | bytearray]
 
 
-class Window:
+class FetchWindow:
     """Parts that were requested together, by file and offset."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[Part]] = {}
+        self._parts: dict[str, list[RequestedPart]] = {}
 
-    def add(self, name: str, part: Part) -> None:
+    def add(self, name: str, part: RequestedPart) -> None:
         """Add a part."""
         bisect.insort(self._parts.setdefault(name, []), part, key=lambda one: one.start)
 
-    def find(self, name: str, offset: int) -> Part | None:
+    def find(self, name: str, offset: int) -> RequestedPart | None:
         """Return the part that contains the byte at `offset`."""
         parts = self._parts.get(name, ())
         at = bisect.bisect_right(parts, offset, key=lambda one: one.start) - 1
         return parts[at] if at >= 0 and offset < parts[at].stop else None
 
-    def refetch(self, name: str, start: int, stop: int, request: Callable[[str, int, int], Part]) -> None:
+    def refetch(
+        self, name: str, start: int, stop: int, request: Callable[[str, int, int], RequestedPart]
+    ) -> None:
         """Request the parts again that contain any of these bytes."""
         if name in self._parts:
             self._parts[name] = [
@@ -182,7 +184,7 @@ class RemoteStore:
         return bytes(self._get(name, 0, min(size, INDEX_BYTES)))
 
     def pieces(self, shard: Shard) -> Iterator[Piece]:
-        requested: deque[Part] = deque()
+        requested: deque[RequestedPart] = deque()
         try:
             for start in range(0, shard.bytes, PIECE_BYTES):
                 requested.append(self._request(shard.file, start, min(start + PIECE_BYTES, shard.bytes)))
@@ -211,7 +213,7 @@ class RemoteStore:
         needed = spans()
         with process.lock:
             if key not in process.prefetched:
-                self.request_spans(window := Window(), needed)
+                self.request_spans(window := FetchWindow(), needed)
                 process.prefetched[key] = window
             while len(process.prefetched) > _MAX_PREFETCHED:
                 process.prefetched.popitem(last=False)[1].cancel()
@@ -222,7 +224,7 @@ class RemoteStore:
         with process.lock:
             window = process.prefetched.pop(key, None)
         if window is None:
-            window = Window()
+            window = FetchWindow()
             self.request_spans(window, spans())
         with process.lock:
             process.windows = (*process.windows, window)
@@ -238,19 +240,19 @@ class RemoteStore:
         for window in self._here().windows:
             window.refetch(name, start, stop, self._request)
 
-    def request_spans(self, window: Window, spans: Sequence[Span]) -> None:
+    def request_spans(self, window: FetchWindow, spans: Sequence[Span]) -> None:
         """Request the spans' bytes, and add the parts to the window."""
         for name, start, stop in merge_spans(spans, self._concurrent):
             window.add(name, self._request(name, start, stop))
 
-    def find(self, name: str, offset: int) -> Part | None:
+    def find(self, name: str, offset: int) -> RequestedPart | None:
         """Return the requested part of a file that contains the byte at `offset`."""
         for window in self._here().windows:
             if (part := window.find(name, offset)) is not None:
                 return part
         return None
 
-    def wait_for(self, name: str, part: Part) -> bytes | bytearray:
+    def wait_for(self, name: str, part: RequestedPart) -> bytes | bytearray:
         """Return a part's bytes; StoreError if no request is answered within the time of all its attempts."""
         process, most = self._here(), _timeout_seconds(PIECE_BYTES) + LONGEST_PAUSE_SECONDS
         while True:
@@ -273,9 +275,9 @@ class RemoteStore:
         with self._lock:
             self.retries += 1
 
-    def _request(self, name: str, start: int, stop: int) -> Part:
+    def _request(self, name: str, start: int, stop: int) -> RequestedPart:
         executor = self._here().executor
-        return Part(start, stop, executor.submit(self._get, name, start, stop))
+        return RequestedPart(start, stop, executor.submit(self._get, name, start, stop))
 
     def _get(self, name: str, start: int, stop: int) -> bytes | bytearray:
         """Return bytes of a file, and retry if necessary.
@@ -408,8 +410,8 @@ class _Process:
         self._slots = threading.BoundedSemaphore(concurrent_reads)
         self.answered = 0
         self.lock = threading.Lock()
-        self.windows: tuple[Window, ...] = ()
-        self.prefetched: OrderedDict[bytes, Window] = OrderedDict()
+        self.windows: tuple[FetchWindow, ...] = ()
+        self.prefetched: OrderedDict[bytes, FetchWindow] = OrderedDict()
 
     def request(self, name: str, start: int, stop: int) -> bytes | bytearray:
         """Request bytes of a file once."""
@@ -488,7 +490,7 @@ class RemoteFile(HeldFile):
     def __init__(self, store: RemoteStore, shard: Shard) -> None:
         super().__init__(f"{store.place}/{shard.file}", shard.bytes)
         self._store, self._file = store, shard.file
-        self._own: Window | None = None
+        self._own: FetchWindow | None = None
 
     def begin(self, first: int, spans: Callable[[], Sequence[Span]]) -> None:
         """Request a record's bytes, which begin at `first`, unless they were requested with others."""
@@ -497,7 +499,7 @@ class RemoteFile(HeldFile):
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Request byte ranges concurrently; this object keeps them."""
-        self._own = self._own or Window()
+        self._own = self._own or FetchWindow()
         missing = [(self._file, *one) for one in ranges if not self._is_requested(*one)]
         self._store.request_spans(self._own, missing)
 
@@ -519,7 +521,7 @@ class RemoteFile(HeldFile):
     def look(self) -> None:
         """Return None, because the bytes are not contiguous in memory."""
 
-    def _find(self, offset: int) -> Part | None:
+    def _find(self, offset: int) -> RequestedPart | None:
         own = self._own.find(self._file, offset) if self._own is not None else None
         return own or self._store.find(self._file, offset)
 
