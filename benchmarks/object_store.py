@@ -116,7 +116,7 @@ class Measured:
 
         store = self.loader._shards.store
         assert isinstance(store, RemoteStore)
-        for window in list(store._here().expected.values()):
+        for window in list(store._here().prefetched.values()):
             for part in (part for parts in window._parts.values() for part in parts):
                 part.bytes.result(60)
 

@@ -1,9 +1,7 @@
-"""What is a batch: arrays by name, their shapes and dtypes, and memory for them?
+"""Arrays of a batch: their shapes and dtypes, and recycled, 64-byte-aligned memory for them.
 
-Where a batch's memory comes from: recycled, 64-byte-aligned buffers that return when nobody looks at them.
-
-A fresh batch is paid for in page faults, which cost more than the copy into it. TensorFlow and JAX adopt an
-array without a copy if its data begins at a multiple of 64 bytes.
+Page faults of fresh memory cost more than the copy into it, so buffers are recycled when no view of them is left.
+TensorFlow and JAX adopt an array without a copy if its data begins at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment.view import Shape
+from halofeed.loader.augment.view import ImageShape
 from halofeed.loader.decode import array_dtype
-from halofeed.loader.reading import BOXES, IMAGE, is_grid
+from halofeed.loader.reading import BOXES, IMAGE, is_label_map
 from halofeed.schemas.fields import Field
 from halofeed.system.memory import process_memory
 
@@ -32,23 +30,23 @@ Batch = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ArraySpec:
-    """What one array of a batch is: its static shape, its dtype, and what fills rows that are not valid."""
+    """Static shape and dtype of one array of a batch, and the fill value of rows that are not valid."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fill: tuple[Any, ...] = (0,)
 
 
-def specify(
-    fields: Sequence[Field], include: Sequence[str], *, shown: Shape, frame: Shape
+def array_specs(
+    fields: Sequence[Field], include: Sequence[str], *, shown: ImageShape, frame: ImageShape
 ) -> dict[str, ArraySpec]:
-    """The arrays of a batch, without their first axis.
+    """Return the arrays of a batch, without their first axis.
 
     Args:
-        fields: what a batch has of each record, the image among them.
-        include: what it has besides, by name.
-        shown: the part of each image that is in the batch.
-        frame: what is shown of each image altogether.
+        fields: the stored fields of a batch, including the image.
+        include: names of further arrays.
+        shown: shape of the part of each image that the batch holds.
+        frame: shape of what is shown of each image.
     """
     spec = {}
     image = next(field for field in fields if field.name == IMAGE)
@@ -59,7 +57,7 @@ def specify(
         fill: tuple[Any, ...] = field.fill if field.encoding != "value" else (0,)
         if field.name == IMAGE:
             shape = (*shown, field.shape[-1])
-        elif is_grid(field):
+        elif is_label_map(field):
             shape = (*shown, field.shape[-1]) if field.holds_sets else shown
         elif field.encoding == "png_list":
             shape = (most_boxes, *frame)
@@ -79,7 +77,7 @@ def specify(
 
 
 def allocate(spec: Mapping[str, ArraySpec], rows: int, pool: BufferPool) -> Batch:
-    """Arrays [row, ...] of undefined content, from the pool; text has none to offer."""
+    """Return arrays [row, ...] of undefined content from the pool; text arrays hold None."""
     return {
         name: np.empty((rows, *array.shape), object)
         if array.dtype.hasobject
@@ -90,20 +88,20 @@ def allocate(spec: Mapping[str, ArraySpec], rows: int, pool: BufferPool) -> Batc
 
 ALIGNMENT = 64
 AHEAD = 2
-"""Batches that are being made or wait to be taken while one is used."""
+"""Batches that are made or ready while one is used."""
 BATCHES_IN_FLIGHT = AHEAD + 2
-"""Those, the one in use, and one that changes hands; so many unused buffers of one size are kept."""
+"""Those, the batch in use and one that is handed over; the pool keeps this many unused buffers per size."""
 
 
 def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
-    """Refuse batches that this machine cannot hold, before the first is made.
+    """Refuse batches that do not fit into this machine's memory, before the first is made.
 
     Args:
         spec: shape and dtype of each array of this host's batches.
-        batch_size: of all hosts together; for the message only.
+        batch_size: rows over all hosts, for the message.
 
     Raises:
-        UsageError: one batch takes more than the machine, or its control group, has.
+        UsageError: one batch takes more memory than the machine or its control group has.
     """
     rows, size, memory = next((array.shape[0] for array in spec.values()), 0), _size(spec), process_memory()
     if size > memory:
@@ -115,7 +113,7 @@ def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
 
 
 def batches_ahead(spec: Mapping[str, Any]) -> int:
-    """How many batches are made ahead: none where those in flight would take more than half of this machine's memory.
+    """Return how many batches are made ahead: 0 if those in flight would take over half of this machine's memory.
 
     Args:
         spec: shape and dtype of each array of this process's batches.
@@ -128,10 +126,10 @@ def _size(spec: Mapping[str, Any]) -> int:
 
 
 class _Holder:
-    """Owns one buffer while any view of it lives; NumPy keeps it as the base of every such view.
+    """Owner of one buffer while any view of it exists; NumPy keeps it as the base of each view.
 
-    A finalizer on an array would fire while a reshape of it still lives; an object behind
-    `__array_interface__` dies with the last view, whoever made it.
+    A finalizer on an array would run while a reshaped view still exists. The object behind `__array_interface__`
+    exists until the last view is gone.
     """
 
     def __init__(self, memory: NDArray[np.uint8], idle: deque[NDArray[np.uint8]]) -> None:
@@ -146,13 +144,13 @@ class _Holder:
         self._memory, self._idle = memory, idle
 
     def __del__(self, most: int = BATCHES_IN_FLIGHT) -> None:
-        # Runs on any thread and at any moment, so no lock may be taken here; append is atomic.
+        # Runs on any thread at any time, so it must not take a lock; append is atomic.
         if len(self._idle) < most:
             self._idle.append(self._memory)
 
 
 class BufferPool:
-    """Hands out arrays over recycled memory; safe to use from several threads.
+    """Pool of recycled memory for arrays; safe to use from several threads.
 
     >>> pool = BufferPool()
     >>> array = pool.empty((2, 3), np.float32)
@@ -164,7 +162,7 @@ class BufferPool:
         self._idle: defaultdict[int, deque[NDArray[np.uint8]]] = defaultdict(deque)
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        """An array of undefined content whose data begins at a multiple of 64 bytes."""
+        """Return an array of undefined content whose data begins at a multiple of 64 bytes."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         idle = self._idle[size]

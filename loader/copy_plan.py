@@ -1,14 +1,13 @@
-"""Where in memory do the pixels of planned rows lie and, as a table for the kernel, where do they go?
+"""Copy plan for records in mapped shards: a table for the kernel that fills all rows of a batch.
 
-Where the raw values of all records lie in memory, with nothing of them left to check but their frames, a row costs its
-copy and little more: files are looked at once a batch, before its first copy and after its last one, and not a record
-at a time.
+It applies if all raw values of the records are in memory and only their frames are left to check. Then a row costs
+little more than its copy. Each file is checked once per batch, before the first copy and after the last one, instead of
+once per record.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,10 +18,9 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.augment.windows import Windows
-from halofeed.loader.decode import stored_dtype
 from halofeed.loader.native.kernel import (
     FRAME,
-    MOST_AXES,
+    KERNEL_AXES,
     PIXEL_BYTES,
     SHAPE,
     SOURCE,
@@ -32,94 +30,92 @@ from halofeed.loader.native.kernel import (
     Moves,
     no_moves,
 )
+from halofeed.loader.shards import Bytes, Integers, Shards
 from halofeed.schemas.fields import Field
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.system.checksum import crc32c, mask_crc
 
-Integers = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Looked:
-    """A shard of which all bytes lie in memory, and its stamp of before they were looked at."""
+class MappedShard:
+    """A shard whose bytes are all in memory, and its stamp from before they were mapped."""
 
     opened: OpenFile
     stamp: tuple[int, ...]
-    bytes: NDArray[np.uint8]
+    bytes: Bytes
 
-    def is_sure(self) -> bool:
-        """Whether what was copied since then are the bytes that the file had then."""
+    def is_unchanged(self) -> bool:
+        """Return whether bytes that were copied since then are the bytes that the file had then."""
         return not self.opened.is_lost() and self.opened.is_unchanged(self.stamp)
 
 
-class InMemory:
-    """The raw values of some records.
+class MappedRecords:
+    """The raw values of some records in mapped shards.
 
     Args:
-        shards: int64 [record], which file each is in.
-        files: those files.
-        offsets, lengths, checksums: int64 [record], where frames begin, bytes of their data, its masked checksum.
-        starts: of each key, int64 [record], where the values begin in their files.
-        sums_length: whether the length's own checksum is compared too.
+        shards: the split's shards.
+        numbers: numbers of the records, int64 [record].
+        files: the mapped shards of these records, by shard number.
     """
 
-    def __init__(
-        self,
-        shards: Integers,
-        files: dict[int, Looked],
-        offsets: Integers,
-        lengths: Integers,
-        checksums: Integers,
-        starts: dict[str, Integers],
-        *,
-        sums_length: bool,
-    ) -> None:
-        self._shards, self._files = shards, files
-        self._offsets, self._lengths, self._checksums = offsets, lengths, checksums
-        self._starts, self._sums_length = starts, sums_length
+    def __init__(self, shards: Shards, numbers: Integers, files: Mapping[int, MappedShard]) -> None:
+        self._shards, self._numbers, self._files = shards, numbers, files
+        self._shard_of = shards.shards_of(numbers).tolist()
+        self._offsets, self._lengths = shards.offsets[numbers], shards.lengths[numbers]
+        self._checksums = shards.checksums[numbers].astype(np.int64)
+        self._checks_length = shards.verify != "never"
 
-    def has(self, at: int) -> bool:
-        """Whether a record's frame is as `frames` has it; else it is to be read by itself, which tells why not."""
-        whole, offset, length = self._file_of(at), int(self._offsets[at]), int(self._lengths[at])
-        stated, checksum = struct.unpack_from("<QI", whole, offset)
-        (footer,) = struct.unpack_from("<I", whole, offset + HEADER_BYTES + length)
-        expected = _length_checksum(length) if self._sums_length else checksum
-        return (stated, checksum, footer) == (length, expected, int(self._checksums[at]))
+    @classmethod
+    def of(cls, shards: Shards, numbers: Integers, keys: Sequence[str]) -> MappedRecords | None:
+        """Return the raw values of records, if all of them are in memory and verified; otherwise None.
 
-    def array(self, at: int, field: Field) -> NDArray[Any]:
-        """A record's value of a raw field as it lies in memory, of its stored shape."""
-        start = int(self._starts[field.keys[0]][at])
-        return np.ndarray(field.stored_shape, stored_dtype(field), self._file_of(at), start)
+        Args:
+            shards: the split's shards.
+            numbers: numbers of the records, int64 [record].
+            keys: keys of the raw values.
 
-    def _file_of(self, at: int) -> memoryview:
-        return self._files[int(self._shards[at])].bytes.data
+        Raises:
+            CorruptFileError: as `Shards.shards_of` and `Shards.open`.
+        """
+        if not shards.is_verified(numbers, keys):
+            return None
+        files = {}
+        for shard, opened in shards.open_all(numbers).items():
+            stamp, mapping = opened.stamp, None if opened.is_transferred else opened.look()
+            if mapping is None:
+                return None
+            files[shard] = MappedShard(opened, stamp, mapping)
+        # Opening a file that was replaced has reset what was verified.
+        if not files or not shards.is_verified(numbers, keys):
+            return None
+        return cls(shards, numbers, files)
 
     def addresses(self, key: str) -> Integers:
-        """Where the records' values lie in memory, int64 [record]."""
-        return self._bases + self._starts[key]
+        """Return the memory addresses of the records' values, int64 [record]."""
+        return self._bases + self._shards.raw_starts[key][self._numbers]
 
     def frames(self) -> Integers:
-        """What is compared of the records' frames, int64 [record, 5]; see `halofeed.loader.native.kernel.FRAME`."""
+        """Return what the kernel compares of frames, int64 [record, 5]; see `halofeed.loader.native.kernel.FRAME`."""
         header = self._bases + self._offsets
-        stated = length_checksums(self._lengths) if self._sums_length else np.full(len(header), -1)
+        stated = length_checksums(self._lengths) if self._checks_length else np.full(len(header), -1)
         footer = header + HEADER_BYTES + self._lengths
         return np.stack([header, self._lengths, stated, footer, self._checksums], axis=1)
 
     @cached_property
     def _bases(self) -> Integers:
-        """Where each record's file begins in memory."""
+        """The memory address of each record's file."""
         bases = {shard: file.bytes.ctypes.data for shard, file in self._files.items()}
-        return np.array([bases[shard] for shard in self._shards.tolist()], np.int64)
+        return np.array([bases[shard] for shard in self._shard_of], np.int64)
 
-    def sure(self) -> NDArray[np.bool_]:
-        """Of which records what was copied is theirs, bool [record], once all was."""
-        sure = {shard: file.is_sure() for shard, file in self._files.items()}
-        return np.array([sure[shard] for shard in self._shards.tolist()], np.bool_)
+    def unchanged(self) -> NDArray[np.bool_]:
+        """Return for each record whether its file did not change while it was copied, bool [record]."""
+        unchanged = {shard: file.is_unchanged() for shard, file in self._files.items()}
+        return np.array([unchanged[shard] for shard in self._shard_of], np.bool_)
 
 
 def length_checksums(lengths: Integers) -> Integers:
-    """What stands masked behind each of those lengths of records' data, int64 [record]."""
+    """Return the masked checksum of each record length, int64 [record]."""
     return np.array([_length_checksum(length) for length in lengths.tolist()], np.int64)
 
 
@@ -128,28 +124,29 @@ def _length_checksum(length: int) -> int:
     return mask_crc(crc32c(length.to_bytes(8, "little")))
 
 
-def moves_of(
+def plan_moves(
     fields: Sequence[Field],
     batch: Mapping[str, NDArray[Any]],
     padding: Mapping[str, NDArray[Any]],
     rows: Integers,
     windows: Windows,
     slab: Ranges | None,
-    memory: InMemory,
+    records: MappedRecords,
 ) -> Moves:
-    """The moves that fill rows of a batch, those of all rows for one array after the other; then those of padding.
+    """Return the kernel's moves that fill rows of a batch: all rows of one array after the other, then padding.
 
     Args:
-        fields: what is filled.
-        batch: arrays [row, axis ..., channel, or none], each in one piece.
-        padding: what a row is filled with where it shows nothing, of a row's shape; none where it shows all.
-        rows: int64 [row], of the batch.
-        windows: what each row shows.
-        slab: which part of that, along the axes of what is shown, is in the batch; None is all.
-        memory: where each row's record lies.
+        fields: the fields to fill.
+        batch: arrays [row, axis ..., channel, or none], each contiguous.
+        padding: values for the parts of a row outside its window, of a row's shape, by name. A name is missing if
+            windows always fill the row.
+        rows: rows of the batch, int64 [row].
+        windows: the window of each row.
+        slab: the part of what is shown that the batch holds, as (start, stop) per axis; None is all.
+        records: each row's record.
     """
     count, axes = windows.start.shape
-    unpadded = MOST_AXES - axes
+    unpadded = KERNEL_AXES - axes
     first, shown = windows.start, windows.shape
     if slab is not None:
         low, high = (np.minimum([side[end] for side in slab], windows.shape) for end in (0, 1))
@@ -158,36 +155,36 @@ def moves_of(
     signs = 1 - 2 * windows.backwards.astype(np.int64)
     moves = no_moves(len(fields) * count)
     tables = moves.reshape(len(fields), count, -1)
-    tables[:, :, FRAME] = memory.frames()
+    tables[:, :, FRAME] = records.frames()
     tables[:, :, SHAPE][:, :, unpadded:] = shown
     for field, table in zip(fields, tables, strict=True):
         stored, out = field.stored_shape, batch[field.name]
         pixel = math.prod(stored[axes:]) * out.itemsize
         strides = np.array([pixel * math.prod(stored[axis + 1 : axes]) for axis in range(axes)])
-        table[:, SOURCE] = memory.addresses(field.keys[0]) + begin @ strides
+        table[:, SOURCE] = records.addresses(field.keys[0]) + begin @ strides
         table[:, TARGET] = out.ctypes.data + rows * out.strides[0]
         table[:, SOURCE_STRIDES][:, unpadded:] = signs * strides
         table[:, TARGET_STRIDES][:, unpadded:] = out.strides[1 : axes + 1]
         table[:, PIXEL_BYTES] = pixel
-    following = [
-        _padding(padding[field.name], table, shown, axis)
+    pads = [
+        _pad_moves(padding[field.name], table, shown, axis)
         for field, table in zip(fields, tables, strict=True)
         if field.name in padding
         for axis in range(axes)
     ]
-    return np.concatenate([moves, *following]) if following else moves
+    return np.concatenate([moves, *pads]) if pads else moves
 
 
-def _padding(frame: NDArray[Any], moves: Moves, shown: Integers, axis: int) -> Moves:
-    """What follows along one axis upon all that is shown along the axes before it."""
+def _pad_moves(frame: NDArray[Any], moves: Moves, shown: Integers, axis: int) -> Moves:
+    """Return the moves that pad one axis beyond the shown window."""
     axes = shown.shape[1]
     size, strides = frame.shape[axis], frame.strides[:axes]
     (short,) = np.nonzero(shown[:, axis] < size)
-    padding, unpadded = moves[short], MOST_AXES - axes
+    padding, unpadded = moves[short], KERNEL_AXES - axes
     offset = shown[short, axis] * strides[axis]
     padding[:, SOURCE] = frame.ctypes.data + offset
     padding[:, TARGET] += offset
-    # All along the axes after it; along those before it no more than what is shown, for the rest has its own.
+    # Later axes are padded in full length; earlier ones as far as the window, since their padding is moved separately.
     padding[:, SHAPE][:, unpadded + axis + 1 :] = frame.shape[axis + 1 : axes]
     padding[:, SHAPE][:, unpadded + axis] = size - shown[short, axis]
     padding[:, SOURCE_STRIDES][:, unpadded:] = strides

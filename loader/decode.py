@@ -1,8 +1,7 @@
-"""How the features of one record become arrays: raw ones, pictures, labels, masks, numbers, lists and text.
+"""Decoders from a record's features to arrays: pictures, labels, masks, numbers, lists and text.
 
-Records hold what this package's converter wrote: baseline JPEG, and PNG of 1, 3 or 4 channels and 8 or 16 bits,
-upright and without a palette. So the two decoders are called directly, and not through `prep.readers`, which
-must first find out what a stranger's file is.
+Records hold what halofeed's converter wrote: baseline JPEG, and PNG of 1, 3 or 4 channels and 8 or 16 bits, upright
+and without a palette. So this module calls the two decoders directly. `prep.readers` would first detect the format.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` 
 
 @lru_cache(maxsize=256)
 def array_dtype(field: Field) -> np.dtype[Any]:
-    """The NumPy dtype of a field's array; text is an array of Python's str."""
+    """Return the NumPy dtype of a field's array; text is an array of Python's str."""
     if field.dtype == "bfloat16":
         try:
             import ml_dtypes
@@ -48,12 +47,12 @@ def array_dtype(field: Field) -> np.dtype[Any]:
     return np.dtype(object if field.dtype == "str" else field.dtype)
 
 
-def _damaged(record: StoredRecord, what: str) -> CorruptFileError:
+def _error(record: StoredRecord, what: str) -> CorruptFileError:
     return CorruptFileError(f"{record.place}: {what}; {_CURE}")
 
 
 def stored_dtype(field: Field) -> np.dtype[Any]:
-    """The NumPy dtype of what is stored of a raw field; of a field of sets these, one number a voxel."""
+    """Return the NumPy dtype of a stored raw field; a field of class sets stores one number per voxel."""
     dtype = np.dtype(field.stored_dtype) if field.holds_sets else array_dtype(field)
     return dtype.newbyteorder("<")
 
@@ -70,16 +69,16 @@ def decode_image(
 
     Args:
         data: a JPEG or PNG file, as `field.encoding` says.
-        field: the image's field; its shape is the largest there may be.
-        record: for messages.
-        out: [height, width, channel], contiguous; a JPEG of just that size is decoded into it.
-        fast: as DECODE["fast"] says.
+        field: the image's field; its shape is the largest that is allowed.
+        record: the picture's record, for messages.
+        out: [height, width, channel], contiguous; a JPEG of exactly that size is decoded into it.
+        fast: decode as DECODE["fast"] says.
 
     Returns:
-        [height, width, channel] of the field's dtype; `out` itself where it was used.
+        [height, width, channel] of the field's dtype; `out` itself if it was used.
 
     Raises:
-        CorruptFileError: it cannot be decoded, or is larger or of another kind than the field says.
+        CorruptFileError: the picture cannot be decoded, or its size, channels or dtype differ from the field's.
     """
     largest = field.shape[0], field.shape[1]
     try:
@@ -88,29 +87,29 @@ def decode_image(
         else:
             pixels = decode_png(data, largest)
     except ValueError as error:
-        raise _damaged(record, f"the {field.encoding} image cannot be decoded: {error}") from error
+        raise _error(record, f"the {field.encoding} image cannot be decoded: {error}") from error
     too_large = any(size > most for size, most in zip(pixels.shape, field.shape, strict=True))
     if too_large or pixels.shape[2] != field.shape[2] or pixels.dtype != field.dtype:
         found = f"{pixels.dtype} {pixels.shape}"
-        raise _damaged(record, f"expected a {field.dtype} image of at most {field.shape}, got {found}")
+        raise _error(record, f"expected a {field.dtype} image of at most {field.shape}, got {found}")
     return pixels
 
 
 def decode_label(
     data: memoryview, field: Field, shape: tuple[int, ...], record: StoredRecord
 ) -> NDArray[Any]:
-    """Decode the class indices [height, width] of a picture of that shape, a PNG file of one channel.
+    """Decode the class indices [height, width] of a picture of a given shape from a PNG file of one channel.
 
     Raises:
-        CorruptFileError: it cannot be decoded, or is of another size or dtype.
+        CorruptFileError: the file cannot be decoded, or its size or dtype is wrong.
     """
     try:
         pixels = decode_png(data, (shape[0], shape[1]))
     except ValueError as error:
-        raise _damaged(record, f"the {field.name} cannot be decoded: {error}") from error
+        raise _error(record, f"the {field.name} cannot be decoded: {error}") from error
     if pixels.shape != (*shape, 1) or pixels.dtype != field.dtype:
         expected = f"{field.dtype} {(*shape, 1)}, as the image"
-        raise _damaged(record, f"{field.name}: expected {expected}, got {pixels.dtype} {pixels.shape}")
+        raise _error(record, f"{field.name}: expected {expected}, got {pixels.dtype} {pixels.shape}")
     return pixels[..., 0]
 
 
@@ -118,16 +117,16 @@ def _decode_jpeg(
     file: memoryview, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
 ) -> NDArray[Any]:
     size = check_stored(file, "jpeg", largest)
-    how = {"fastdct": fast, "fastupsample": fast}
+    options = {"fastdct": fast, "fastupsample": fast}
     if out is not None and size == out.shape[:2]:
-        simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], buffer=out, **how)
+        simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], buffer=out, **options)
         return out
-    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], **how)
+    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], **options)
     return pixels
 
 
 def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
-    """A PNG file as uint8 or uint16 [height, width, channel]; ValueError if it is none, or larger."""
+    """Decode a PNG file to uint8 or uint16 [height, width, channel]; ValueError if it is damaged or too large."""
     check_stored(data, "png", largest)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -141,7 +140,7 @@ def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
 
 
 def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArray[Any]:
-    """A field's numbers: [...] of the static shape ("value"), or [n, ...] of any length n ("list").
+    """Return a field's numbers: [...] of the static shape ("value"), or [n, ...] of any length n ("list").
 
     Raises:
         CorruptFileError: a value is missing, lists that belong together differ in length, or a number does not
@@ -151,54 +150,54 @@ def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArr
     for key in field.keys:
         values = features.get(key, np.zeros(0, np.int64))
         if not isinstance(values, np.ndarray):
-            raise _damaged(record, f"expected numbers under {key}, got bytes")
+            raise _error(record, f"expected numbers under {key}, got bytes")
         columns.append(values)
     if any(len(column) != len(columns[0]) for column in columns):
         lengths = ", ".join(f"{len(column)} {key}" for key, column in zip(field.keys, columns, strict=True))
-        raise _damaged(record, f"lists of {field.name} differ in length: {lengths}")
+        raise _error(record, f"lists of {field.name} differ in length: {lengths}")
     numbers = np.stack(columns, axis=-1) if len(columns) > 1 else columns[0]
     if field.encoding == "value":
         if numbers.size != math.prod(field.shape):
-            raise _damaged(record, f"expected {field.shape or 1} numbers of {field.name}, got {numbers.size}")
+            raise _error(record, f"expected {field.shape or 1} numbers of {field.name}, got {numbers.size}")
         numbers = numbers.reshape(field.shape)
     converted = numbers.astype(array_dtype(field))
     if numbers.dtype.kind == "i" and (converted != numbers).any():
-        raise _damaged(record, f"{field.name} {numbers.tolist()} does not fit in {field.dtype}")
+        raise _error(record, f"{field.name} {numbers.tolist()} does not fit in {field.dtype}")
     return converted
 
 
 def read_classes(
     field: Field, features: Decoded, record: StoredRecord, ids: NDArray[np.int64]
 ) -> NDArray[Any]:
-    """1 for each of the label ids that the record has, else 0, in the order of `ids`.
+    """Return 1 for each label id that the record has, else 0, in the order of `ids`.
 
     Raises:
-        CorruptFileError: a label is none of them, or the values are no numbers.
+        CorruptFileError: the record has a label that is not in `ids`, or values that are not numbers.
     """
     values = features.get(field.keys[0], np.zeros(0, np.int64))
     if not len(values):  # an empty list has no type
         return np.zeros(len(ids), array_dtype(field))
     if not isinstance(values, np.ndarray):
-        raise _damaged(record, f"expected numbers under {field.keys[0]}, got bytes")
+        raise _error(record, f"expected numbers under {field.keys[0]}, got bytes")
     if not (known := np.isin(values, ids)).all():
         unknown = ", ".join(map(str, values[~known]))
-        raise _damaged(record, f"{field.name}: {unknown} is not in the manifest's labels")
+        raise _error(record, f"{field.name}: {unknown} is not in the manifest's labels")
     return np.isin(ids, values).astype(array_dtype(field))
 
 
 def read_bytes(key: str, features: Decoded, record: StoredRecord) -> list[memoryview]:
-    """The bytes values under a key; none where it is missing."""
+    """Return the bytes values under a key; an empty list if the key is missing."""
     values = features.get(key, [])
     if isinstance(values, np.ndarray):
         if values.size:
-            raise _damaged(record, f"expected bytes under {key}, got numbers")
+            raise _error(record, f"expected bytes under {key}, got numbers")
         return []
     return values
 
 
 def read_text(field: Field, features: Decoded, record: StoredRecord) -> str:
-    """A text field's value; bytes that are not UTF-8 (of a file's name) become surrogates, as in os.fsdecode."""
+    """Return a text field's value; bytes that are not UTF-8 (file names) become surrogates, as in os.fsdecode."""
     values = read_bytes(field.keys[0], features, record)
     if len(values) != 1:
-        raise _damaged(record, f"expected one text of {field.name}, got {len(values)}")
+        raise _error(record, f"expected one text of {field.name}, got {len(values)}")
     return str(values[0], "utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
-"""Which numbers of records are kept once they were read, so that a record is not parsed for them again?
+"""Caches of parsed values, so that a record's numbers are parsed once.
 
-Those of static shape in columns, those of objects record by record.
+Values of static shape are cached in columns, lists of objects record by record.
 """
 
 from __future__ import annotations
@@ -11,100 +11,98 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_BYTES = 1 << 26
-"""Of all columns of a split; a field that does not fit is read from its record each time."""
-MOST_LIST_BYTES = 1 << 26
-"""Of the objects of a split; what does not fit is read from its record each time."""
+MAX_FIELD_BYTES = 1 << 26
+"""Bound for all columns of a split; a field that does not fit is parsed at every read."""
+MAX_OBJECT_BYTES = 1 << 26
+"""Bound for the objects of a split; objects that do not fit are parsed at every read."""
 _ENTRY_BYTES = 160
-"""That Python takes to keep one record's objects, beside these."""
+"""Python's memory for one record's entry, without the objects themselves."""
 
-KeptLists = Mapping[str, NDArray[Any]]
-"""Lists by name, each [object, ...]."""
+ObjectLists = Mapping[str, NDArray[Any]]
+"""Lists by field name, each [object, ...]."""
 
 
-class Columns:
-    """The values of fields of static shape, by the record's number; safe to use from several threads.
+class FieldCache:
+    """Values of fields of static shape, by record number; safe to use from several threads.
 
-    >>> Columns(10).get("label", 3) is None
+    >>> FieldCache(10).get("label", 3) is None
     True
     """
 
     def __init__(self, records: int) -> None:
-        self._records, self._left = records, MOST_BYTES
+        self._records, self._free_bytes = records, MAX_FIELD_BYTES
         self._columns: dict[str, tuple[NDArray[Any], NDArray[np.bool_]]] = {}
-        """By name: the values, and of which records they are known."""
+        """By name: the values, and for which records they are cached."""
 
     def get(self, name: str, numbers: NDArray[np.int64] | int) -> NDArray[Any] | None:
-        """The values of a field of several records, [record, ...], or of one; None where one was not kept."""
+        """Return a field's values of several records, [record, ...], or of one; None if any is missing."""
         column = self._columns.get(name)
         return column[0][numbers] if column is not None and column[1][numbers].all() else None
 
-    def keep(self, name: str, number: int, value: NDArray[Any]) -> None:
-        """Keep a record's value, if there is room for all records'."""
-        column = self._columns.get(name) or self._made(name, value)
+    def put(self, name: str, number: int, value: NDArray[Any]) -> None:
+        """Cache a record's value, if there is room for this field of all records."""
+        column = self._columns.get(name) or self._add_column(name, value)
         if column is not None:
-            values, known = column
+            values, cached = column
             values[number] = value
-            known[number] = True
+            cached[number] = True
 
-    def forget(self, rows: slice) -> None:
-        """Let go of the values of some records."""
-        for _, known in list(self._columns.values()):
-            known[rows] = False
+    def invalidate(self, rows: slice) -> None:
+        """Discard the values of some records."""
+        for _, cached in list(self._columns.values()):
+            cached[rows] = False
 
-    def _made(self, name: str, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+    def _add_column(self, name: str, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         size = self._records * (1 + value.nbytes)
-        if size > self._left:
+        if size > self._free_bytes:
             return None
         # Zeros take no memory before they are written.
         column = np.zeros((self._records, *value.shape), value.dtype), np.zeros(self._records, np.bool_)
-        # One step, so that where several threads make the column at the same time all write into one.
+        # `setdefault` is atomic: threads that add the column at the same time all use the first one.
         kept = self._columns.setdefault(name, column)
         if kept is column:
-            self._left -= size
+            self._free_bytes -= size
         return kept
 
 
-class Lists:
-    """The lists of records' objects, by the record's number; safe to use from several threads.
+class ObjectCache:
+    """Lists of the objects of records, by record number; safe to use from several threads.
 
-    >>> lists = Lists()
-    >>> lists.keep(7, {"classes": np.array([3, 1])})
-    >>> lists.rows(np.array([7, 7]))[0]["classes"].tolist(), lists.rows(np.array([7, 8]))
+    >>> cache = ObjectCache()
+    >>> cache.put(7, {"classes": np.array([3, 1])})
+    >>> cache.get(np.array([7, 7]))[0]["classes"].tolist(), cache.get(np.array([7, 8]))
     ([3, 1, 3, 1], None)
     """
 
     def __init__(self) -> None:
-        self._left = MOST_LIST_BYTES
-        self._kept: dict[int, bytes] = {}
+        self._free_bytes = MAX_OBJECT_BYTES
+        self._tables: dict[int, bytes] = {}
         self._dtype: np.dtype[np.void] | None = None
 
-    def rows(self, numbers: NDArray[np.int64]) -> tuple[KeptLists, NDArray[np.int64]] | None:
-        """Those of records, one after the other, and how many objects each has; None where one was not kept."""
-        found = [self._kept.get(number) for number in numbers.tolist()]
-        kept = [one for one in found if one is not None]
-        if len(kept) < len(found) or self._dtype is None:
+    def get(self, numbers: NDArray[np.int64]) -> tuple[ObjectLists, NDArray[np.int64]] | None:
+        """Return the concatenated lists of records and each record's object count; None if any is missing."""
+        found = [self._tables.get(number) for number in numbers.tolist()]
+        tables = [table for table in found if table is not None]
+        if len(tables) < len(found) or self._dtype is None:
             return None
-        table, sizes = (
-            np.frombuffer(b"".join(kept), self._dtype),
-            np.array([len(one) for one in kept], np.int64),
-        )
+        table = np.frombuffer(b"".join(tables), self._dtype)
+        sizes = np.array([len(one) for one in tables], np.int64)
         return {name: table[name] for name in table.dtype.names or ()}, sizes // self._dtype.itemsize
 
-    def keep(self, number: int, lists: KeptLists) -> None:
-        """Keep a record's lists, all of one length, if there is room; those of all records have the same names."""
-        if self._left <= 0 or number in self._kept:
+    def put(self, number: int, lists: ObjectLists) -> None:
+        """Cache a record's lists, if there is room; all have one length, and all records the same names."""
+        if self._free_bytes <= 0 or number in self._tables:
             return
         dtype = np.dtype([(name, one.dtype, one.shape[1:]) for name, one in lists.items()], align=True)
         table = np.zeros(max((len(one) for one in lists.values()), default=0), dtype)
         for name, values in lists.items():
             table[name] = values
         self._dtype = dtype
-        self._kept[number] = table.tobytes()
-        self._left -= table.nbytes + _ENTRY_BYTES
+        self._tables[number] = table.tobytes()
+        self._free_bytes -= table.nbytes + _ENTRY_BYTES
 
-    def forget(self, rows: slice) -> None:
-        """Let go of the lists of some records."""
+    def invalidate(self, rows: slice) -> None:
+        """Discard the lists of some records."""
         for number in range(rows.start, rows.stop):
-            found = self._kept.pop(number, None)
-            self._left += 0 if found is None else len(found) + _ENTRY_BYTES
+            found = self._tables.pop(number, None)
+            self._free_bytes += 0 if found is None else len(found) + _ENTRY_BYTES

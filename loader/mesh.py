@@ -1,6 +1,6 @@
-"""How does a batch of NumPy rows become global jax.Arrays, each core holding its own slab?
+"""Placement of batches on a mesh: NumPy rows become global jax.Arrays, each core with its own slab.
 
-JAX is imported inside the functions. `Loader.on_mesh` calls `place_batch` once a step.
+Functions import JAX themselves. `Loader.on_mesh` calls `place_batch` once per step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 _NONE: Mapping[str, tuple[int, ...]] = {}
-Rows = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
+RowsFunction = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
 
 
 def put_on_device(array: np.ndarray[Any, Any]) -> None:
-    """Copy an array onto the first device, and wait until it is there."""
+    """Copy an array to the first device, and wait until it is there."""
     with require_extra("train", "jax"):
         import jax
 
@@ -32,7 +32,7 @@ def put_on_device(array: np.ndarray[Any, Any]) -> None:
 def on_device(
     act: Callable[[Mapping[str, Any]], Any], batch: Mapping[str, np.ndarray[Any, Any]]
 ) -> Callable[[], None]:
-    """`act` compiled, and a batch put onto the first device: what is given does one with the other and waits for it."""
+    """Compile `act`, put a batch on the first device, and return a function that runs `act` on it and waits."""
     with require_extra("train", "jax"):
         import jax
 
@@ -47,18 +47,18 @@ def on_device(
 def mesh_specs(
     mesh: Mesh, partition: Partition, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, PartitionSpec]:
-    """The PartitionSpec of every key of a batch on a mesh of `replica`, `core0`, `core1`, ... axes.
+    """Return the PartitionSpec of every key of a batch on a mesh of `replica`, `core0`, `core1`, ... axes.
 
     Args:
-        mesh: where to.
-        partition: which keys are split over a replica's cores, and how.
+        mesh: the target mesh.
+        partition: the keys to split over a replica's cores, and how.
         shapes: the global batch's shapes by key, batch axis first.
 
     Returns:
         The batch axis over `replica` for every key; the other axes over the core axes that `dims` name.
 
     Raises:
-        PartitionError: if the mesh's axes are others, and as `Partition.resolve`.
+        PartitionError: the mesh has other axes, and as `Partition.resolve`.
     """
     from jax.sharding import PartitionSpec
 
@@ -72,14 +72,14 @@ def mesh_specs(
     specs = {}
     for key, dims in partition.resolve(shapes, replicas=mesh.shape[REPLICA_AXIS]).items():
         batch, *others = axis_names(dims) if dims is not None else ((),)
-        specs[key] = PartitionSpec(*map(_entry, ((REPLICA_AXIS, *batch), *others)))  # type: ignore[no-untyped-call]
+        specs[key] = PartitionSpec(*map(_axis_spec, ((REPLICA_AXIS, *batch), *others)))  # type: ignore[no-untyped-call]
     return specs
 
 
 def needed_rows(
     mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, int]:
-    """The rows [start, stop) of the global batch that this process's devices hold a part of.
+    """Return the rows [start, stop) of the global batch of which this process's devices hold a part.
 
     Args:
         mesh, specs, shapes: as of `place_batch`.
@@ -96,7 +96,7 @@ def _bounds(shardings: Mapping[str, NamedSharding], shapes: Mapping[str, tuple[i
 
 
 def _held(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
-    """From where to where along each axis each device of this process holds an array."""
+    """Return (start, stop) along each axis of the part that each device of this process holds."""
     slabs = sharding.addressable_devices_indices_map(shape).values()
     return [
         [side.indices(size)[:2] for side, size in zip(slab, shape, strict=False)]
@@ -112,15 +112,15 @@ def needed_slab(
     on_grid: Sequence[str],
     axes: int,
 ) -> tuple[tuple[int, int], ...]:
-    """What this process's devices hold of each image, and of each label on its grid.
+    """Return the part of each image, and of each label on its grid, that this process's devices hold.
 
     Args:
         mesh, specs, shapes: as of `place_batch`.
         on_grid: the keys of image and label.
-        axes: of the grid.
+        axes: number of the grid's axes.
 
     Returns:
-        (start, stop) along each axis of the grid: of all devices and arrays together.
+        (start, stop) along each axis of the grid, over all devices and arrays.
 
     Raises:
         PartitionError: as `place_batch`.
@@ -138,27 +138,26 @@ def place_batch(
     mesh: Mesh,
     specs: Mapping[str, PartitionSpec],
     shapes: Mapping[str, tuple[int, ...]],
-    rows: Rows,
+    rows: RowsFunction,
     *,
     offsets: Mapping[str, tuple[int, ...]] = _NONE,
 ) -> dict[str, jax.Array]:
-    """Put one global batch onto a mesh: every device gets exactly its slab, straight from the rows.
+    """Put one global batch onto a mesh: every device gets exactly its slab, directly from the rows.
 
     Args:
-        mesh: any mesh; its axes are those that `specs` name.
-        specs: a PartitionSpec per key; one that is missing spreads the batch over no axis (whole everywhere).
+        mesh: any mesh whose axes `specs` name.
+        specs: a PartitionSpec per key; a missing key is replicated on all devices.
         shapes: the global batch's shapes by key, batch axis first.
-        rows: called once with the [start, stop) of the global batch that this process's devices need; gives
-            at least the keys of `shapes`. Its arrays may be adopted without a copy: do not write to them.
-        offsets: where the arrays of `rows` begin along the axes after the batch, by key; those of other keys are
-            whole.
+        rows: called once with the [start, stop) of the global batch that this process's devices need; returns at
+            least the keys of `shapes`. JAX may adopt its arrays without a copy: do not write to them.
+        offsets: by key, where the arrays of `rows` begin along the axes after the batch; other arrays are complete.
 
     Returns:
         Global arrays by key. `id`, int64 [batch], becomes uint32 [batch, 2], high and low halves.
 
     Raises:
-        PartitionError: a spec that does not fit the mesh or the shape, rows of another shape, or 64-bit
-            integers that JAX would cut to 32 bits silently.
+        PartitionError: a spec does not fit the mesh or the shape, rows have another shape, or JAX would silently cut
+            64-bit integers to 32 bits.
     """
     with require_extra("train", "jax"):
         import jax
@@ -188,7 +187,7 @@ def place_batch(
 
 
 def split_id(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Ids int64 [batch] as uint32 [batch, 2], high and low halves, so that no bit is lost on a device.
+    """Return ids int64 [batch] as uint32 [batch, 2], high and low halves, so that a device loses no bit.
 
     >>> split_id(np.array([2**40 + 7]))
     array([[256,   7]], dtype=uint32)
@@ -198,7 +197,7 @@ def split_id(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def join_id(halves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The int64 ids [batch] of `split_id`'s uint32 [batch, 2].
+    """Return the int64 ids [batch] of `split_id`'s uint32 [batch, 2].
 
     >>> join_id(split_id(np.array([-1, 2**40 + 7])))
     array([           -1, 1099511627783])
@@ -220,8 +219,8 @@ def _shardings(
         )
     for key, spec in specs.items():
         _check_axes(key, spec, mesh)
-    whole = PartitionSpec()  # type: ignore[no-untyped-call]
-    shardings = {key: NamedSharding(mesh, specs.get(key, whole)) for key in shapes}
+    replicated = PartitionSpec()  # type: ignore[no-untyped-call]
+    shardings = {key: NamedSharding(mesh, specs.get(key, replicated)) for key in shapes}
     for key, sharding in shardings.items():
         _check_divides(key, shapes[key], sharding)
     return shardings
@@ -230,7 +229,7 @@ def _shardings(
 def _slab_of(
     array: np.ndarray[Any, Any], begin: Sequence[int], shape: tuple[int, ...]
 ) -> Callable[[Any], np.ndarray[Any, Any]]:
-    """Gives a device's part of the global array, of which `array` holds what begins there along the first axes."""
+    """Return a function from a device's index to its part of the global array; `array` holds the part at `begin`."""
 
     def slab(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
         held = []
@@ -264,7 +263,7 @@ def _check_divides(key: str, shape: tuple[int, ...], sharding: NamedSharding) ->
             )
 
 
-def _entry(names: tuple[str, ...]) -> str | tuple[str, ...] | None:
+def _axis_spec(names: tuple[str, ...]) -> str | tuple[str, ...] | None:
     if not names:
         return None
     return names[0] if len(names) == 1 else names

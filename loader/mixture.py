@@ -1,4 +1,4 @@
-"""How several data sets become one stream, each with its share: `Mixture`."""
+"""Mixture: several data sets as one stream, each with its share of the rows."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from halofeed.loader.sampler import permute
 from halofeed.loader.stream import Stream, check_hosts
 
 LONGEST_CYCLE = 10_000
-"""Rows after which every data set had exactly its share."""
+"""Largest number of rows after which every data set has exactly its share."""
 
 
 class Mixture(Stream):
-    """Batches of several data sets, each with its share, and each batch a pure function of (data sets, seed, step).
+    """Batches of several data sets, each with its share; a batch is a pure function of (data sets, seed, step).
 
-    Shares are exact: with the weights brought to whole numbers, of every so many rows as they sum to each data set
-    has as many as its weight, in another order each time. Each data set is a `Loader`'s stream of its own: every
-    record once an epoch.
-    It saves, restores, places on meshes and feeds TensorFlow as a `Loader` does.
+    Shares are exact. The weights are scaled to the smallest integers. Then every cycle of rows, as long as their sum,
+    has as many rows of each data set as its weight, in a different order each time. Each data set is a separate
+    `Loader` stream, with every record once per epoch. A mixture saves, restores, places batches on meshes and feeds
+    TensorFlow as a `Loader` does.
 
-    Memory: as of one `Loader` for each data set, and one batch in place of theirs.
+    Memory: one `Loader` per data set, and one batch in place of their batches.
 
     Args:
-        weights: of each data set by its folder, whole numbers or fractions: {"data/a/1.0.0": 3, "data/b/1.0.0": 1}.
+        weights: weight of each data set by its folder, integers or fractions: {"data/a/1.0.0": 3, "data/b/1.0.0": 1}.
         batch_size: rows of the global batch, over all hosts.
-        seed: 0 to 2**64 - 1; decides the order of the data sets, and each one's.
+        seed: 0 to 2**64 - 1; determines the order of the data sets, and the order within each.
         shard_index, shard_count: as of a `Loader`.
-        options: of every `Loader`: split, augment, include, verify, on_corrupt, shuffle, where, draw_by.
+        options: options of every `Loader`: split, augment, include, verify, on_corrupt, shuffle, where, draw_by.
 
     Raises:
-        UsageError: weights that cannot be, data sets whose batches or classes differ, and as `Loader`.
+        UsageError: weights are invalid, batches or classes of the data sets differ, and as `Loader`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Mixture(Stream):
         check_hosts(batch_size, shard_index, shard_count)
         self.batch_size, self.seed = batch_size, seed
         self.shard_index, self.shard_count = shard_index, shard_count
-        self.parts = _whole_numbers(weights)
+        self.parts = _scale_to_integers(weights)
         self.loaders = {
             folder: Loader(folder, batch_size=batch_size, seed=seed, **options) for folder in self.parts
         }
@@ -67,14 +67,14 @@ class Mixture(Stream):
         self.row_spec, self.on_grid = self._first.row_spec, self._first.on_grid
         first, *others = self.loaders.items()
         for other in others:
-            _check_alike(first, other)
+            _check_compatible(first, other)
         check_memory(self.spec, batch_size)
         self._ends = np.cumsum(list(self.parts.values()))
         self._pool = BufferPool()
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The name of each label, as of every one of its data sets."""
+        """Names of the labels, which are the same in every data set."""
         return self._first.class_names
 
     @property
@@ -82,7 +82,7 @@ class Mixture(Stream):
         return next(iter(self.loaders.values()))
 
     def sources(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which data set each of the rows start .. stop-1 of the stream is of, and which of its rows, int64 [row]."""
+        """Return the data set's number for rows start .. stop-1 of the stream, and the place in it, int64 [row]."""
         cycle = int(self._ends[-1])
         first, last = start // cycle, -(-stop // cycle)
         cycles = np.repeat(np.arange(first, last), cycle)
@@ -91,23 +91,23 @@ class Mixture(Stream):
         places = np.empty(len(which), np.int64)
         for number, share in enumerate(self.parts.values()):
             places[which == number] = first * share + np.arange((last - first) * share)
-        wanted = slice(start - first * cycle, stop - first * cycle)
-        return which[wanted], places[wanted]
+        rows = slice(start - first * cycle, stop - first * cycle)
+        return which[rows], places[rows]
 
     def of_slab(self, slab: Ranges) -> Mixture:
-        """The same stream with a part of each image and label; see `Stream.of_slab`."""
+        """Return the same stream with a part of each image and label; see `Stream.of_slab`."""
         part = copy.copy(self)
         part.loaders = {name: loader.of_slab(slab) for name, loader in self.loaders.items()}
         part.row_spec = part._first.row_spec
         return part
 
-    def _expect(self, step: int, start: int, stop: int) -> None:
-        if not any(loader.reads_ahead for loader in self.loaders.values()):
+    def _prefetch(self, step: int, start: int, stop: int) -> None:
+        if not any(loader.is_prefetching for loader in self.loaders.values()):
             return
         first = step * self.batch_size
         which, places = self.sources(first + start, first + stop)
         for number, loader in enumerate(self.loaders.values()):
-            loader.expect(places[which == number])
+            loader.prefetch(places[which == number])
 
     def _rows(self, step: int, start: int, stop: int) -> Batch:
         if step < 0:
@@ -131,10 +131,10 @@ class Mixture(Stream):
         }
 
 
-def _whole_numbers(weights: Mapping[str | os.PathLike[str], float]) -> dict[str, int]:
-    """Weights as the smallest whole numbers of the same proportions, by folder.
+def _scale_to_integers(weights: Mapping[str | os.PathLike[str], float]) -> dict[str, int]:
+    """Return weights as the smallest integers of the same proportions, by folder.
 
-    >>> _whole_numbers({"a": 0.5, "b": 0.3, "c": 0.2})
+    >>> _scale_to_integers({"a": 0.5, "b": 0.3, "c": 0.2})
     {'a': 5, 'b': 3, 'c': 2}
     """
     exact = {}
@@ -158,8 +158,8 @@ def _whole_numbers(weights: Mapping[str | os.PathLike[str], float]) -> dict[str,
     return dict(zip(exact, parts, strict=True))
 
 
-def _check_alike(first: tuple[str, Loader], other: tuple[str, Loader]) -> None:
-    """Refuse two data sets whose rows cannot stand in one batch, or whose labels mean different classes."""
+def _check_compatible(first: tuple[str, Loader], other: tuple[str, Loader]) -> None:
+    """Refuse two data sets with different arrays, or whose labels mean different classes."""
     (name, loader), (other_name, other_loader) = first, other
     ours, theirs = (
         {key: (array.shape, str(array.dtype)) for key, array in each.row_spec.items()}

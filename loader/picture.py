@@ -1,9 +1,4 @@
-"""Which color has a class, in pictures and beside them?
-
-How several pictures are shown as one: side by side, in reading order.
-
-How a batch looks: its rows side by side with labels, boxes, masks, ids, and the lines along which cores split it.
-"""
+"""Drawing of batches and contact sheets: rows with labels, boxes, masks, ids and the lines between cores' parts."""
 
 from __future__ import annotations
 
@@ -29,25 +24,25 @@ _DARK_INK = frozenset({"#f59e0b", "#10b981", "#06b6d4", "#84cc16", "#f97316", "#
 
 
 def color_of(rank: int) -> str:
-    """The color of the class of that rank, as a style."""
+    """Return a class's color and text color by its rank, as CSS custom properties."""
     color = _CLASS_COLORS[rank % len(_CLASS_COLORS)]
     return f"--k:{color};--on:{'#1a1a1a' if color in _DARK_INK else '#fff'}"
 
 
 def rgb_of(rank: int) -> tuple[int, int, int]:
-    """The same color in numbers, for pictures."""
+    """Return a class's color by its rank as red, green, blue."""
     red, green, blue = bytes.fromhex(_CLASS_COLORS[rank % len(_CLASS_COLORS)][1:])
     return red, green, blue
 
 
-T = TypeVar("T", bound=np.generic)
-MOST_FRAMES = 16
+Number = TypeVar("Number", bound=np.generic)
+MAX_SHEET_FRAMES = 16
 _GAP = 2
-_GROUND = 128
+_SHEET_BACKGROUND = 128
 
 
-def shown_frames(count: int, most: int = MOST_FRAMES) -> NDArray[np.int64]:
-    """Which of so many frames a sheet shows: all, or the first, the last and some evenly between.
+def shown_frames(count: int, most: int = MAX_SHEET_FRAMES) -> NDArray[np.int64]:
+    """Return the frames that a contact sheet shows: all, or `most` spread evenly from the first to the last.
 
     >>> shown_frames(3).tolist(), shown_frames(31).tolist()[:4]
     ([0, 1, 2], [0, 2, 4, 6])
@@ -55,8 +50,10 @@ def shown_frames(count: int, most: int = MOST_FRAMES) -> NDArray[np.int64]:
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
 
 
-def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, ground: int = _GROUND) -> NDArray[T]:
-    """Frames [frame, height, width, channel] as one picture [height, width, channel], about as wide as high.
+def contact_sheet(
+    frames: NDArray[Number], *, gap: int = _GAP, background: int = _SHEET_BACKGROUND
+) -> NDArray[Number]:
+    """Arrange frames [frame, height, width, channel] in one picture [height, width, channel], about square.
 
     >>> contact_sheet(np.zeros((3, 10, 20, 3), np.uint8)).shape
     (34, 20, 3)
@@ -65,7 +62,7 @@ def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, ground: int = _GROUND)
     columns = max(1, min(count, round(math.sqrt(count * (height + gap) / (width + gap)))))
     rows = -(-count // columns)
     shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, channels)
-    sheet = np.full(shape, ground, frames.dtype)
+    sheet = np.full(shape, background, frames.dtype)
     for number, frame in enumerate(frames):
         row, column = divmod(number, columns)
         top, left = row * (height + gap), column * (width + gap)
@@ -73,18 +70,18 @@ def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, ground: int = _GROUND)
     return sheet
 
 
-def sheet_of_frames(frames: NDArray[T]) -> NDArray[T]:
-    """The sheet of some frames of a clip [frame, height, width, channel]."""
+def sheet_of_frames(frames: NDArray[Number]) -> NDArray[Number]:
+    """Return the contact sheet of a clip [frame, height, width, channel]."""
     return contact_sheet(frames[shown_frames(len(frames))])
 
 
-def sheet_of_classes(label: NDArray[T]) -> NDArray[T]:
-    """The same of the classes [frame, height, width] at their pixels, the background between the frames."""
-    return contact_sheet(label[shown_frames(len(label))][..., None], ground=0)[..., 0]
+def sheet_of_classes(label: NDArray[Number]) -> NDArray[Number]:
+    """Return the contact sheet of a clip's class indices [frame, height, width], with 0 between the frames."""
+    return contact_sheet(label[shown_frames(len(label))][..., None], background=0)[..., 0]
 
 
 Canvas = NDArray[np.uint8]
-"""[height, width, channel] of red, green, blue."""
+"""A picture [height, width, channel] in red, green, blue."""
 _MARGIN = 6
 _BACKGROUND = 24
 _INK, _LINE = (235, 235, 235), (255, 255, 0)
@@ -101,16 +98,16 @@ def draw_batch(
     split: Sequence[int] | None = None,
     side: int = 320,
 ) -> Canvas:
-    """The rows of a batch as one picture.
+    """Draw the rows of a batch as one picture.
 
-    A volume is shown by its middle plane along each axis, a clip by some of its frames. Values that are no uint8 are
+    A volume is shown by its middle plane along each axis, a clip by some of its frames. Values that are not uint8 are
     stretched between the percentiles 1 and 99 of each row.
 
     Args:
-        batch: of a `Loader`.
-        kind: of its images.
+        batch: a batch of a `Loader`.
+        kind: kind of its images.
         class_names: the name of each label.
-        split: into how many parts each axis of `image` is split, the batch's first; None draws no lines.
+        split: number of parts of each axis of `image`, the batch axis first; None draws no lines.
         side: the longer side of each pane, in pixels.
 
     >>> from halofeed.schemas.kinds import KINDS
@@ -120,25 +117,24 @@ def draw_batch(
     """
     cells = [_cell(batch, row, kind, class_names, split, side) for row in range(len(batch[IMAGE]))]
     height, width = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
-    alike = np.stack([_ground(height, width)] * len(cells))
-    for place, cell in zip(alike, cells, strict=True):
-        place[: cell.shape[0], : cell.shape[1]] = cell
-    sheet = contact_sheet(alike, gap=_MARGIN, ground=_BACKGROUND)
+    padded = np.stack([_blank(height, width)] * len(cells))
+    for target, cell in zip(padded, cells, strict=True):
+        target[: cell.shape[0], : cell.shape[1]] = cell
+    sheet = contact_sheet(padded, gap=_MARGIN, background=_BACKGROUND)
     return np.pad(sheet, ((_MARGIN, _MARGIN), (_MARGIN, _MARGIN), (0, 0)), constant_values=_BACKGROUND)
 
 
-def _ground(height: int, width: int) -> Canvas:
-    """A canvas on which nothing is drawn."""
+def _blank(height: int, width: int) -> Canvas:
     return np.full((height, width, 3), _BACKGROUND, np.uint8)
 
 
 def _cell(
     batch: Batch, row: int, kind: Kind, class_names: Sequence[str], split: Sequence[int] | None, side: int
 ) -> Canvas:
-    """One row: its panes, and a line of text below them."""
-    image = _as_colors(batch[IMAGE][row])
+    """Draw one row: its panes, and a line of text below them."""
+    image = _to_rgb(batch[IMAGE][row])
     label = batch[LABEL][row] if LABEL in batch and batch[LABEL].ndim > 1 else None
-    if label is not None and label.ndim == image.ndim:  # a channel for each class that a voxel is in
+    if label is not None and label.ndim == image.ndim:  # a channel per class: show one of a voxel's classes
         label = np.where(label.any(-1), label.argmax(-1) + 1, 0)
     parts = (1,) * image.ndim if split is None else tuple(split[1:])
     panes = []
@@ -148,11 +144,11 @@ def _cell(
         panes.append(_pane(image[where], None if label is None else label[where], pane_parts, side))
     if BOXES in batch:
         _draw_objects(panes[0], batch, row, class_names)
-    return _captioned(_beside(panes), _caption(batch, row, class_names))
+    return _add_caption(_join_panes(panes), _caption(batch, row, class_names))
 
 
 def _planes(kind: Kind, shape: Sequence[int]) -> list[tuple[int, int]]:
-    """(axis, index) of each plane that is shown; axis -1 is the image itself."""
+    """Return (axis, index) of each plane that is shown; axis -1 is the image itself."""
     if len(kind.axes) == 2:
         return [(-1, 0)]
     if kind.axes[0] == "depth":
@@ -160,8 +156,8 @@ def _planes(kind: Kind, shape: Sequence[int]) -> list[tuple[int, int]]:
     return [(0, at) for at in shown_frames(shape[0], _MOST_FRAMES).tolist()]
 
 
-def _as_colors(image: NDArray[Any]) -> Canvas:
-    """uint8 with three channels; of more than three the first three, of fewer the first one thrice."""
+def _to_rgb(image: NDArray[Any]) -> Canvas:
+    """Convert an image to uint8 with three channels: the first three, or the first one repeated."""
     chosen = image[..., :3] if image.shape[-1] >= 3 else image[..., :1]
     if chosen.dtype != np.uint8:
         values = chosen.astype(np.float32)
@@ -173,7 +169,7 @@ def _as_colors(image: NDArray[Any]) -> Canvas:
 
 
 def _pane(plane: Canvas, label: NDArray[Any] | None, parts: Sequence[int], side: int) -> Canvas:
-    """A plane at the size in which it is shown, with its label over it and the lines between parts."""
+    """Resize a plane, and draw its label and the lines between parts over it."""
     scale = side / max(plane.shape[:2])
     height, width = (max(1, round(length * scale)) for length in plane.shape[:2])
     pane: Canvas = cv2.resize(  # type: ignore[assignment]
@@ -228,10 +224,10 @@ def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def _beside(panes: Sequence[Canvas]) -> Canvas:
-    """Panes in one row, on the common ground."""
+def _join_panes(panes: Sequence[Canvas]) -> Canvas:
+    """Place panes side by side."""
     height = max(len(pane) for pane in panes)
-    row = _ground(height, sum(pane.shape[1] for pane in panes) + _MARGIN * (len(panes) - 1))
+    row = _blank(height, sum(pane.shape[1] for pane in panes) + _MARGIN * (len(panes) - 1))
     left = 0
     for pane in panes:
         row[: len(pane), left : left + pane.shape[1]] = pane
@@ -239,17 +235,17 @@ def _beside(panes: Sequence[Canvas]) -> Canvas:
     return row
 
 
-def _captioned(cell: Canvas, text: str) -> Canvas:
+def _add_caption(cell: Canvas, text: str) -> Canvas:
     (wide, high), below = cv2.getTextSize(text, _FONT, 1, 1)
     height, width = cell.shape[:2]
-    added = _ground(height + high + below + 4, max(width, wide + 4))
+    added = _blank(height + high + below + 4, max(width, wide + 4))
     added[:height, :width] = cell
     _write(added, text, (2, height + high + 2), _INK)
     return added
 
 
 def _write(canvas: Canvas, text: str, at: tuple[int, int], color: tuple[int, int, int]) -> None:
-    """Text on the ground's color, of characters that OpenCV has; others become question marks."""
+    """Draw text on the background color; characters that OpenCV does not have become question marks."""
     text = text.encode("ascii", "replace").decode()
     (width, height), below = cv2.getTextSize(text, _FONT, 1, 1)
     left, bottom = max(1, min(at[0], canvas.shape[1] - width - 1)), at[1]
@@ -264,7 +260,7 @@ def _write(canvas: Canvas, text: str, at: tuple[int, int], color: tuple[int, int
 
 
 def notebook_html(rows: Mapping[str, tuple[Any, Any]], picture: bytes, heading: str) -> str:
-    """A table of (shape, dtype) by name with a PNG below it."""
+    """Return a table of (shape, dtype) by name with a PNG below it, as HTML."""
     cells = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(shape))}</td><td>{html.escape(str(dtype))}</td></tr>"
         for name, (shape, dtype) in rows.items()

@@ -1,4 +1,4 @@
-"""What is known of one record before it is shown: its image, label and objects as a scene, and what moves with it."""
+"""Reader of records as examples: image, label, objects and the fields that follow the image's geometry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError
 from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
-from halofeed.loader.augment.view import Array, Label, Ranges, Shape, View
+from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
 from halofeed.loader.augment.windows import Windows
 from halofeed.loader.chunks import StoredArray
 from halofeed.loader.decode import (
@@ -23,7 +23,7 @@ from halofeed.loader.decode import (
     read_numbers,
     stored_dtype,
 )
-from halofeed.loader.field_cache import KeptLists
+from halofeed.loader.field_cache import ObjectLists
 from halofeed.loader.record import StoredRecord
 from halofeed.prep.geometry.resize import compose
 from halofeed.schemas.fields import Field
@@ -35,24 +35,23 @@ EXTENT, SPACING = "extent", "spacing_mm"
 _UNPADDED = ("unpadded_height", "unpadded_width")
 STATIC = ("value", "classes")
 """Encodings of numbers of static shape."""
-PLACE = "place in its record"
-"""The name under which is kept where the image's file lies in its record, its height and its width, int64 [4]."""
+FILE_SPAN = "place in its record"
+"""Cache key for the image file's start and stop in its record, its height and its width, int64 [4]."""
 
 
 class StoredMask:
-    """The mask of one object, decoded when it is looked at; see `halofeed.loader.augment.view.Source`."""
+    """The mask of one object, decoded when it is used; see `halofeed.loader.augment.view.ArraySource`."""
 
-    def __init__(self, record: StoredRecord, number: int, file: memoryview, shape: Shape) -> None:
+    def __init__(self, record: StoredRecord, number: int, file: memoryview, shape: ImageShape) -> None:
         self._record, self._number, self._file = record, number, file
         self.shape, self.dtype = shape, np.dtype(np.uint8)
 
     @property
     def place(self) -> str:
-        """Of its record, for messages."""
+        """Return the record's place, for messages."""
         return self._record.place
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
-        """As of `Source`."""
         view.copy(self._decode(), out)
 
     def _decode(self) -> NDArray[Any]:
@@ -68,45 +67,45 @@ class StoredMask:
 
 
 @dataclass(slots=True, eq=False)
-class Read:
-    """One record before it is shown.
+class ReadExample:
+    """One record as an example, before augmentation.
 
     Args:
-        record: that was read.
-        features: that were parsed of it.
+        record: the record.
+        features: the features that were parsed.
         values: its fields of static shape.
-        scene: its image, label and objects.
-        stored: the shape of the pixels, padding included, without the channel.
-        lists: of all its objects, by the field's name.
-        is_kept: whether its values and lists came from what was kept, and not from the record.
+        example: its image, label and objects.
+        stored: shape of the pixels, padding included, without the channel.
+        lists: lists of all its objects, by the field's name.
+        is_cached: whether values and lists came from the cache.
     """
 
     record: StoredRecord
     features: Decoded
     values: Mapping[str, NDArray[Any]]
-    scene: Example
-    stored: Shape
-    lists: Mapping[str, NDArray[Any]]
-    is_kept: bool
+    example: Example
+    stored: ImageShape
+    lists: ObjectLists
+    is_cached: bool
 
 
 class RecordReader:
-    """Reads records as scenes, for one manifest.
+    """Reader of records as examples, for one manifest.
 
     Args:
-        manifest: of the data set.
-        fields: that a batch has, the image first.
-        parsed: those of them that are parsed.
-        moves: whether anything is augmented.
-        sizes: whether anybody asks where in its padding an image is.
-        as_stored: the fields that are read straight into the batch.
-        outlives: whether a record is read while another is shown; see `StoredRecord.features`.
-        decodes_fast: as of `decode_image`.
+        manifest: the data set's manifest.
+        fields: the fields of a batch, the image first.
+        parsed: the fields to parse.
+        augments: whether there are augmentations.
+        needs_extent: whether the position of the image in its padding is needed.
+        as_stored: the fields that are read directly into the batch.
+        outlives: as of `StoredRecord.features`; True if several records are read for one row.
+        decodes_fast: as `fast` of `decode_image`.
 
     Attributes:
-        known: the names under which values of static shape are kept.
+        cached_names: names under which values of static shape are cached.
         lists: the fields of objects.
-        keeps_all: whether nothing is parsed of a record of which both are known.
+        caches_all: whether cached values make parsing unnecessary.
     """
 
     def __init__(
@@ -115,74 +114,79 @@ class RecordReader:
         fields: Sequence[Field],
         *,
         parsed: Sequence[Field],
-        moves: bool,
-        sizes: bool,
+        augments: bool,
+        needs_extent: bool,
         as_stored: Collection[str],
         outlives: bool,
         decodes_fast: bool,
     ) -> None:
         known = {field.name: field for field in manifest.fields}
         self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
-        self.label = next((field for field in fields if is_grid(field)), None)
+        self.label = next((field for field in fields if is_label_map(field)), None)
         self._label_ids = np.array(sorted(manifest.labels), np.int64)
         self._masks = next((field for field in fields if field.encoding == "png_list"), None)
-        self._moves, self._as_stored = moves, as_stored
+        self._augments, self._as_stored = augments, as_stored
         self._outlives, self._decodes_fast = outlives, decodes_fast
         self._pads_around = manifest.kind.pads_around
-        self._sizes = [known[name] for name in (EXTENT, *_UNPADDED) if sizes and name in known]
-        self._spacing = known.get(SPACING) if moves else None
-        beside = [*self._sizes, *([self._spacing] if self._spacing else [])]
-        parsed = [*parsed, *(field for field in beside if field not in parsed)]
+        self._extent_fields = [known[name] for name in (EXTENT, *_UNPADDED) if needs_extent and name in known]
+        self._spacing = known.get(SPACING) if augments else None
+        extra = [*self._extent_fields, *([self._spacing] if self._spacing else [])]
+        parsed = [*parsed, *(field for field in extra if field not in parsed)]
         self._keys = frozenset(key for field in parsed for key in field.keys)
         self._values = [field for field in parsed if field.encoding in STATIC]
         self.lists = [field for field in parsed if field.encoding == "list"]
-        self.known = tuple(field.name for field in self._values)
+        self.cached_names = tuple(field.name for field in self._values)
         others = [field for field in parsed if field.encoding not in (*STATIC, "list")]
         if others == [self._image] and not any(field.is_raw for field in manifest.fields):
-            self.known, others = (*self.known, PLACE), []
-        self.keeps_all = not others
-        # What is shown of every record where nothing is drawn and nobody asks for sizes.
-        self._same = None
-        if self._image.encoding == "raw" and not sizes:
-            self._same = Example.whole(self._image.shape[:-1])
+            self.cached_names, others = (*self.cached_names, FILE_SPAN), []
+        self.caches_all = not others
+        # Without augmentations and sizes, every raw image is the same example.
+        self._unchanged_example = None
+        if self._image.encoding == "raw" and not needs_extent:
+            self._unchanged_example = Example.whole(self._image.shape[:-1])
 
     def decode(
-        self, record: StoredRecord, place: Sequence[int], out: NDArray[Any] | None
+        self, record: StoredRecord, span: Sequence[int], out: NDArray[Any] | None
     ) -> NDArray[Any] | None:
-        """The pixels of a record whose features were asked for; None where they are of another size than `place` says.
+        """Decode the image of a record after `features`; None if its size is not the cached one.
 
         Args:
-            record: whose image is a file.
-            place: of `PLACE`.
-            out: as of `decode_image`, as are errors.
+            record: a record whose image is a file.
+            span: the cached value of `FILE_SPAN`.
+            out: as of `decode_image`, which also says what it raises.
         """
-        start, stop, *size = place
-        decoded = decode_image(record.part(start, stop), self._image, record, out, fast=self._decodes_fast)
+        start, stop, *size = span
+        decoded = decode_image(
+            record.frame_part(start, stop), self._image, record, out, fast=self._decodes_fast
+        )
         return decoded if list(decoded.shape[:2]) == size else None
 
     def read(
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
-    ) -> Read:
-        """A record before it is shown, of which nothing is parsed that was kept.
+    ) -> ReadExample:
+        """Read a record, and parse only what is not cached.
 
         Args:
-            record: that is read.
+            record: the record.
             into: as of `StoredRecord.features`.
-            out: where a picture is decoded to that is shown as it is stored.
+            out: memory for a picture that is used as it is stored.
 
         Raises:
             CorruptFileError: names file, offset and id.
         """
-        kept, lists = record.known(self.known), record.known_lists() if self.lists else None
-        is_kept = kept is not None and (lists is not None or not self.lists)
-        keys = frozenset() if is_kept and self.keeps_all else self._keys
+        cached, lists = (
+            record.cached_fields(self.cached_names),
+            record.cached_objects() if self.lists else None,
+        )
+        is_cached = cached is not None and (lists is not None or not self.lists)
+        keys = frozenset() if is_cached and self.caches_all else self._keys
         features = record.features(keys, into, outlives=self._outlives)
-        if kept is not None and is_kept and PLACE in kept:
-            start, stop, *_ = kept[PLACE].tolist()
-            features = {self._image.keys[0]: [record.part(start, stop)]}
-        values = self._read_values(features, record) if kept is None else kept
+        if cached is not None and is_cached and FILE_SPAN in cached:
+            start, stop, *_ = cached[FILE_SPAN].tolist()
+            features = {self._image.keys[0]: [record.frame_part(start, stop)]}
+        values = self._read_values(features, record) if cached is None else cached
         field = self._image
-        pixels: Array | None = None
+        pixels: SourceArray | None = None
         if field.encoding == "raw":
             stored = field.shape[:-1]
             if IMAGE not in self._as_stored:
@@ -191,34 +195,36 @@ class RecordReader:
             file = one_file(field, features, record)
             decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
             stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
-            if PLACE in self.known and not is_kept:
-                values = {**values, PLACE: np.array([*record.place_of(file), *stored])}
-        label: Label | None = None
+            if FILE_SPAN in self.cached_names and not is_cached:
+                values = {**values, FILE_SPAN: np.array([*record.span_of(file), *stored])}
+        label: LabelArray | None = None
         if self.label is not None and LABEL not in self._as_stored:
             label = self._read_label(self.label, stored, features, record)
         if lists is None:
             lists = self._read_lists(features, record)
         masks = self._read_masks(features, record, stored, len(lists.get(BOXES, ())))
-        if self._same is not None:
-            scene = self._same
+        if self._unchanged_example is not None:
+            example = self._unchanged_example
         else:
             extent = self._extent(values, stored, record)
-            scene = Example(
+            example = Example(
                 view=View.whole(stored if self._pads_around else [stop for _, stop in extent]),
                 extent=extent,
                 spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
                 fill=None if self._pads_around else field.fill,
                 ignored=0 if self.label is None else int(self.label.fill[0]),
             )
-        objects = self._objects(lists, masks, stored, scene.view.shape)
-        scene = replace(scene, objects=objects, pixels=pixels, label=label)
-        return Read(record, features, values, scene, stored, lists, is_kept)
+        objects = self._objects(lists, masks, stored, example.view.shape)
+        example = replace(example, objects=objects, pixels=pixels, label=label)
+        return ReadExample(record, features, values, example, stored, lists, is_cached)
 
     def stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
-        """A raw field's array, of which nothing is read yet."""
+        """Return a raw field's array, without reading it."""
         return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
 
-    def _read_label(self, field: Field, stored: Shape, features: Decoded, record: StoredRecord) -> Label:
+    def _read_label(
+        self, field: Field, stored: ImageShape, features: Decoded, record: StoredRecord
+    ) -> LabelArray:
         if field.is_raw:
             return self.stored_array(field, record)
         return decode_label(one_file(field, features, record), field, stored, record)
@@ -240,7 +246,7 @@ class RecordReader:
         return lists
 
     def _read_masks(
-        self, features: Decoded, record: StoredRecord, stored: Shape, count: int
+        self, features: Decoded, record: StoredRecord, stored: ImageShape, count: int
     ) -> tuple[StoredMask, ...]:
         if self._masks is None:
             return ()
@@ -249,13 +255,13 @@ class RecordReader:
             raise CorruptFileError(f"{record.place}: {len(files)} masks for {count} boxes")
         return tuple(StoredMask(record, number, file, stored) for number, file in enumerate(files))
 
-    def _extent(self, values: Mapping[str, NDArray[Any]], stored: Shape, record: StoredRecord) -> Ranges:
-        """What shows the source, along the stored axes: all of it, where nobody asks."""
-        whole = tuple((0, size) for size in stored)
-        if not self._sizes:
-            return whole
-        sizes = [values[field.name] for field in self._sizes]
-        if self._sizes[0].name == EXTENT:
+    def _extent(self, values: Mapping[str, NDArray[Any]], stored: ImageShape, record: StoredRecord) -> Ranges:
+        """Return the part of the stored image that shows the source, per axis; all of it if nobody needs it."""
+        complete = tuple((0, size) for size in stored)
+        if not self._extent_fields:
+            return complete
+        sizes = [values[field.name] for field in self._extent_fields]
+        if self._extent_fields[0].name == EXTENT:
             starts, stops = sizes[0].tolist()
             lowest = 0
         else:
@@ -275,39 +281,41 @@ class RecordReader:
         self,
         values: Mapping[str, NDArray[Any]],
         rows: int,
-        objects: tuple[KeptLists, NDArray[np.int64]] | None,
+        objects: tuple[ObjectLists, NDArray[np.int64]] | None,
     ) -> Windows:
-        """All that several images show of their source; see `_extent`.
+        """Return the windows of several images before augmentation.
 
         Args:
-            values: [row, ...] of fields of static shape.
-            rows: how many.
-            objects: of all rows, one row after the other, and how many each has.
+            values: cached values of static shape, [row, ...].
+            rows: number of rows.
+            objects: the objects of all rows, one row after the other, and the object count of each row.
         """
         stored = np.tile(np.array(self._image.shape[:-1], np.int64), (rows, 1))
-        if PLACE in values:
-            stored = values[PLACE][:, 2:]
+        if FILE_SPAN in values:
+            stored = values[FILE_SPAN][:, 2:]
         low, high = np.zeros_like(stored), stored.copy()
-        if self._sizes and self._sizes[0].name == EXTENT:
+        if self._extent_fields and self._extent_fields[0].name == EXTENT:
             low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
-        elif self._sizes:
-            high[:, -len(self._sizes) :] = np.stack([values[field.name] for field in self._sizes], axis=-1)
+        elif self._extent_fields:
+            high[:, -len(self._extent_fields) :] = np.stack(
+                [values[field.name] for field in self._extent_fields], axis=-1
+            )
         windows = Windows.whole(stored if self._pads_around else high, low, high)
         if objects is not None:
             lists, counts = objects
             windows.of_row = of_row = np.repeat(np.arange(rows), counts)
             boxes = lists[BOXES]
-            if self._moves:
+            if self._augments:
                 boxes = to_view(boxes, stored[of_row], windows.shape[of_row])
             windows.objects = _objects_of(lists, boxes)
         return windows
 
     def _objects(
-        self, lists: Mapping[str, NDArray[Any]], masks: tuple[StoredMask, ...], stored: Shape, picture: Shape
+        self, lists: ObjectLists, masks: tuple[StoredMask, ...], stored: ImageShape, picture: ImageShape
     ) -> Objects:
         if BOXES not in lists:
             return NO_OBJECTS
-        boxes = to_view(lists[BOXES], stored, picture) if self._moves else lists[BOXES]
+        boxes = to_view(lists[BOXES], stored, picture) if self._augments else lists[BOXES]
         return _objects_of(lists, boxes, masks)
 
 
@@ -318,20 +326,20 @@ def _objects_of(
     return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)), masks=masks)
 
 
-def joined_lists(reads: Sequence[Read]) -> Mapping[str, NDArray[Any]]:
-    """The lists of several records' objects one after the other."""
+def concatenate_lists(reads: Sequence[ReadExample]) -> Mapping[str, NDArray[Any]]:
+    """Concatenate the object lists of several records."""
     if len(reads) == 1:
         return reads[0].lists
     return {name: np.concatenate([one.lists[name] for one in reads]) for name in reads[0].lists}
 
 
-def is_grid(field: Field) -> bool:
-    """Whether a field is a label on the image's grid."""
+def is_label_map(field: Field) -> bool:
+    """Return whether a field is a label on the image's grid."""
     return field.name == LABEL and (field.is_raw or field.encoding == "png")
 
 
 def one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryview:
-    """The file of a field; CorruptFileError if there is not one."""
+    """Return the only file of a field; CorruptFileError if there is not exactly one."""
     files = read_bytes(field.keys[0], features, record)
     if len(files) != 1:
         raise CorruptFileError(f"{record.place}: expected one {field.name}, got {len(files)}")
@@ -341,26 +349,26 @@ def one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryvie
 # Fields that say where an image's points are ------------------------------------------------------------
 
 
-def _follow_transform(value: NDArray[Any], scene: Example) -> NDArray[Any]:
-    in_plane = scene.stored_points(centers=False)[-3:-1, -3:]
+def _follow_transform(value: NDArray[Any], example: Example) -> NDArray[Any]:
+    in_plane = example.stored_points(centers=False)[-3:-1, -3:]
     return compose(value.reshape(6), in_plane.reshape(6)).reshape(2, 3)
 
 
-def _follow_affine(value: NDArray[Any], scene: Example) -> NDArray[Any]:
-    return np.asarray(value.astype(np.float64) @ scene.stored_points(centers=True))
+def _follow_affine(value: NDArray[Any], example: Example) -> NDArray[Any]:
+    return np.asarray(value.astype(np.float64) @ example.stored_points(centers=True))
 
 
-def _follow_spacing(value: NDArray[Any], scene: Example) -> NDArray[Any]:
-    return value if scene.spacing_mm == () else np.array(scene.shown_spacing_mm())
+def _follow_spacing(value: NDArray[Any], example: Example) -> NDArray[Any]:
+    return value if example.spacing_mm == () else np.array(example.shown_spacing_mm())
 
 
-def _follow_times(value: NDArray[Any], scene: Example) -> NDArray[Any]:
-    low, high = scene.view.box[0]
+def _follow_times(value: NDArray[Any], example: Example) -> NDArray[Any]:
+    low, high = example.view.box[0]
     return np.asarray(value[low:high])
 
 
-def _follow_extent(value: NDArray[Any], scene: Example) -> NDArray[Any]:
-    return np.array(scene.view.seen(scene.extent)).T
+def _follow_extent(value: NDArray[Any], example: Example) -> NDArray[Any]:
+    return np.array(example.view.seen(example.extent)).T
 
 
 FOLLOWING: dict[str, Callable[[NDArray[Any], Example], NDArray[Any]]] = {
@@ -370,4 +378,4 @@ FOLLOWING: dict[str, Callable[[NDArray[Any], Example], NDArray[Any]]] = {
     "extent": _follow_extent,
     "times_s": _follow_times,
 }
-"""What becomes of them as seen."""
+"""Functions that adapt a field's value to what an augmented example shows."""

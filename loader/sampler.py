@@ -1,12 +1,10 @@
-"""Which records of a split are meant, where a loader takes some of them.
-
-Which record stands at which place of the stream: a permutation of each epoch, and a plan of the batches.
+"""Sampler: which record is in which row of which batch, for shuffled and sequential streams and for subsets.
 
     place       0 1 2 3 4 5 6 7 8 9 ...         place = step * batch_size + row
-    epoch       0 0 0 0 0 0 0 1 1 1 ...         7 records; a batch may hold the end of one and the next's beginning
-    record      3 0 5 6 2 1 4 5 2 0 ...         each once an epoch
+    epoch       0 0 0 0 0 0 0 1 1 1 ...         7 records; a batch may hold the end of one epoch and the next's start
+    record      3 0 5 6 2 1 4 5 2 0 ...         each once per epoch
 
-Everything is arithmetic on a place's number: no buffer, no state, the same for the millionth step as for the first.
+Everything is arithmetic on a place's number: no buffer, no state, and the millionth step costs as much as the first.
 """
 
 from __future__ import annotations
@@ -24,23 +22,23 @@ from halofeed.schemas.identity import example_id
 
 Integers = NDArray[np.int64]
 Where = Callable[[Integers], NDArray[np.bool_]] | Sequence[int | str]
-"""Ids of records or keys of their sources; or a function from all ids to whether each is taken."""
+"""Record ids or keys of their sources; or a function from all ids to whether each record is used."""
 
 
 def id_of(key: int | str) -> int:
-    """The id of a record, which `key` is itself, or whose source's key it is."""
+    """Return the id of a record, given the id itself or the key of its source."""
     return example_id(key) if isinstance(key, str) else int(key)
 
 
 def subset(where: Where, ids: Integers, split: str) -> Integers:
-    """The numbers of the records that are meant, int64, ascending.
+    """Return the numbers of the selected records, int64, ascending.
 
     Raises:
-        UsageError: a record that is not there, or stands there twice; a function that gives something else; or none.
+        UsageError: a record is missing or named twice, the function's result is not a mask, or nothing is selected.
 
-    >>> chosen_records([12, 10], np.array([10, 11, 12]), "train").tolist()
+    >>> subset([12, 10], np.array([10, 11, 12]), "train").tolist()
     [0, 2]
-    >>> chosen_records(lambda ids: ids % 2 == 1, np.array([10, 11, 12]), "train").tolist()
+    >>> subset(lambda ids: ids % 2 == 1, np.array([10, 11, 12]), "train").tolist()
     [1]
     """
     if isinstance(where, str):
@@ -55,7 +53,7 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
     else:
         wanted = np.array([id_of(key) for key in where], np.int64)
         if len(np.unique(wanted)) < len(wanted):
-            raise UsageError("where: a record stands there twice; name each once")
+            raise UsageError("where: a record is named twice; name each once")
         if len(missing := np.setdiff1d(wanted, ids)):
             names = [str(key) for key in where if id_of(key) in missing]
             raise UsageError(
@@ -69,20 +67,20 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
 
 
 _ROUNDS = 16
-"""Eight leave the orders of five records visibly uneven (chi-squared 923 at 119 degrees of freedom), sixteen do not."""
+"""Eight rounds leave the orders of five records uneven (chi-squared 923 at 119 degrees of freedom); sixteen do not."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 _ROWS_AT_ONCE, _MOST_BLOCKS = 512, 4
-"""NumPy takes as long for a few numbers as for some hundred."""
+"""NumPy takes as long for a few numbers as for some hundred, so rows of several steps are computed at once."""
 Words = NDArray[np.uint64]
 
 
-def mix(words: Words) -> Words:
-    """Scrambles 64-bit words, each to another: the finaliser of splitmix64.
+def mix_words(words: Words) -> Words:
+    """Mix 64-bit words by the finalizer of splitmix64, a bijection.
 
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 
-    >>> hex(mix(np.array([0x9E3779B97F4A7C15], np.uint64))[0])
+    >>> hex(mix_words(np.array([0x9E3779B97F4A7C15], np.uint64))[0])
     '0xe220a8397b1dcdaf'
     """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -91,19 +89,19 @@ def mix(words: Words) -> Words:
 
 
 def permute(positions: Integers, *, count: int, seed: int, epoch: Integers | int) -> Integers:
-    """The image of each position under a permutation of 0 .. count-1 that seed and epoch choose.
+    """Return the image of each position under a permutation of 0 .. count-1 that seed and epoch choose.
 
     A Feistel network on the pairs (l, r) of a grid of a x b cells, a = ceil(sqrt(count)), b = ceil(count / a):
-    every round adds a keyed hash of one coordinate to the other, which can be undone, so that the whole is a
-    bijection of the grid. The grid has fewer than count + a cells; a result outside 0 .. count-1 goes through
-    the network again until it lies inside ("cycle walking"), which keeps it a bijection for every count.
+    every round adds a keyed hash of one coordinate to the other. A round can be undone, so the network is a bijection
+    of the grid. The grid has fewer than count + a cells. A result outside 0 .. count-1 passes through the network
+    again until it is inside ("cycle walking"), which keeps it a bijection for every count.
     Black, Rogaway, "Ciphers with arbitrary finite domains", 2002.
 
     Args:
         positions: int64 [...], each in 0 .. count-1.
-        count: how many there are, 1 and more.
+        count: number of positions, at least 1.
         seed: 0 to 2**64 - 1.
-        epoch: one for all, or int64 [...] of the positions' shape.
+        epoch: one epoch, or int64 [...] of the positions' shape.
 
     Returns:
         int64 of the positions' shape.
@@ -113,8 +111,10 @@ def permute(positions: Integers, *, count: int, seed: int, epoch: Integers | int
     """
     values = np.asarray(positions, np.int64).astype(np.uint64)
     epochs = np.broadcast_to(np.asarray(epoch, np.int64), values.shape).astype(np.uint64)
-    start = mix(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
-    keys = mix(mix(start ^ mix(epochs * np.uint64(_GOLDEN) + np.uint64(1))) + np.uint64(count))
+    start = mix_words(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
+    keys = mix_words(
+        mix_words(start ^ mix_words(epochs * np.uint64(_GOLDEN) + np.uint64(1))) + np.uint64(count)
+    )
     rows = math.isqrt(count - 1) + 1
     columns = -(-count // rows)
     outside = np.ones(values.shape, bool)
@@ -128,22 +128,22 @@ def _network(values: Words, keys: Words, rows: int, columns: int) -> Words:
     sizes = (np.uint64(rows), np.uint64(columns))
     left, right = values // sizes[1], values % sizes[1]
     for number in range(_ROUNDS):
-        keys = mix(keys + np.uint64(_GOLDEN))
+        keys = mix_words(keys + np.uint64(_GOLDEN))
         if number % 2 == 0:
-            left = (left + mix(right ^ keys) % sizes[0]) % sizes[0]
+            left = (left + mix_words(right ^ keys) % sizes[0]) % sizes[0]
         else:
-            right = (right + mix(left ^ keys) % sizes[1]) % sizes[1]
+            right = (right + mix_words(left ^ keys) % sizes[1]) % sizes[1]
     return left * sizes[1] + right
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """What stands in some rows of a global batch, each array [row].
+class BatchRows:
+    """Content of some rows of a global batch, each array [row].
 
     Args:
-        records: int64, the record's number within the split; 0 where not valid.
-        epochs: int64; of drawn records a number of its own for each draw, so that no two look the same.
-        valid: bool, False where the stream is over and the row is padding.
+        records: int64, the record's number within the split or subset; 0 where not valid.
+        epochs: int64; with weighted sampling a different number for each draw, so that repeated records differ.
+        valid: bool, False if the stream has ended and the row is padding.
     """
 
     records: Integers
@@ -155,21 +155,21 @@ class Rows:
 class Sampler:
     """The stream of one split, cut into batches.
 
-    Training batches straddle epochs; with `drop_remainder` every epoch is cut to whole batches instead. A
-    finite stream (`num_epochs`) whose last batch is not full is padded with rows that are not valid, so
-    that every batch has the same shape.
+    Training batches straddle epochs; with `drop_remainder` every epoch is cut to complete batches instead. In a
+    finite stream (`num_epochs`) the last batch is padded with rows that are not valid, so that every batch has the
+    same shape.
 
     Args:
-        records: of the split.
+        records: number of records.
         batch_size: rows of the global batch.
         seed: 0 to 2**64 - 1.
-        shuffle: whether each epoch is permuted again; else records come in the order they are stored in.
-        num_epochs: None: without end.
+        shuffle: whether each epoch is permuted; otherwise records come in stored order.
+        num_epochs: number of epochs; None is without end.
         drop_remainder: cut each epoch to floor(records / batch_size) batches.
-        draws: what each slot of an epoch draws, where it is not each record once.
+        draws: weighted sampling of the records; None uses each record once per epoch.
 
     Raises:
-        UsageError: a value that cannot be.
+        UsageError: a value is out of range.
     """
 
     records: int
@@ -179,10 +179,10 @@ class Sampler:
     num_epochs: int | None = None
     drop_remainder: bool = False
     draws: Draws | None = None
-    _blocks: dict[tuple[int, int, int], Rows] = field(
+    _blocks: dict[tuple[int, int, int], BatchRows] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    """Rows of several steps, by the block's number and which rows of each; of the last ones asked for."""
+    """Cache of rows of several steps, by the block of steps and the rows of each batch."""
 
     def __post_init__(self) -> None:
         if self.records < 1:
@@ -201,33 +201,33 @@ class Sampler:
 
     @property
     def epoch_places(self) -> int:
-        """Places of the stream that one epoch takes."""
+        """Places of the stream in one epoch."""
         if self.drop_remainder:
             return self.records // self.batch_size * self.batch_size
         return self.records
 
     @property
     def steps(self) -> int | None:
-        """Batches of the whole stream; None if it has no end."""
+        """Number of batches of the stream; None if it has no end."""
         if self.num_epochs is None:
             return None
         return -(-self.num_epochs * self.epoch_places // self.batch_size)
 
     @property
     def has_padding(self) -> bool:
-        """Whether the last batch has rows that are not valid."""
+        """Return whether the last batch has rows that are not valid."""
         return self.num_epochs is not None and self.num_epochs * self.epoch_places % self.batch_size > 0
 
-    def rows(self, step: int, start: int, stop: int) -> Rows:
-        """Rows start .. stop-1 of the global batch `step`.
+    def rows(self, step: int, start: int, stop: int) -> BatchRows:
+        """Return rows start .. stop-1 of the global batch `step`.
 
         Raises:
             UsageError: the step is negative or past the stream's end.
         """
         steps = self.steps
         if step < 0 or (steps is not None and step >= steps):
-            whole = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {self.records} records)"
-            raise UsageError(f"step {step}: expected 0{' and more' if steps is None else whole}")
+            limit = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {self.records} records)"
+            raise UsageError(f"step {step}: expected 0{' and more' if steps is None else limit}")
         many = max(1, _ROWS_AT_ONCE // max(1, stop - start))
         block, number = divmod(step, many)
         found = self._blocks.get((block, start, stop))
@@ -239,10 +239,10 @@ class Sampler:
                 self._blocks.clear()
             self._blocks[block, start, stop] = found
         own = slice(number * (stop - start), (number + 1) * (stop - start))
-        return Rows(records=found.records[own], epochs=found.epochs[own], valid=found.valid[own])
+        return BatchRows(records=found.records[own], epochs=found.epochs[own], valid=found.valid[own])
 
-    def at(self, places: Integers) -> Rows:
-        """What stands at places of the stream, int64 [row], each 0 or more."""
+    def at(self, places: Integers) -> BatchRows:
+        """Return the rows at places of the stream, int64 [row], each 0 or more."""
         epochs, positions = np.divmod(places, self.epoch_places)
         valid = epochs < self.num_epochs if self.num_epochs is not None else np.ones(len(places), bool)
         epochs, positions = np.where(valid, epochs, 0), np.where(valid, positions, 0)
@@ -252,4 +252,4 @@ class Sampler:
             slots = positions
             positions = self.draws.at(slots, epochs, self.seed)
             epochs = epochs + (slots << SLOT_BITS)
-        return Rows(records=np.where(valid, positions, 0), epochs=epochs, valid=valid)
+        return BatchRows(records=np.where(valid, positions, 0), epochs=epochs, valid=valid)

@@ -1,39 +1,36 @@
-"""How are records read and summed by the kernel, before anything of them is parsed?
+"""Reads by the kernel that also verify checksums, before a record is parsed.
 
-Those on local disk whose raw values all go into the batch as they are stored, and whose checksums are to be computed.
+They apply to local shards if all raw values go into the batch as they are stored and checksums must be computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.copy_plan import length_checksums
 from halofeed.loader.native import kernel
+from halofeed.loader.record import StoredRecord
+from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import block_shifts
 
-if TYPE_CHECKING:
-    from halofeed.loader.gather import Shards
-    from halofeed.loader.record import StoredRecord
-
-Integers = NDArray[np.int64]
-MOST_REST_BYTES = 1 << 24
-"""Of a batch's records without their raw values, which are held until each is parsed."""
+MAX_FRAME_BYTES = 1 << 24
+"""Bound for the frames of a batch's records, without raw values; they are held until each is parsed."""
 
 
-class Reads:
+class VerifiedReads:
     """The records of a batch that the kernel may read; safe to use from several threads.
 
     Args:
-        shards: that hold them.
-        files: the open files, by shard.
-        numbers: of the records.
-        into: of each raw value's key, where in memory each record's goes, int64 [record].
+        shards: the split's shards.
+        files: the open files, by shard number.
+        numbers: numbers of the records.
+        into: for each raw value's key, the target address of each record, int64 [record].
     """
 
     def __init__(
@@ -42,9 +39,9 @@ class Reads:
         self._shards, self._files, self._numbers = shards, files, numbers
         self._stamps = {shard: opened.stamp for shard, opened in files.items()}
         lengths = shards.lengths[numbers]
-        self._rest_bytes = lengths + HEADER_BYTES + FOOTER_BYTES - shards.all_raw_bytes
-        self._ends = np.cumsum(self._rest_bytes)
-        self._rest = np.empty(int(self._rest_bytes.sum()), np.uint8)
+        self._frame_bytes = lengths + HEADER_BYTES + FOOTER_BYTES - shards.all_raw_bytes
+        self._ends = np.cumsum(self._frame_bytes)
+        self._frames = np.empty(int(self._frame_bytes.sum()), np.uint8)
         self._checksums = {key: shards.raw_checksums[key][numbers] for key in into}
         self._values = np.empty((len(numbers), len(into), kernel.VALUE_COLUMNS), np.int64)
         for place, (key, size) in enumerate(shards.raw_bytes.items()):
@@ -53,7 +50,7 @@ class Reads:
                     shards.raw_starts[key][numbers],
                     size,
                     into[key],
-                    _rows(self._checksums[key]),
+                    _row_addresses(self._checksums[key]),
                     block_shifts(size).ctypes.data,
                 ),
                 axis=1,
@@ -65,16 +62,16 @@ class Reads:
                 lengths,
                 length_checksums(lengths),
                 shards.checksums[numbers].astype(np.int64),
-                self._rest.ctypes.data + self._ends - self._rest_bytes,
-                _rows(self._values),
+                self._frames.ctypes.data + self._ends - self._frame_bytes,
+                _row_addresses(self._values),
                 len(into),
             ),
             axis=1,
         )
 
     @classmethod
-    def of(cls, shards: Shards, numbers: Integers, into: Mapping[str, Integers]) -> Reads | None:
-        """Those of some records; None where they are to be read by themselves.
+    def of(cls, shards: Shards, numbers: Integers, into: Mapping[str, Integers]) -> VerifiedReads | None:
+        """Return the reads of some records; None if the kernel cannot read or need not verify them.
 
         Raises:
             CorruptFileError, SystemLimitError: as `Shards.open`.
@@ -83,21 +80,21 @@ class Reads:
             return None
         if shards.is_verified(numbers, tuple(into)):
             return None
-        rest_bytes = int(shards.lengths[numbers].sum()) - len(numbers) * shards.all_raw_bytes
-        files = shards.files(numbers)
-        if not files or any(file.is_transferred for file in files.values()) or rest_bytes > MOST_REST_BYTES:
+        frame_bytes = int(shards.lengths[numbers].sum()) - len(numbers) * shards.all_raw_bytes
+        files = shards.open_all(numbers)
+        if not files or any(file.is_transferred for file in files.values()) or frame_bytes > MAX_FRAME_BYTES:
             return None
         return cls(shards, files, numbers, into)
 
     def read(self, row: int, record: StoredRecord) -> None:
-        """Read one, and tell it so if all of it is as it should be; else it reads itself, and says what is wrong."""
+        """Read one record and hand it over if it is intact; otherwise the record reads itself and finds the error."""
         if kernel.read(self._reads[row]):
-            self._shards.found_right(int(self._numbers[row]))
+            self._shards.mark_verified(int(self._numbers[row]))
             end, shard = int(self._ends[row]), record.shard
-            rest = self._rest.data[end - int(self._rest_bytes[row]) : end]
-            record.was_read(self._files[shard], self._stamps[shard], rest)
+            frame = self._frames.data[end - int(self._frame_bytes[row]) : end]
+            record.accept_verified(self._files[shard], self._stamps[shard], frame)
 
 
-def _rows(array: NDArray[Any]) -> Integers:
-    """Where the rows of an array lie in memory."""
+def _row_addresses(array: NDArray[Any]) -> Integers:
+    """Return the memory addresses of an array's rows."""
     return array.ctypes.data + np.arange(len(array)) * array.strides[0]

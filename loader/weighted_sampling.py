@@ -13,28 +13,27 @@ from numpy.typing import NDArray
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.chunks import StoredArray
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
-from halofeed.loader.gather import Shards
-from halofeed.loader.reading import is_grid, one_file
-from halofeed.loader.record import StoredRecord
+from halofeed.loader.reading import is_label_map, one_file
+from halofeed.loader.record import StoredRecord, stored_record
+from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.fields import Field, members
 from halofeed.schemas.identity import mix
 from halofeed.schemas.manifest import Manifest
 
-Integers = NDArray[np.int64]
 SLOT_BITS = 32
 _SLOT = 1 << SLOT_BITS
 _GOLDEN = 0x9E3779B9
-"""2**32 over the golden ratio: steps of it are spread evenly over a slot, however many are taken."""
+"""2**32 over the golden ratio: multiples of it spread evenly over a slot, for any number of epochs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Draws:
-    """What an epoch draws.
+    """Weighted choice of an epoch's records, by systematic sampling.
 
     Args:
-        slots: of an epoch.
-        records: int64 [entry], of each entry its record; a record may have several.
-        ends: int64 [entry], where each ends if a slot is 2**32 wide.
+        slots: number of draws per epoch.
+        records: record of each entry, int64 [entry]; a record may have several.
+        ends: end of each entry on a line on which a slot is 2**32 wide, int64 [entry].
     """
 
     slots: int
@@ -43,58 +42,58 @@ class Draws:
 
     @classmethod
     def weighted(cls, slots: int, records: Integers, weights: NDArray[np.float64]) -> Draws:
-        """Entries by their weights, float64 [entry], 0 and more.
+        """Return the draws for entries with weights, float64 [entry], at least 0.
 
         >>> draws = Draws.weighted(6, np.arange(3), np.array([3.0, 1.0, 2.0]))
         >>> draws.at(np.arange(6), np.zeros(6, np.int64), seed=0).tolist()
         [0, 0, 0, 1, 2, 2]
         """
         ends = np.cumsum(weights)
-        # Multiplied first: of equal weights, or whole ones, no end is off by a rounding.
+        # Multiplying first keeps the ends of equal or integer weights exact.
         places = np.rint(ends * slots / ends[-1] * _SLOT).astype(np.int64)
         places[-1] = slots * _SLOT
         return cls(slots=slots, records=records, ends=places)
 
     @property
     def numbers(self) -> Integers:
-        """What tells them from others."""
+        """Numbers that identify these draws, int64."""
         return np.concatenate([self.records, self.ends])
 
     def at(self, slots: Integers, epochs: Integers, seed: int) -> Integers:
-        """Which record each slot of an epoch draws, int64 [row].
+        """Return the record that each slot of an epoch draws, int64 [row].
 
         Args:
             slots: int64 [row], 0 to `slots` - 1.
             epochs: int64 [row].
-            seed: decides how far in the points of the first epoch are.
+            seed: determines the offset of the sampling points in epoch 0.
         """
-        far = (mix(seed) % _SLOT + epochs * _GOLDEN) & (_SLOT - 1)
-        points = slots * _SLOT + far
+        offset = (mix(seed) % _SLOT + epochs * _GOLDEN) & (_SLOT - 1)
+        points = slots * _SLOT + offset
         return self.records[np.searchsorted(self.ends, points, side="right")]
 
 
 DrawBy = str | Mapping[int | str, float] | Sequence[float] | Callable[[Integers], NDArray[Any]]
-"""What `Loader(draw_by=)` takes."""
+"""Type of `Loader(draw_by=)`."""
 CLASS, FOREGROUND = "class", "foreground"
-_CLASSES = 1 << 16
-_TOGETHER = 256
-"""Records whose classes a thread reads at a time."""
+_LABEL_VALUES = 1 << 16
+_RECORDS_PER_TASK = 256
+"""Records whose classes a thread reads in one task."""
 
 
 def plan_draws(
     draw_by: DrawBy, shards: Shards, numbers: Integers, manifest: Manifest, *, skips: bool
 ) -> Draws:
-    """The draws that are meant.
+    """Return the draws that `draw_by` asks for.
 
     Args:
         draw_by: as of `Loader`.
-        shards: of the split.
-        numbers: int64 [record], the split's numbers of the records drawn from.
-        manifest: of the data set.
-        skips: whether records that cannot be read are never drawn; else they are an error.
+        shards: the split's shards.
+        numbers: numbers in the split of the records to draw from, int64 [record].
+        manifest: the data set's manifest.
+        skips: never draw records that cannot be read; otherwise raise.
 
     Raises:
-        UsageError: weights that cannot be, classes that are not there.
+        UsageError: weights are invalid, or no record has a class.
         CorruptFileError: a record's classes cannot be read.
     """
     count = len(numbers)
@@ -128,7 +127,7 @@ def _by_class(
     manifest: Manifest,
     skips: bool,
 ) -> tuple[Integers, NDArray[np.float64]]:
-    """(record, class) pairs, those of a class together, and the weight of each."""
+    """Return (record, class) pairs, sorted by class, and the weight of each."""
     if isinstance(draw_by, str) and draw_by not in (CLASS, FOREGROUND):
         raise UsageError(f"draw_by: expected {CLASS!r}, {FOREGROUND!r}, shares or weights, got {draw_by!r}")
     reader = _ClassReader(shards, manifest, skips)
@@ -155,7 +154,7 @@ def _by_class(
 
 
 def _shares(shares: Mapping[int | str, float], manifest: Manifest) -> dict[int, float]:
-    """The shares by label id."""
+    """Return the shares by label id."""
     names = {name: label for label, name in manifest.labels.items()}
     names.setdefault("background", 0)
     found = {}
@@ -169,7 +168,7 @@ def _shares(shares: Mapping[int | str, float], manifest: Manifest) -> dict[int, 
 
 
 class _ClassReader:
-    """Reads which classes records hold; of objects and labels on a grid 0 where there is none."""
+    """Reader of the classes in records; 0 is a record without objects or foreground."""
 
     def __init__(self, shards: Shards, manifest: Manifest, skips: bool) -> None:
         self._shards, self._skips = shards, skips
@@ -177,28 +176,28 @@ class _ClassReader:
         self._field: Field = next(fields[name] for name in ("classes", "labels", "label") if name in fields)
         self._ignored = manifest.ignore_label
         self._image, self._axes = fields["image"], len(manifest.kind.axes)
-        self._grid = is_grid(self._field)
+        self._grid = is_label_map(self._field)
         self._labels = np.array(sorted(label for label in manifest.labels if label > 0), np.int64)
         self.has_background = self._grid or self._field.encoding == "list"
 
     def pairs(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """(place in `numbers`, class) of every class that a record holds, int64 [pair] each."""
-        parts = np.array_split(numbers, -(-len(numbers) // _TOGETHER))
+        """Return (position in `numbers`, class) of every class in every record, int64 [pair] each."""
+        parts = np.array_split(numbers, -(-len(numbers) // _RECORDS_PER_TASK))
         with ThreadPoolExecutor(thread_name_prefix="halofeed-classes") as threads:
             found = [classes for part in threads.map(self._of_all, parts) for classes in part]
         records = np.repeat(np.arange(len(numbers)), [len(classes) for classes in found])
         return records, np.concatenate([np.zeros(0, np.int64), *found])
 
     def _of_all(self, numbers: Integers) -> list[Integers]:
-        with self._shards.at_hand(numbers, 0):
+        with self._shards.fetch_window(numbers, 0):
             return [self._of(number) for number in numbers.tolist()]
 
     def _of(self, number: int) -> Integers:
         try:
-            record = self._shards.record(number)
+            record = stored_record(self._shards, number)
             classes = self._read(record)
-            if not record.is_confirmed():
-                raise record.changing()
+            if not record.is_unchanged():
+                raise record.changed_error()
         except CorruptFileError:
             if self._skips:
                 return np.zeros(0, np.int64)
@@ -212,11 +211,11 @@ class _ClassReader:
         features = record.features(frozenset(() if field.is_raw else field.keys))
         if not self._grid:
             return np.unique(read_numbers(field, features, record)).astype(np.int64)
-        held = np.zeros(_CLASSES, np.bool_)
+        held = np.zeros(_LABEL_VALUES, np.bool_)
         if field.is_raw:
             label = StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
-            for _, piece in label.pieces(tuple((0, size) for size in label.shape[: self._axes])):
-                held[piece] = True
+            for _, chunk in label.chunks(tuple((0, size) for size in label.shape[: self._axes])):
+                held[chunk] = True
         else:
             try:
                 held[decode_png(one_file(field, features, record), (field.shape[0], field.shape[1]))] = True

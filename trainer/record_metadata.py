@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.loader.decode import read_numbers, read_text
-from halofeed.loader.gather import Shards
+from halofeed.loader.record import stored_record
+from halofeed.loader.shards import Shards
 from halofeed.loader.store.choose import open_store
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import triple
@@ -104,7 +105,7 @@ class Origins:
 
     def of_record(self, number: int) -> Origin:
         """The origin of the record of that number, in stored order."""
-        record = self._shards.record(number)
+        record = stored_record(self._shards, number)
         features = record.features(self._keys)
         text = {field.name: read_text(field, features, record) for field in self._text}
         numbers = {field.name: read_numbers(field, features, record) for field in self._values}

@@ -1,7 +1,7 @@
-"""What is shown of an image, drawn for each example and epoch: flips, turns, crops, which labels and boxes follow.
+"""Random augmentations of each example and epoch: flips, rotations, crops; labels and boxes follow the image.
 
-An augmentation is planned on shapes; the pixels, and the label with them, are then copied once, straight from where
-they are stored (`view.py`). A new one is one class in a file here and one line in `AUGMENTATIONS`.
+An augmentation plans on shapes. Pixels and labels are then copied once, directly from the stored bytes (`view.py`).
+A new augmentation is one class in a file here and one line in `AUGMENTATIONS`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown, Rotate90
-from halofeed.loader.augment.mosaic import MixUp, Mosaic
-from halofeed.loader.augment.random_crop import RandomCrop
-from halofeed.loader.augment.scale_jitter import ScaleJitter
-from halofeed.loader.augment.scene import (
+from halofeed.loader.augment.example import (
     DEPTH,
     HEIGHT,
     NO_OBJECTS,
@@ -32,6 +28,10 @@ from halofeed.loader.augment.scene import (
     draw_uniforms,
     to_view,
 )
+from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown, Rotate90
+from halofeed.loader.augment.mosaic import MixUp, Mosaic
+from halofeed.loader.augment.random_crop import RandomCrop
+from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
 
 __all__ = [
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 Scene, Others = Example, PartnerSampler
-"""The names of these classes in version 0.1."""
+"""Names of these classes in version 0.1."""
 
 AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
     kind.__name__: kind
@@ -85,11 +85,11 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
         MixUp,
     )
 }
-"""By the names that configurations have."""
+"""Augmentations by their names in configurations."""
 
 
 def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]:
-    """The augmentations as a tuple; UsageError where one is none.
+    """Return augmentations as a tuple; UsageError if an item is not an augmentation.
 
     >>> check_augmentations([FlipLeftRight()])
     (FlipLeftRight(probability=0.5),)
@@ -115,7 +115,12 @@ def build_augmentations(
     known: Mapping[str, Callable[..., Any]] = AUGMENTATIONS,
     setting: str = "augment",
 ) -> list[Any]:
-    """The augmentations of a config's tables, the loader's or those that are `known`.
+    """Build the augmentations of a configuration's tables.
+
+    Args:
+        tables: name and arguments of each augmentation.
+        known: classes by name.
+        setting: the setting's name, for messages.
 
     >>> build_augmentations([{"name": "FlipLeftRight", "probability": 0.5}])
     [FlipLeftRight(probability=0.5)]
@@ -125,7 +130,7 @@ def build_augmentations(
         name = table.get("name", "")
         if name not in known:
             raise UsageError(f"{setting} {name!r}: not known; known: {', '.join(known)}")
-        # RandomCrop takes its sides one by one.
+        # RandomCrop takes its sides as positional arguments.
         arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
         try:
             built.append(known[name](*table.get("sides", ()), **arguments))

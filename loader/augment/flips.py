@@ -1,4 +1,4 @@
-"""Flips along an axis and quarter turns in the plane of height and width."""
+"""Flips along an axis, and rotations by 90° in the plane of height and width."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Example, Frame, Uniform, check_share
+from halofeed.loader.augment.example import DEPTH, HEIGHT, WIDTH, Example, Frame, Uniform, check_share
 from halofeed.loader.augment.windows import Windows
 from halofeed.prep.geometry.boxes import flip_left_right, flip_up_down
 
 _FLIP_BOXES = {WIDTH: flip_left_right, HEIGHT: flip_up_down}
-"""What becomes of boxes, which only pictures have."""
+"""Flips of boxes, which only pictures have."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,17 @@ class _Flip:
         check_share("probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
-        """Unchanged."""
         return frame
 
-    def apply(self, scene: Example, uniform: Uniform) -> Example:
-        """Mirrored, or unchanged."""
+    def apply(self, example: Example, uniform: Uniform) -> Example:
         if uniform[0] >= self.probability:
-            return scene
-        objects = scene.objects
+            return example
+        objects = example.objects
         if len(objects.kept):
             objects = replace(objects, boxes=_FLIP_BOXES[self.axis](objects.boxes))
-        return replace(scene, view=scene.view.flip(self.axis), objects=objects)
+        return replace(example, view=example.view.flip(self.axis), objects=objects)
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
-        """As `apply`, of all rows at once."""
         flips, objects = uniforms[:, 0] < self.probability, windows.objects
         windows.backwards[:, self.axis] ^= flips
         if len(objects.kept):
@@ -57,7 +54,7 @@ class FlipLeftRight(_Flip):
 
 
 class FlipUpDown(_Flip):
-    """Mirrors the image along its height (a picture as in water) with the given probability."""
+    """Mirrors the image along its height (upside down) with the given probability."""
 
     axis = HEIGHT
 
@@ -68,7 +65,7 @@ class FlipDepth(_Flip):
     axis = DEPTH
 
     def frame(self, frame: Frame) -> Frame:
-        """Unchanged; only volumes have a depth."""
+        """Return the frame unchanged; only for volumes."""
         if "depth" not in frame.kind.axes:
             raise UsageError(f"FlipDepth: {frame.kind.name}s have no depth; use FlipUpDown or FlipLeftRight")
         return frame
@@ -76,9 +73,9 @@ class FlipDepth(_Flip):
 
 @dataclass(frozen=True)
 class Rotate90:
-    """Turns the image by 90, 180 or 270° in the plane of height and width with the given probability.
+    """Rotates the image by 90, 180 or 270° in the plane of height and width with the given probability.
 
-    The three are equally frequent, so that by default all four orientations are.
+    The three angles are equally likely. So with the default probability all four orientations are equally likely.
     """
 
     probability: float = 0.75
@@ -87,7 +84,7 @@ class Rotate90:
         check_share("probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
-        """Unchanged; it must be as high as wide."""
+        """Return the frame unchanged; it must be square."""
         height, width = frame.shape[-2:]
         if height != width:
             square = (*frame.shape[:-2], *[min(height, width)] * 2)
@@ -97,12 +94,13 @@ class Rotate90:
             )
         return frame
 
-    def apply(self, scene: Example, uniform: Uniform) -> Example:
-        """Turned, or unchanged."""
+    def apply(self, example: Example, uniform: Uniform) -> Example:
         if uniform[0] >= self.probability:
-            return scene
+            return example
         for _ in range(1 + int(uniform[1] * 3)):
-            # Counter-clockwise: y and x change places, then up and down.
-            boxes = flip_up_down(scene.objects.boxes[:, [1, 0, 3, 2]])
-            scene = replace(scene, view=scene.view.turn(), objects=replace(scene.objects, boxes=boxes))
-        return scene
+            # Counter-clockwise: swap y and x, then flip up and down.
+            boxes = flip_up_down(example.objects.boxes[:, [1, 0, 3, 2]])
+            example = replace(
+                example, view=example.view.turn(), objects=replace(example.objects, boxes=boxes)
+            )
+        return example

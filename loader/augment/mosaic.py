@@ -1,4 +1,4 @@
-"""Augmentations that show several pictures: mosaic and mix-up."""
+"""Mosaic and MixUp: augmentations that combine several pictures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment.scale_jitter import scaled
-from halofeed.loader.augment.scene import (
+from halofeed.loader.augment.example import (
     Example,
     Frame,
     Objects,
@@ -23,74 +22,83 @@ from halofeed.loader.augment.scene import (
     check_share,
     check_sides,
 )
-from halofeed.loader.augment.view import Array, Made, Ranges, Shape, View, common, copy_view, slices_within
+from halofeed.loader.augment.scale_jitter import scaled
+from halofeed.loader.augment.view import (
+    ImageShape,
+    LazyArray,
+    Ranges,
+    SourceArray,
+    View,
+    common,
+    copy_view,
+    slices_within,
+)
 
 _DIRECT = ("uint8", "uint16", "int16", "float32")
-"""What OpenCV adds as it is."""
+"""Dtypes that OpenCV adds without conversion."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
+class PlacedPicture:
     """One picture of a collage.
 
     Args:
-        source: where it comes from.
-        view: what is seen of that.
-        top, left: where that begins on the grid.
+        source: the picture's array.
+        view: the view of it that is shown.
+        top, left: position of the view on the grid.
     """
 
-    source: Array
+    source: SourceArray
     view: View
     top: int = 0
     left: int = 0
 
 
-class Collage(Made):
-    """Pieces that do not overlap; see `LabelSource`.
+class Collage(LazyArray):
+    """Pictures on one grid, without overlap; see `LabelSource`.
 
     Args:
         shape: (height, width) of the grid.
-        pieces: on it, one or more.
-        fill: what lies between, one number or one a channel.
+        tiles: the pictures, one or more.
+        fill: value between them, one number or one per channel.
     """
 
-    def __init__(self, shape: Shape, pieces: Sequence[Piece], fill: Sequence[float]) -> None:
-        super().__init__(shape, pieces[0].source)
-        self._pieces, self._fill = pieces, fill
+    def __init__(self, shape: ImageShape, tiles: Sequence[PlacedPicture], fill: Sequence[float]) -> None:
+        super().__init__(shape, tiles[0].source)
+        self._tiles, self._fill = tiles, fill
 
-    def make(self, box: Ranges, out: NDArray[Any]) -> None:
-        """As of `Made`."""
+    def compute(self, box: Ranges, out: NDArray[Any]) -> None:
+        """Copy the tiles' parts in a box of the grid, and fill between them."""
         parts = []
-        for piece in self._pieces:
-            begins = (piece.top, piece.left)
-            held = tuple((at, at + size) for at, size in zip(begins, piece.view.shape, strict=True))
+        for tile in self._tiles:
+            begins = (tile.top, tile.left)
+            held = tuple((at, at + size) for at, size in zip(begins, tile.view.shape, strict=True))
             inside = common(box, held)
             shape = [high - low for low, high in inside]
             if min(shape) > 0:
                 start = [low - at for (low, _), at in zip(inside, begins, strict=True)]
-                view = piece.view.crop(start, shape)
-                parts.append((piece, view, slices_within(inside, box), shape[0] * shape[1]))
+                view = tile.view.crop(start, shape)
+                parts.append((tile, view, slices_within(inside, box), shape[0] * shape[1]))
         if sum(area for *_, area in parts) < out.shape[0] * out.shape[1]:
             out[...] = self._fill
-        for piece, view, region, _ in parts:
-            copy_view(view, piece.source, out[region])
+        for tile, view, region, _ in parts:
+            copy_view(view, tile.source, out[region])
 
 
-class Blend(Made):
-    """One picture shining through another of the same shape; see `Source`.
+class BlendedPicture(LazyArray):
+    """Weighted mean of two pictures of the same shape; see `ArraySource`.
 
     Args:
         shape: (height, width) of both.
         first, second: the pictures.
-        share: the first one's, 0 to 1.
+        share: weight of the first picture, 0 to 1.
     """
 
-    def __init__(self, shape: Shape, first: Made, second: Made, share: float) -> None:
+    def __init__(self, shape: ImageShape, first: LazyArray, second: LazyArray, share: float) -> None:
         super().__init__(shape, first)
         self._first, self._second, self._share = first, second, share
 
-    def make(self, box: Ranges, out: NDArray[Any]) -> None:
-        """As of `Made`."""
+    def compute(self, box: Ranges, out: NDArray[Any]) -> None:
         first, second = self._first.part(box), self._second.part(box)
         if first.dtype.name not in _DIRECT:
             first, second = first.astype(np.float32), second.astype(np.float32)
@@ -98,26 +106,26 @@ class Blend(Made):
         out[...] = mixed.reshape(out.shape)
 
 
-_OTHERS = 3
+_PARTNERS = 3
 
 
 @dataclass(frozen=True)
 class Mosaic:
-    """Shows a picture and three others around a drawn point of a (height, width) frame, with the given probability.
+    """Shows a picture and three others around a random point of a (height, width) frame, with the given probability.
 
-    The others are drawn from all records that the loader takes (of this split, and of `where`), each equally likely,
-    from seed, epoch and id; what stands before in the list of augmentations moves each on its own. Objects of all four
-    are given, the picture's own first, at most max_boxes; of label maps the parts are put together alike, and
-    `labelled` is True where all four are. `id` and the other fields are the picture's own. No affine says where a point
-    comes from: `transform` cannot be included. Without a mosaic the picture alone is fitted into the frame.
+    The others are sampled from all records of the loader (its split and `where`), each equally likely, with seed,
+    epoch and id as the random key. Earlier augmentations in the list change each picture separately. The row has the
+    objects of all four pictures, the picture's own first, at most max_boxes. Label maps are combined in the same way,
+    and `labelled` is True if all four pictures have labels. `id` and the other fields are the picture's own. No affine
+    maps points to the source, so `transform` cannot be included. Without a mosaic the picture is fitted into the frame.
 
-    Memory: in each thread, four decoded pictures, and what is shown of each, resized.
+    Memory: in each thread, four decoded pictures, and the shown part of each, resized.
 
     Args:
-        height, width: of the frame, in pixels.
-        scales: the least and the largest of each picture; at 1 it would just fit into the frame.
-        center: between which shares of the frame's height and width the point lies.
-        probability: that there is a mosaic at all.
+        height, width: size of the frame, in pixels.
+        scales: smallest and largest scale of each picture; at 1 it just fits into the frame.
+        center: range of the point, as shares of the frame's height and width.
+        probability: probability of a mosaic.
         minimum_visible: as of `RandomCrop`.
     """
 
@@ -140,58 +148,58 @@ class Mosaic:
         check_share("Mosaic: minimum_visible", self.minimum_visible)
 
     def frame(self, frame: Frame) -> Frame:
-        """Of the given size, without an affine; only of pictures with boxes or a label on their grid."""
+        """Return the frame of the given size, without an affine; only for pictures with boxes or a label map."""
         check_pictures("Mosaic", frame)
         if not (frame.has_boxes or frame.has_label):
             raise UsageError("Mosaic: four pictures have no one class; take it for detection or segmentation")
         return replace(frame, shape=(self.height, self.width), lost="Mosaic")
 
     def partners(self, uniform: Uniform) -> int:
-        """Three, or none."""
-        return _OTHERS if uniform[0] < self.probability else 0
+        """Return 3, or 0 if there is no mosaic."""
+        return _PARTNERS if uniform[0] < self.probability else 0
 
-    def combine(self, scenes: Sequence[Example], uniform: Uniform) -> Example:
-        """The four in one frame, or the one fitted into it."""
+    def combine(self, examples: Sequence[Example], uniform: Uniform) -> Example:
+        """Place four pictures in one frame, or fit the only one into it."""
         frame = (self.height, self.width)
-        if len(scenes) == 1:
-            return scaled(scenes[0], frame, 1.0)
+        if len(examples) == 1:
+            return scaled(examples[0], frame, 1.0)
         low, high = self.center
         point = [
             min(max(1, round((low + float(number) * (high - low)) * side)), side - 1)
             for number, side in zip(uniform[1:3], frame, strict=True)
         ]
         placed = []
-        for number, (scene, drawn) in enumerate(zip(scenes, uniform[3:].tolist(), strict=False)):
-            scale = self.scales[0] + drawn * (self.scales[1] - self.scales[0])
-            placed.append(self._placed(scaled(scene, frame, scale), divmod(number, 2), point))
+        for index, (example, number) in enumerate(zip(examples, uniform[3:].tolist(), strict=False)):
+            scale = self.scales[0] + number * (self.scales[1] - self.scales[0])
+            placed.append(self._crop_to_quarter(scaled(example, frame, scale), divmod(index, 2), point))
         return collage(placed, frame)
 
-    def _placed(
-        self, scene: Example, quarter: tuple[int, int], point: Sequence[int]
+    def _crop_to_quarter(
+        self, example: Example, quarter: tuple[int, int], point: Sequence[int]
     ) -> tuple[Example, int, int]:
-        """What is seen of a picture in a quarter (0 or 1 from the top, and from the left), and where that begins."""
+        """Return the part of a picture in a quarter (0 or 1 from the top, and from the left), and its top and left."""
         starts, shape, begins = [], [], []
         for after, at, side, size in zip(
-            quarter, point, (self.height, self.width), scene.view.shape, strict=True
+            quarter, point, (self.height, self.width), example.view.shape, strict=True
         ):
             shown = min(size, side - at if after else at)
             starts.append(0 if after else size - shown)
             shape.append(shown)
             begins.append(at if after else at - shown)
-        return scene.crop(starts, shape, self.minimum_visible), begins[0], begins[1]
+        return example.crop(starts, shape, self.minimum_visible), begins[0], begins[1]
 
 
-def collage(placed: Sequence[tuple[Example, int, int]], frame: Shape) -> Example:
-    """Pictures put onto one frame, each at its (top, left); the fill and all else is the first one's."""
+def collage(placed: Sequence[tuple[Example, int, int]], frame: ImageShape) -> Example:
+    """Place pictures on one frame, each at its (top, left); fill and everything else are the first one's."""
     first = placed[0][0]
-    objects = [_moved(scene, top, left, frame) for scene, top, left in placed]
+    objects = [_move_objects(example, top, left, frame) for example, top, left in placed]
 
-    def together(sources: Sequence[object], fill: Sequence[float]) -> Collage:
-        pieces = [
-            Piece(source=source, view=scene.view, top=top, left=left)  # type: ignore[arg-type]
-            for source, (scene, top, left) in zip(sources, placed, strict=True)
+    def combine(sources: Sequence[object], fill: Sequence[float]) -> Collage:
+        tiles = [
+            PlacedPicture(source=source, view=example.view, top=top, left=left)  # type: ignore[arg-type]
+            for source, (example, top, left) in zip(sources, placed, strict=True)
         ]
-        return Collage(frame, pieces, fill)
+        return Collage(frame, tiles, fill)
 
     return replace(
         first,
@@ -200,37 +208,37 @@ def collage(placed: Sequence[tuple[Example, int, int]], frame: Shape) -> Example
         objects=functools.reduce(Objects.and_those, objects),
         pixels=None
         if first.pixels is None
-        else together([scene.pixels for scene, _, _ in placed], first.fill or (0,)),
+        else combine([example.pixels for example, _, _ in placed], first.fill or (0,)),
         label=None
         if first.label is None
-        else together([scene.label for scene, _, _ in placed], (first.ignored,)),
+        else combine([example.label for example, _, _ in placed], (first.ignored,)),
         to_stored=None,
     )
 
 
-def _moved(scene: Example, top: int, left: int, frame: Shape) -> Objects:
-    """The objects of a picture on the frame."""
-    boxes = scene.objects.boxes * np.array(scene.view.shape * 2) + np.array([top, left, top, left])
+def _move_objects(example: Example, top: int, left: int, frame: ImageShape) -> Objects:
+    """Return the objects of a picture relative to the frame."""
+    boxes = example.objects.boxes * np.array(example.view.shape * 2) + np.array([top, left, top, left])
     masks = tuple(
-        Collage(frame, [Piece(source=mask, view=scene.view, top=top, left=left)], (0,))
-        for mask in scene.objects.masks
+        Collage(frame, [PlacedPicture(source=mask, view=example.view, top=top, left=left)], (0,))
+        for mask in example.objects.masks
     )
-    return replace(scene.objects, boxes=boxes / np.array(frame * 2), masks=masks)
+    return replace(example.objects, boxes=boxes / np.array(frame * 2), masks=masks)
 
 
 @dataclass(frozen=True)
 class MixUp:
     """Mixes a picture with another one, with the given probability: the weighted mean of both, and all their objects.
 
-    The other one is drawn, and moved by what stands before in the list, as of `Mosaic`. Both begin at the top left;
-    where only one of them reaches, it is mixed with the padding. The picture's own objects come first, at most
-    max_boxes in all. For detection: of classes and label maps nothing lies between two.
+    The other picture is sampled, and changed by earlier augmentations in the list, as of `Mosaic`. Both are at the top
+    left. Parts that only one picture covers are mixed with the padding. The picture's own objects come first, at most
+    max_boxes in all. MixUp is for detection only, because classes and label maps cannot be averaged.
 
-    Memory: in each thread, two decoded pictures, and what is shown of both.
+    Memory: in each thread, two decoded pictures, and the shown part of both.
 
     Args:
-        shares: the least and the largest share of the picture itself, 0 to 1; every one between is equally likely.
-        probability: that it is mixed at all.
+        shares: smallest and largest weight of the picture itself, 0 to 1; all weights between are equally likely.
+        probability: probability of mixing.
     """
 
     shares: tuple[float, float] = (0.4, 0.6)
@@ -243,27 +251,26 @@ class MixUp:
         check_share("MixUp: probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
-        """Without an affine; only of pictures with boxes."""
+        """Return the frame without an affine; only for pictures with boxes."""
         check_pictures("MixUp", frame)
         if not frame.has_boxes:
             raise UsageError(
-                "MixUp: nothing lies between two classes as they are stored; take it for detection, and mix classes in "
+                "MixUp: two stored classes cannot be averaged; use it for detection, and mix classes in "
                 "the training step"
             )
         return replace(frame, lost="MixUp")
 
     def partners(self, uniform: Uniform) -> int:
-        """One, or none."""
+        """Return 1, or 0 if nothing is mixed."""
         return int(uniform[0] < self.probability)
 
-    def combine(self, scenes: Sequence[Example], uniform: Uniform) -> Example:
-        """The mean of both, or the one."""
-        if len(scenes) == 1:
-            return scenes[0]
-        shape = tuple(max(sides) for sides in zip(*(scene.view.shape for scene in scenes), strict=True))
-        first, second = (collage([(scene, 0, 0)], shape) for scene in scenes)
+    def combine(self, examples: Sequence[Example], uniform: Uniform) -> Example:
+        if len(examples) == 1:
+            return examples[0]
+        shape = tuple(max(sides) for sides in zip(*(example.view.shape for example in examples), strict=True))
+        first, second = (collage([(example, 0, 0)], shape) for example in examples)
         low, high = self.shares
         mixed = None
-        if isinstance(first.pixels, Made) and isinstance(second.pixels, Made):
-            mixed = Blend(shape, first.pixels, second.pixels, low + float(uniform[1]) * (high - low))
+        if isinstance(first.pixels, LazyArray) and isinstance(second.pixels, LazyArray):
+            mixed = BlendedPicture(shape, first.pixels, second.pixels, low + float(uniform[1]) * (high - low))
         return replace(first, pixels=mixed, objects=first.objects.and_those(second.objects))

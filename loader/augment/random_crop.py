@@ -1,7 +1,4 @@
-"""Which voxel of the foreground does a draw choose, found in one pass over the label, piece by piece?
-
-A window of a fixed size, anywhere or about the foreground.
-"""
+"""RandomCrop: a window of a fixed size, anywhere or around a voxel of the foreground."""
 
 from __future__ import annotations
 
@@ -16,100 +13,99 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.loader.augment.scene import Example, Frame, Uniform, check_share
-from halofeed.loader.augment.view import Label, Ranges, Shape
+from halofeed.loader.augment.example import Example, Frame, Uniform, check_share
+from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges
 from halofeed.loader.augment.windows import Windows
 
 
-def draw_foreground(label: Label, box: Ranges, uniform: float, ignored: int = 0) -> Shape | None:
-    """A pixel or voxel of a class in a box, each with the same probability; None if there is none.
+def draw_foreground(label: LabelArray, box: Ranges, uniform: float, ignored: int = 0) -> ImageShape | None:
+    """Choose a pixel or voxel of any class in a box, each with the same probability; None if there is none.
 
-    OpenCV counts 25 to 40 GB/s of labels on one core: 0.3 ms for uint8 [32, 512, 512], once a draw.
+    OpenCV counts 25 to 40 GB/s of labels on one core: 0.3 ms for uint8 [32, 512, 512], once per draw.
 
     Args:
         label: [height, width] or [depth, height, width], as stored, class indices or sets of classes.
-        box: where to look, along the label's axes.
-        uniform: 0 (inclusive) to 1 (exclusive).
-        ignored: a value above 0 that is no class; 0: there is none.
-
+        box: the box to search, along the label's axes.
+        uniform: random number, 0 (inclusive) to 1 (exclusive).
+        ignored: a value above 0 that is not a class; 0 if there is none.
     >>> draw_foreground(np.array([[0, 0, 7], [0, 9, 0]], np.uint8), ((0, 2), (0, 3)), 0.6)
     (1, 1)
     """
     count = partial(_count, ignored=ignored)
-    totals = count(label, box) if isinstance(label, np.ndarray) else label.remembered(box, count)
+    totals = count(label, box) if isinstance(label, np.ndarray) else label.cached_count(box, count)
     if not len(totals) or not totals[-1]:
         return None
     rank = int(uniform * totals[-1])
     chosen = int(np.searchsorted(totals, rank, side="right"))
     rank -= int(totals[chosen - 1]) if chosen else 0
     at = box[0][0] + chosen
-    for held, piece in _pieces(label, ((at, at + 1), *box[1:]) if len(box) == 3 else box, ignored):
-        rows = np.cumsum(np.count_nonzero(piece, axis=-1).reshape(-1))
+    for held, chunk in _chunks(label, ((at, at + 1), *box[1:]) if len(box) == 3 else box, ignored):
+        rows = np.cumsum(np.count_nonzero(chunk, axis=-1).reshape(-1))
         if rank >= rows[-1]:
             rank -= int(rows[-1])
             continue
         row = int(np.searchsorted(rows, rank, side="right"))
         rank -= int(rows[row - 1]) if row else 0
-        line = tuple(map(int, np.unravel_index(row, piece.shape[:-1])))
-        inside = (*line, int(np.flatnonzero(piece[line])[rank]))
+        line = tuple(map(int, np.unravel_index(row, chunk.shape[:-1])))
+        inside = (*line, int(np.flatnonzero(chunk[line])[rank]))
         return tuple(low + place for (low, _), place in zip(held, inside, strict=True))
     place = "a label" if isinstance(label, np.ndarray) else label.place
     raise CorruptFileError(
-        f"{place}: the label holds less foreground than was counted in it: it changed meanwhile"
+        f"{place}: the label holds less foreground than was counted in it: it changed in the meantime"
     )
 
 
-def _count(label: Label, box: Ranges, ignored: int = 0) -> NDArray[np.int64]:
-    """How many pixels or voxels of a box are foreground, in its first slice, its first two, ...; a picture is one."""
+def _count(label: LabelArray, box: Ranges, ignored: int = 0) -> NDArray[np.int64]:
+    """Return the cumulative count of foreground voxels over a box's slices; a picture is one slice."""
     counts = np.zeros(max(0, box[0][1] - box[0][0]) if len(box) == 3 else 1, np.int64)
-    for held, piece in _pieces(label, box, ignored):
+    for held, chunk in _chunks(label, box, ignored):
         first = held[0][0] - box[0][0] if len(box) == 3 else 0
-        for number, plane in enumerate(piece if piece.ndim == 3 else piece[None], first):
+        for number, plane in enumerate(chunk if chunk.ndim == 3 else chunk[None], first):
             counts[number] += cv2.countNonZero(plane)
     return np.cumsum(counts)
 
 
-def _pieces(label: Label, box: Ranges, ignored: int) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+def _chunks(label: LabelArray, box: Ranges, ignored: int) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+    """Yield the chunks of a box, with the ignored value set to 0."""
     if any(low >= high for low, high in box):
         return
+    chunks: Iterable[tuple[Ranges, NDArray[Any]]]
     if isinstance(label, np.ndarray):
-        pieces: Iterable[tuple[Ranges, NDArray[Any]]] = [
-            (box, label[tuple(slice(low, high) for low, high in box)])
-        ]
+        chunks = [(box, label[tuple(slice(low, high) for low, high in box)])]
     else:
-        pieces = label.pieces(box)
-    for held, piece in pieces:
-        yield held, np.where(piece == ignored, piece.dtype.type(0), piece) if ignored else piece
+        chunks = label.chunks(box)
+    for held, chunk in chunks:
+        yield held, np.where(chunk == ignored, chunk.dtype.type(0), chunk) if ignored else chunk
 
 
-_DRAWN = (2, 0, 1)
-"""Which of an augmentation's numbers places a window along depth, height and width."""
-_CHOICE, _VOXEL = 3, 4
+_POSITION_NUMBERS = (2, 0, 1)
+"""Indices of the random numbers that place a window along depth, height and width."""
+_FOREGROUND_NUMBER, _VOXEL_NUMBER = 3, 4
 
 
 @dataclass(frozen=True, init=False)
 class RandomCrop:
-    """Shows a window of the given size, anywhere with the same probability, or about the foreground.
+    """Shows a window of the given size, anywhere with equal probability, or around the foreground.
 
     RandomCrop(512, 512) is a height and a width, RandomCrop(32, 512, 512) a depth, a height and a width.
 
-    Windows lie within what shows the source, not in the padding. Along an axis where that is smaller than the window
-    all of it is shown, and padding: a picture's follows at the bottom and right, a volume keeps its own.
+    Windows are inside the part that shows the source, not in the padding. If that part is smaller than the window along
+    an axis, all of it is shown, with padding: at the bottom and right of a picture, and the stored padding of a volume.
 
-    With the probability `foreground` (segmentation) a voxel of label > 0, each equally likely, is drawn first, and then
-    a window that holds it, each equally likely; where the label is empty, any window.
+    With the probability `foreground` (segmentation), first a voxel of label > 0 is chosen, each with equal probability.
+    Then a window that contains it is chosen, each with equal probability. If the label is empty, any window is chosen.
 
-    Boxes are clipped to the window; those of which less than `minimum_visible` (a share of their area, 0 to 1) is
-    left are dropped, and the rest move to the front. An area shrinks by the box's visible share.
+    Boxes are clipped to the window. Boxes with less than `minimum_visible` (a share of their area, 0 to 1) in it are
+    dropped, and the rest move to the front. An area shrinks by the box's visible share.
     """
 
-    sides: Shape
+    sides: ImageShape
     minimum_visible: float
     foreground: float
 
     def __init__(self, *sides: int, minimum_visible: float = 0.3, foreground: float = 0.0) -> None:
-        whole = all(hasattr(side, "__index__") and side >= 1 for side in sides)
-        if len(sides) not in (2, 3) or not whole:
+        valid = all(hasattr(side, "__index__") and side >= 1 for side in sides)
+        if len(sides) not in (2, 3) or not valid:
             raise UsageError(
                 "RandomCrop: expected a height and a width, or a depth, a height and a width, each at least 1, such as "
                 f"RandomCrop(512, 512), got {', '.join(map(repr, sides))}"
@@ -125,7 +121,6 @@ class RandomCrop:
         return f"RandomCrop({sides}, minimum_visible={self.minimum_visible}, foreground={self.foreground})"
 
     def frame(self, frame: Frame) -> Frame:
-        """The window's shape."""
         name = f"RandomCrop({', '.join(map(str, self.sides))})"
         if len(self.sides) != len(frame.shape):
             likely = ", ".join(map(str, (*frame.shape[: -len(self.sides)], *self.sides)[-len(frame.shape) :]))
@@ -143,32 +138,31 @@ class RandomCrop:
             )
         return replace(frame, shape=self.sides)
 
-    def apply(self, scene: Example, uniform: Uniform) -> Example:
-        """The scene of one window."""
-        view = scene.view
+    def apply(self, example: Example, uniform: Uniform) -> Example:
+        view = example.view
         shape = [min(side, size) for side, size in zip(self.sides, view.shape, strict=True)]
-        starts = [_starts(*sizes) for sizes in zip(view.seen(scene.extent), shape, view.shape, strict=True)]
-        if uniform[_CHOICE] < self.foreground and scene.label is not None:
-            shown = zip(scene.extent, view.box, strict=True)
+        starts = [_starts(*sizes) for sizes in zip(view.seen(example.extent), shape, view.shape, strict=True)]
+        if uniform[_FOREGROUND_NUMBER] < self.foreground and example.label is not None:
+            shown = zip(example.extent, view.box, strict=True)
             both = tuple((max(low, first), min(high, last)) for (low, high), (first, last) in shown)
-            voxel = draw_foreground(scene.label, both, float(uniform[_VOXEL]), scene.ignored)
+            voxel = draw_foreground(example.label, both, float(uniform[_VOXEL_NUMBER]), example.ignored)
             if voxel is not None:
                 places = view.seen(tuple((place, place + 1) for place in voxel))
                 starts = [
                     (max(first, place - side + 1), min(last, place))
                     for (first, last), (place, _), side in zip(starts, places, shape, strict=True)
                 ]
-        drawn = zip(_DRAWN[-len(shape) :], starts, strict=True)
-        start = [first + int(uniform[at] * (last - first + 1)) for at, (first, last) in drawn]
-        return scene.crop(start, shape, self.minimum_visible)
+        numbers = zip(_POSITION_NUMBERS[-len(shape) :], starts, strict=True)
+        start = [first + int(uniform[at] * (last - first + 1)) for at, (first, last) in numbers]
+        return example.crop(start, shape, self.minimum_visible)
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
-        """As `apply` without foreground, of all rows at once."""
-        windows.crop(self.sides, uniforms[:, _DRAWN[-len(self.sides) :]], self.minimum_visible)
+        """Crop all rows at once; only without foreground."""
+        windows.crop(self.sides, uniforms[:, _POSITION_NUMBERS[-len(self.sides) :]], self.minimum_visible)
 
 
 def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:
-    """As `window_starts`, along one axis of one view: NumPy takes twice as long for so few numbers."""
+    """Return the first and last starts as `window_starts`, for one axis of one view, in half of NumPy's time."""
     low, high = inside if inside[0] < inside[1] else (0, size)
     fits = high - low >= window
     return (low, high - window) if fits else (max(0, high - window), min(low, size - window))

@@ -1,11 +1,4 @@
-"""What lies at any points of a picture or volume, block by block: linearly between its pixels, or the nearest one.
-
-    block of the new grid ──> its points in the source ──> the box around them ──> sampled while it is in the cache
-
-OpenCV samples planes. Of a volume, the slices of the box lie below each other in one plane, and each point is taken
-from the slice before it and the one after it. In a plane OpenCV rounds places to 1/32 pixel.
-
-What an image, a label or a mask looks like on another grid, made of no more than what is looked at.
+"""Resampling of an image, a label or a mask to another grid, computed only for the viewed part.
 
     source, as a view shows it           the warp's grid
     ┌──────────────────┐                 ┌────────────┐
@@ -14,7 +7,11 @@ What an image, a label or a mask looks like on another grid, made of no more tha
     │   └────────┘     │                 │  └──────┘  │
     └──────────────────┘                 └────────────┘
 
-Memory: what is needed of the source, and of what is turned on the way to the batch the box.
+A box is sampled block by block, so that a block's source stays in the cache. OpenCV samples planes and rounds
+positions to 1/32 pixel. For a volume, the slices of the source box are stacked in one plane. Each point is
+interpolated between the slice before it and the one after it.
+
+Memory: the needed part of the source, and the box if the view is flipped or turned.
 """
 
 from __future__ import annotations
@@ -28,50 +25,125 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.view import Array, Made, Ranges, Shape, View, copy_view, slices_within
+from halofeed.loader.augment.view import (
+    ImageShape,
+    LazyArray,
+    Ranges,
+    SourceArray,
+    View,
+    copy_view,
+    slices_within,
+)
 from halofeed.prep.voxels.resample import store_rounded
 
-Float32 = NDArray[np.float32]
-Take = Callable[[NDArray[Any], Sequence[Float32], NDArray[Any]], None]
+Positions = NDArray[np.float32]
+SampleFunction = Callable[[NDArray[Any], Sequence[Positions], NDArray[Any]], None]
 _BLOCK_POINTS = 1 << 16
 _MOST_ROWS = 32_000
-"""OpenCV counts rows and columns in 16 bits."""
+"""OpenCV numbers rows and columns with 16 bits."""
 _DIRECT = ("uint8", "uint16", "int16", "float32")
-"""What OpenCV samples in a plane as it is."""
+"""Dtypes that OpenCV samples without conversion."""
 
 
-class Points(abc.ABC):
-    """A warp to a grid of the same shape that says of each point where it lies in the source; see `Warp`.
-
-    Attributes:
-        source: the shape of both.
-    """
-
-    source: Shape
-
-    @abc.abstractmethod
-    def positions(self, box: Ranges) -> list[Float32]:
-        """Per axis of the source, of the box's shape: in voxels from the center of the first one."""
+class Warp(Protocol):
+    """A map from the points of a grid to points of a source, and how the source is sampled there."""
 
     @property
-    def shape(self) -> Shape:
-        """The grid's, which is the source's."""
+    def shape(self) -> ImageShape:
+        """Shape of the grid."""
+
+    @property
+    def matrix(self) -> NDArray[np.float64] | None:
+        """Affine from points of the grid to points of the source, with edges at whole numbers; None if not affine."""
+
+    def needed(self, box: Ranges) -> Ranges:
+        """Return the part of the source, at least one voxel, that a box of the grid is computed from."""
+
+    def image(
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
+    ) -> NDArray[np.bool_] | None:
+        """Write a box of the grid.
+
+        Args:
+            source: the needed part of the source, [..., channel], contiguous.
+            start: start of that part in the source.
+            box: box of the grid.
+            out: [..., channel], of the box's shape and the source's dtype.
+
+        Returns:
+            bool of the box's shape, True outside the source, where the caller fills; None if nothing is outside.
+        """
+
+    def label(
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
+    ) -> NDArray[np.bool_] | None:
+        """Write a box of the grid as `image`, without channels, and without mixing values."""
+
+
+class Resampled(LazyArray):
+    """An array on a warp's grid; see `LabelSource`.
+
+    Args:
+        source: the array to resample.
+        view: the view of it that the warp maps to.
+        warp: the map from the new grid.
+        image: whether values may be mixed, and have a channel; otherwise it is a label or a mask.
+        fill: value outside the source; for labels 0, or the ignore label.
+    """
+
+    def __init__(
+        self,
+        source: SourceArray,
+        view: View,
+        warp: Warp,
+        *,
+        image: bool = False,
+        fill: Sequence[float] | None = (0,),
+    ) -> None:
+        super().__init__(warp.shape, source)
+        self._source, self._view, self._warp, self._image, self._fill = source, view, warp, image, fill
+
+    def compute(self, box: Ranges, out: NDArray[Any]) -> None:
+        needed = self._warp.needed(box)
+        start, shape = tuple(low for low, _ in needed), tuple(high - low for low, high in needed)
+        source = np.empty((*shape, *self._channels), self.dtype)
+        copy_view(self._view.crop(start, shape), self._source, source)
+        outside = (self._warp.image if self._image else self._warp.label)(source, start, box, out)
+        if outside is not None:
+            out[outside] = source.min() if self._fill is None else self._fill
+
+
+class PointWarp(abc.ABC):
+    """A `Warp` to a grid of the source's shape that computes each point's position in the source.
+
+    Attributes:
+        source: shape of source and grid.
+    """
+
+    source: ImageShape
+
+    @abc.abstractmethod
+    def positions(self, box: Ranges) -> list[Positions]:
+        """Return positions per axis of the source, of the box's shape, in voxels from the first one's center."""
+
+    @property
+    def shape(self) -> ImageShape:
         return self.source
 
     def image(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
-        """As of `Warp`: linearly."""
-        return self._sample(source, start, box, out, _linear)
+        """Write a box of the grid by linear interpolation; see `Warp.image`."""
+        return self._sample(source, start, box, out, _sample_linear)
 
     def label(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
-        """As of `Warp`: the nearest."""
-        return self._sample(source, start, box, out, _nearest)
+        """Write a box of the grid from the nearest voxels; see `Warp.label`."""
+        return self._sample(source, start, box, out, _sample_nearest)
 
     def _sample(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any], take: Take
+        self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any], sample: SampleFunction
     ) -> NDArray[np.bool_] | None:
         outside = None
         for block in _blocks(box):
@@ -89,12 +161,12 @@ class Points(abc.ABC):
                 if outside is None:
                     outside = np.zeros(tuple(high - low for low, high in box), np.bool_)
                 outside[region] = beyond
-            take(source, inner, out[region])
+            sample(source, inner, out[region])
         return outside
 
 
-def around(low: Sequence[float], high: Sequence[float], source: Shape) -> Ranges:
-    """What linear sampling looks at between two positions per axis, at least one voxel of the source."""
+def sampling_box(low: Sequence[float], high: Sequence[float], source: ImageShape) -> Ranges:
+    """Return the voxels that linear interpolation between two positions per axis needs, at least one."""
     ranges = []
     for first, last, size in zip(low, high, source, strict=True):
         start = min(max(math.floor(first) - 1, 0), size - 1)
@@ -103,7 +175,7 @@ def around(low: Sequence[float], high: Sequence[float], source: Shape) -> Ranges
 
 
 def _blocks(box: Ranges) -> Iterator[Ranges]:
-    """A box in parts, each about as long along every axis."""
+    """Split a box into blocks whose sides are about equally long."""
     sides = [high - low for low, high in box]
     if math.prod(sides) <= _BLOCK_POINTS and max(sides) < _MOST_ROWS:
         yield box
@@ -119,7 +191,7 @@ def _halves(box: Ranges) -> tuple[Ranges, Ranges]:
     return (*box[:axis], (low, middle), *box[axis + 1 :]), (*box[:axis], (middle, high), *box[axis + 1 :])
 
 
-def _nearest(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any]) -> None:
+def _sample_nearest(source: NDArray[Any], places: Sequence[Positions], out: NDArray[Any]) -> None:
     flat = np.zeros(places[0].shape, np.int64)
     for place, size in zip(places, source.shape, strict=True):
         flat *= size
@@ -127,17 +199,17 @@ def _nearest(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any])
     out[...] = source.reshape(-1).take(flat)
 
 
-def _linear(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any]) -> None:
-    """Samples [..., channel] at places within it, cut to the box around them."""
-    box = around(
+def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArray[Any]) -> None:
+    """Interpolate [..., channel] at positions inside it, from the box around them."""
+    box = sampling_box(
         [float(place.min()) for place in places], [float(place.max()) for place in places], source.shape[:-1]
     )
     sizes = [high - low for low, high in box]
     if math.prod(sizes[:-1]) > _MOST_ROWS or sizes[-1] > _MOST_ROWS:
-        whole = tuple((0, side) for side in out.shape[:-1])
-        for half in _halves(whole):
+        complete = tuple((0, side) for side in out.shape[:-1])
+        for half in _halves(complete):
             region = tuple(slice(*side) for side in half)
-            _linear(source, [place[region] for place in places], out[region])
+            _sample_linear(source, [place[region] for place in places], out[region])
         return
     part = source[tuple(slice(*side) for side in box)]
     places = [place - np.float32(low) for place, (low, _) in zip(places, box, strict=True)]
@@ -157,74 +229,5 @@ def _linear(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any]) 
         store_rounded(before + (after - before) * share, out[..., channel])
 
 
-def _remap(plane: NDArray[Any], columns: Float32, rows: Float32) -> NDArray[Any]:
+def _remap(plane: NDArray[Any], columns: Positions, rows: Positions) -> NDArray[Any]:
     return np.asarray(cv2.remap(plane, columns, rows, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
-
-
-class Warp(Protocol):
-    """Where the points of a grid come from, and what lies there."""
-
-    @property
-    def shape(self) -> Shape:
-        """Of the grid."""
-
-    @property
-    def matrix(self) -> NDArray[np.float64] | None:
-        """From points of the grid to points of the source, whole numbers the edges; None where that is no affine."""
-
-    def needed(self, box: Ranges) -> Ranges:
-        """What of the source a box of the grid is made of, at least one voxel of it."""
-
-    def image(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
-    ) -> NDArray[np.bool_] | None:
-        """Writes a box of the grid.
-
-        Args:
-            source: what is needed, [..., channel], contiguous.
-            start: where that begins.
-            box: of the grid.
-            out: [..., channel], of the box's shape and the source's dtype.
-
-        Returns:
-            bool of the box's shape, what lies outside of the source and is to be filled; None where nothing does.
-        """
-
-    def label(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
-    ) -> NDArray[np.bool_] | None:
-        """As `image`, without channels, and of values that nothing may lie between."""
-
-
-class Resampled(Made):
-    """An array on a warp's grid; see `LabelSource`.
-
-    Args:
-        source: where it comes from.
-        view: what is seen of that, which the warp moves.
-        warp: to the new grid.
-        image: whether values may be mixed, and have a channel; else it is a label or a mask.
-        fill: what lies outside; of labels 0, or the ignore label.
-    """
-
-    def __init__(
-        self,
-        source: Array,
-        view: View,
-        warp: Warp,
-        *,
-        image: bool = False,
-        fill: Sequence[float] | None = (0,),
-    ) -> None:
-        super().__init__(warp.shape, source)
-        self._source, self._view, self._warp, self._image, self._fill = source, view, warp, image, fill
-
-    def make(self, box: Ranges, out: NDArray[Any]) -> None:
-        """As of `Made`."""
-        needed = self._warp.needed(box)
-        start, shape = tuple(low for low, _ in needed), tuple(high - low for low, high in needed)
-        source = np.empty((*shape, *self._channels), self.dtype)
-        copy_view(self._view.crop(start, shape), self._source, source)
-        outside = (self._warp.image if self._image else self._warp.label)(source, start, box, out)
-        if outside is not None:
-            out[outside] = source.min() if self._fill is None else self._fill

@@ -1,4 +1,4 @@
-"""Resized by a drawn scale, then cut or padded to a fixed frame, as detectors are trained."""
+"""ScaleJitter: a picture resized by a random scale, then cropped or padded to a fixed frame, as detectors train."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment.scene import (
+from halofeed.loader.augment.example import (
     Example,
     Frame,
     Uniform,
@@ -18,7 +18,7 @@ from halofeed.loader.augment.scene import (
     check_share,
     check_sides,
 )
-from halofeed.loader.augment.view import Ranges, Shape
+from halofeed.loader.augment.view import ImageShape, Ranges
 from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.geometry.volume import Resample
 from halofeed.prep.voxels.kernels import nearest_lines, resize_image
@@ -27,20 +27,20 @@ from halofeed.prep.voxels.resample import sample_image
 
 @dataclass(frozen=True)
 class ScaleJitter:
-    """Resizes a picture by a drawn scale without distorting it, and cuts or pads it to (height, width).
+    """Resizes a picture by a random scale without distorting it, and crops or pads it to (height, width).
 
-    At scale 1 the picture just fits into the frame. A larger one is cut to a window that lies anywhere with the same
-    probability; around a smaller one, which begins at the top left, padding follows at the bottom and right.
+    At scale 1 the picture just fits into the frame. A larger one is cropped to a window, anywhere with equal
+    probability. A smaller one is at the top left, with padding at the bottom and right.
 
-    Pixels are weighed by a triangle as wide as the shrinking asks, so that nothing aliases; of label maps and masks the
-    nearest pixel is taken. Boxes are clipped to the window; those of which less than `minimum_visible` (a share of
-    their area, 0 to 1) is left are dropped. Areas are in pixels² as shown.
+    Pixels are averaged by a triangle filter as wide as the reduction needs, so that nothing aliases. Label maps and
+    masks use the nearest pixel. Boxes are clipped to the window. Boxes with less than `minimum_visible` (a share of
+    their area, 0 to 1) in it are dropped. Areas are in pixels² as shown.
 
-    Memory: in each thread, of a raw or decoded picture what the window shows, and that resized.
+    Memory: in each thread, the window's part of a raw or decoded picture, and the resized part.
 
     Args:
-        height, width: of the frame, in pixels.
-        scales: the least and the largest; every one between is equally likely.
+        height, width: size of the frame, in pixels.
+        scales: smallest and largest scale; all scales between are equally likely.
         minimum_visible: as of `RandomCrop`.
     """
 
@@ -57,48 +57,48 @@ class ScaleJitter:
         check_share("ScaleJitter: minimum_visible", self.minimum_visible)
 
     def frame(self, frame: Frame) -> Frame:
-        """Of the given size; only of pictures."""
+        """Return the frame of the given size; only for pictures."""
         check_pictures("ScaleJitter", frame)
         return replace(frame, shape=(self.height, self.width))
 
-    def apply(self, scene: Example, uniform: Uniform) -> Example:
-        """Resized and cut."""
+    def apply(self, example: Example, uniform: Uniform) -> Example:
         frame = (self.height, self.width)
         low, high = self.scales
-        scene = scaled(scene, frame, low + float(uniform[0]) * (high - low))
-        shape = tuple(min(side, size) for side, size in zip(frame, scene.view.shape, strict=True))
+        example = scaled(example, frame, low + float(uniform[0]) * (high - low))
+        shape = tuple(min(side, size) for side, size in zip(frame, example.view.shape, strict=True))
         start = [
             int(number * (size - side + 1))
-            for number, size, side in zip(uniform[1:], scene.view.shape, shape, strict=False)
+            for number, size, side in zip(uniform[1:], example.view.shape, shape, strict=False)
         ]
-        return scene.crop(start, shape, self.minimum_visible)
+        return example.crop(start, shape, self.minimum_visible)
 
 
-def scaled(scene: Example, frame: Shape, scale: float) -> Example:
-    """A picture resized without distortion; at scale 1 it just fits into the frame."""
-    source = scene.view.shape
+def scaled(example: Example, frame: ImageShape, scale: float) -> Example:
+    """Resize a picture without distortion; at scale 1 it just fits into the frame."""
+    source = example.view.shape
     factor = scale * min(side / size for side, size in zip(frame, source, strict=True))
     resized = tuple(max(1, round(size * factor)) for size in source)
     if resized == source:
-        return scene
+        return example
     area = resized[0] * resized[1] / (source[0] * source[1])
-    return scene.resampled(
-        Scaling(source, resized),
+    return example.resampled(
+        ScaleWarp(source, resized),
         extent=tuple((0, size) for size in resized),
-        objects=replace(scene.objects, areas=scene.objects.areas * area),
+        objects=replace(example.objects, areas=example.objects.areas * area),
     )
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """From a picture of one size to another; see `Warp`.
+class ScaleWarp:
+    """Map from a picture of one size to another; see `Warp`.
 
     Args:
-        source, shape: (height, width) before and after.
+        source: (height, width) before.
+        shape: (height, width) after.
     """
 
-    source: Shape
-    shape: Shape
+    source: ImageShape
+    shape: ImageShape
 
     @property
     def _ratios(self) -> tuple[float, ...]:
@@ -106,19 +106,18 @@ class Scaling:
 
     @property
     def matrix(self) -> NDArray[np.float64]:
-        """As of `Warp`."""
         return np.diag([*self._ratios, 1.0])
 
     def needed(self, box: Ranges) -> Ranges:
-        """As of `Warp`: what the kernel reaches."""
+        """Return the part of the source that the filter reaches; see `Warp.needed`."""
         ranges = []
         for (low, high), ratio, size in zip(box, self._ratios, self.source, strict=True):
             reach = max(ratio, 1.0) + 1
             ranges.append((max(0, int(low * ratio - reach)), min(size, int(high * ratio + reach) + 1)))
         return tuple(ranges)
 
-    def image(self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]) -> None:
-        """As of `Warp`: 8 bits by integers as when converting, anything else in floats and with the edge repeated."""
+    def image(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
+        """Resize 8-bit pictures in integers as the converter does, others in floats with repeated edges."""
         if source.dtype == np.uint8:
             size = (out.shape[0], out.shape[1])
             plan = ResizePlan(source_size=size, resized_size=size, output_size=size)
@@ -138,8 +137,8 @@ class Scaling:
         ranges = ((0, channels), (top, bottom), (left, right))
         sample_image(np.ascontiguousarray(source.transpose(2, 0, 1)), step, ranges, out.transpose(2, 0, 1))
 
-    def label(self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]) -> None:
-        """As of `Warp`: the nearest pixels, as when converting."""
+    def label(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
+        """Take the nearest pixels, as the converter does."""
         lines = nearest_lines((self.source[0], self.source[1]), (self.shape[0], self.shape[1]))
         rows, columns = (
             line[low:high] - first for line, (low, high), first in zip(lines, box, start, strict=True)

@@ -1,4 +1,4 @@
-"""Which part of a stored image a batch shows and which way round, and the one copy that puts it there.
+"""Views: the part of a stored image that a batch shows, its orientation, and the one copy that puts it there.
 
     stored                          row of the batch
     ┌──────────────┬───┐            ┌────────┬─┐
@@ -7,10 +7,10 @@
     ├───┴──────┴───┘   │   flip,    │   pad    │
     └──────────────────┘   turn     └──────────┘
 
-Of a picture the view shows no padding, so that it always begins at the top left. A volume has padding on all sides, so
-that a view begins as the whole of it, and `extent` says where in the view the scan is.
+A picture's view shows no padding, so it always begins at the top left. A volume has padding on all sides. Its view
+begins as the complete volume, and `extent` says where in the view the scan is.
 
-What an augmentation may know of an image's or a label's array before anything of it is read, or made.
+Augmentations see images and labels as arrays that are not read or computed yet (`ArraySource`, `LazyArray`).
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from numpy.typing import NDArray
 from halofeed.loader.native import kernel
 from halofeed.prep.voxels.copying import copy_voxels
 
-Shape = tuple[int, ...]
-"""(height, width) or (depth, height, width)."""
+ImageShape = tuple[int, ...]
+"""Shape (height, width) or (depth, height, width)."""
 Ranges = tuple[tuple[int, int], ...]
-"""Per axis (start, stop), the stop left out."""
+"""(start, stop) per axis."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
-"""Types that stand for all others of their size in bytes where bits are only moved."""
+"""Types that stand for all others of their size in bytes if bits are only moved."""
 _SMALLEST_SIDE = 16
-"""Planes below this are left to NumPy: calling OpenCV costs more than copying."""
+"""NumPy copies planes below this, because calling OpenCV costs more than the copy."""
 _LARGE_BYTES = 1 << 17
-"""Below this NumPy copies rows sooner than the kernel is called."""
+"""NumPy copies rows below this, because calling the kernel costs more than the copy."""
 _MOST_CHANNELS, _MOST_TURNED_CHANNELS = 64, 4
-"""What OpenCV flips for certain, and what it transposes."""
+"""Channels that OpenCV can flip and transpose."""
 
 
 def common(first: Ranges, second: Ranges) -> Ranges:
-    """What lies in both boxes; a side ends before it begins where nothing does."""
+    """Return the intersection of two boxes; if it is empty, a stop is not above its start."""
     return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(first, second, strict=True))
 
 
 def slices_within(box: Ranges, within: Ranges) -> tuple[slice, ...]:
-    """Where a box lies in an array that holds another."""
+    """Return the slices of a box in an array that holds the box `within`."""
     return tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(box, within, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A window of the stored image and how it is turned, in whole pixels or voxels.
+    """A window of the stored image and its orientation, in whole pixels or voxels.
 
     Args:
-        start: per axis as seen, where the window begins along the stored axis that is seen there.
-        shape: per axis as seen.
-        order: per axis as seen, which stored axis it is.
-        backwards: per axis as seen, whether its first pixel is the last one stored.
+        start: per axis as seen, the window's start along the stored axis that is seen there.
+        shape: the window's size per axis as seen.
+        order: the stored axis of each axis as seen.
+        backwards: per axis as seen, whether the first pixel shown is the last one stored.
     """
 
-    start: Shape
-    shape: Shape
-    order: Shape
+    start: ImageShape
+    shape: ImageShape
+    order: ImageShape
     backwards: tuple[bool, ...]
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> View:
-        """All of an image, as it is stored."""
+        """Return the view of a complete image, as it is stored."""
         axes = len(shape)
         return cls(start=(0,) * axes, shape=tuple(shape), order=tuple(range(axes)), backwards=(False,) * axes)
 
@@ -81,11 +81,11 @@ class View:
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether no axis is turned or read backwards."""
+        """Return whether no axis is transposed or reversed."""
         return not any(self.backwards) and self.order == tuple(range(len(self.order)))
 
     def crop(self, start: Sequence[int], shape: Sequence[int]) -> View:
-        """A window of this view, in its own pixels as seen.
+        """Return a window of this view, in its own pixels as seen.
 
         >>> View.whole((4, 10)).flip(-1).crop((0, 1), (4, 3)).start
         (0, 6)
@@ -95,13 +95,13 @@ class View:
         return replace(self, start=moved, shape=tuple(shape))
 
     def flip(self, axis: int) -> View:
-        """The view mirrored along an axis as seen."""
+        """Return the view mirrored along an axis as seen."""
         backwards = list(self.backwards)
         backwards[axis] = not backwards[axis]
         return replace(self, backwards=tuple(backwards))
 
     def turn(self) -> View:
-        """The view turned by 90° in the plane of height and width, counter-clockwise on a screen, as np.rot90 does."""
+        """Return the view rotated by 90° in the plane of height and width, counter-clockwise, as np.rot90 does."""
 
         def swapped(values: tuple[Any, ...]) -> tuple[Any, ...]:
             return (*values[:-2], values[-1], values[-2])
@@ -115,7 +115,7 @@ class View:
         return turned.flip(-2)
 
     def seen(self, box: Ranges) -> Ranges:
-        """A box along the stored axes as it is seen, cut to the view."""
+        """Return a box along the stored axes as it is seen, clipped to the view."""
         ranges = []
         for start, size, axis, back in zip(self.start, self.shape, self.order, self.backwards, strict=True):
             low, high = box[axis]
@@ -127,13 +127,13 @@ class View:
         return tuple(ranges)
 
     def part(self, box: Ranges) -> tuple[View, tuple[slice, ...]]:
-        """What is seen of a part of the stored image, which lies in an array of its own.
+        """Return the view of an array that holds only a part of the stored image.
 
         Args:
-            box: along the stored axes, what that array holds.
+            box: the part that the array holds, along the stored axes.
 
         Returns:
-            the view of that array, and the region of what this view shows that it fills.
+            The view of that array, and the region of this view that it fills.
         """
         region = self.seen(box)
         start, shape = [], []
@@ -147,9 +147,9 @@ class View:
         return part, tuple(slice(*sides) for sides in region)
 
     def to_stored(self) -> NDArray[np.float64]:
-        """The affine float64 [axes + 1, axes + 1] from points of the view to points of the stored image.
+        """Return the affine, float64 [axes + 1, axes + 1], from points of the view to points of the stored image.
 
-        Whole numbers are the edges of pixels.
+        Pixel edges are at whole numbers.
         """
         axes = len(self.shape)
         matrix = np.zeros((axes + 1, axes + 1))
@@ -161,8 +161,8 @@ class View:
             matrix[axis, axes] = start + (size if back else 0)
         return matrix
 
-    def look(self, source: NDArray[Any]) -> NDArray[Any]:
-        """What the view shows of `source` [stored axes ..., channel, or without], without a copy."""
+    def shown(self, source: NDArray[Any]) -> NDArray[Any]:
+        """Return what the view shows of `source` [stored axes ..., channel, or none], without a copy."""
         axes = len(self.shape)
         window = source[tuple(slice(low, high) for low, high in self.box)]
         turned = window.transpose(*self.order, *range(axes, source.ndim))
@@ -170,7 +170,7 @@ class View:
 
     def copy(self, source: NDArray[Any], out: NDArray[Any]) -> None:
         """Copy what the view shows of `source` into `out`, of the view's shape and the source's channels."""
-        window = self.look(source)
+        window = self.shown(source)
         turned, mirrored = self.order != tuple(sorted(self.order)), self.backwards[-1]
         if (
             not turned
@@ -179,7 +179,7 @@ class View:
         ):
             return
         if window.dtype != out.dtype or not (turned or mirrored):
-            # Whole rows, perhaps in another order.
+            # NumPy copies complete rows fast, in any order.
             out[...] = window
             return
         axes = len(self.shape)
@@ -200,7 +200,7 @@ class View:
 
 
 def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copies a plane [height, width, channel] of interleaved colors, which NumPy's strides do at 0.6 GB/s."""
+    """Copy a plane [height, width, channel] of interleaved colors, which NumPy's strides do at 0.6 GB/s."""
     reversed_axes = tuple(axis for axis in range(2) if window.strides[axis] < 0)
     forward = np.flip(window, reversed_axes)
     turned = forward.strides[0] < forward.strides[1]
@@ -219,40 +219,42 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
         out[...] = flipped.reshape(out.shape)
 
 
-class Source(Protocol):
-    """An array, [height, width] or [depth, height, width] first, of which no more is made than what is looked at."""
+class ArraySource(Protocol):
+    """An array, [height, width] or [depth, height, width] first, of which only the viewed part is read or computed."""
 
     @property
-    def shape(self) -> Shape:
-        """Of all of it, channels included."""
+    def shape(self) -> ImageShape:
+        """Shape of the complete array, channels included."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of its numbers."""
+        """The stored dtype."""
 
     @property
     def place(self) -> str:
-        """Of its record, for messages."""
+        """The record's place, for messages."""
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
         """Copy what the view shows into `out`, of the view's shape and this array's channels."""
 
 
-class LabelSource(Source, Protocol):
-    """A label, in which foreground can be looked for."""
+class LabelSource(ArraySource, Protocol):
+    """A label in which foreground can be searched."""
 
-    def pieces(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
-        """All of a box, piece by piece in order; each array holds until the next is asked for."""
+    def chunks(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+        """Yield a box in chunks in order; each array is valid until the next one is requested."""
 
-    def remembered(self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """What was counted in a box of this array, perhaps once for all."""
-
-
-Array = Source | NDArray[Any]
-Label = LabelSource | NDArray[Any]
+    def cached_count(
+        self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """Return what `count` returns for a box of this array; it may be cached."""
 
 
-def copy_view(view: View, source: Array, out: NDArray[Any]) -> None:
+SourceArray = ArraySource | NDArray[Any]
+LabelArray = LabelSource | NDArray[Any]
+
+
+def copy_view(view: View, source: SourceArray, out: NDArray[Any]) -> None:
     """Copy what the view shows of an array into `out`, of the view's shape and the array's channels."""
     if isinstance(source, np.ndarray):
         view.copy(source, out)
@@ -260,54 +262,55 @@ def copy_view(view: View, source: Array, out: NDArray[Any]) -> None:
         source.copy(view, out)
 
 
-class Made(abc.ABC):
-    """An array that is made when it is looked at, and of no more than that: `LabelSource` but for how a box is made.
+class LazyArray(abc.ABC):
+    """A `LabelSource` whose boxes are computed when they are viewed; subclasses define `compute`.
 
     Args:
-        shape: of the grid.
-        like: what it is made of: says channels, dtype and place.
+        shape: shape of the grid.
+        like: an input array, which has the same channels, dtype and place.
     """
 
-    def __init__(self, shape: Shape, like: Array) -> None:
+    def __init__(self, shape: ImageShape, like: SourceArray) -> None:
         self._grid, self._like = shape, like
         self._channels = tuple(like.shape[len(shape) :])
-        self.shape: Shape = (*shape, *self._channels)
+        self.shape: ImageShape = (*shape, *self._channels)
         self.dtype = like.dtype.newbyteorder("=")
-        self._whole: NDArray[Any] | None = None
+        self._complete: NDArray[Any] | None = None
 
     @abc.abstractmethod
-    def make(self, box: Ranges, out: NDArray[Any]) -> None:
+    def compute(self, box: Ranges, out: NDArray[Any]) -> None:
         """Write a box of the grid to `out`, [..., channel] of the box's shape and this array's dtype."""
 
     @property
     def place(self) -> str:
-        """Of its record, for messages."""
+        """The record's place, for messages."""
         return "a picture" if isinstance(self._like, np.ndarray) else self._like.place
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
-        """As of `Source`."""
-        if self._whole is not None:
-            view.copy(self._whole, out)
+        if self._complete is not None:
+            view.copy(self._complete, out)
             return
         box = view.box
         if view.is_as_stored and out.dtype == self.dtype:
-            self.make(box, out)
+            self.compute(box, out)
             return
         part = self.part(box)
         view.part(box)[0].copy(part, out)
 
     def part(self, box: Ranges) -> NDArray[Any]:
-        """A box of the grid."""
+        """Return a box of the grid."""
         part = np.empty((*(high - low for low, high in box), *self._channels), self.dtype)
-        self.make(box, part)
+        self.compute(box, part)
         return part
 
-    def pieces(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
-        """As of `LabelSource`: all at once, and what is made of the whole for that is kept."""
-        if self._whole is None:
-            self._whole = self.part(tuple((0, size) for size in self._grid))
-        yield box, self._whole[tuple(slice(low, high) for low, high in box)]
+    def chunks(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+        """Yield the box as one chunk; the complete array is computed for it and kept."""
+        if self._complete is None:
+            self._complete = self.part(tuple((0, size) for size in self._grid))
+        yield box, self._complete[tuple(slice(low, high) for low, high in box)]
 
-    def remembered(self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Counted each time: no other example has this array."""
+    def cached_count(
+        self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """Return what `count` returns, without a cache, because no other example has this array."""
         return count(self, box)

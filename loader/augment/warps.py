@@ -1,4 +1,4 @@
-"""Rotation by small angles and elastic deformation, of volumes in millimeters."""
+"""RandomRotation and ElasticDeformation; for volumes both are in millimeters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment.resampled import Float32, Points, around
-from halofeed.loader.augment.scene import (
+from halofeed.loader.augment.example import (
     Example,
     Frame,
     Objects,
@@ -21,29 +20,30 @@ from halofeed.loader.augment.scene import (
     check_share,
     check_space,
 )
-from halofeed.loader.augment.view import Ranges, Shape
+from halofeed.loader.augment.resampled import PointWarp, Positions, sampling_box
+from halofeed.loader.augment.view import ImageShape, Ranges
 
 
 @dataclass(frozen=True)
 class RandomRotation:
-    """Turns the image about its center by drawn angles, with the given probability.
+    """Rotates the image around its center by random angles, with the given probability.
 
-    A picture is turned by -degrees to degrees, each angle equally likely; a volume so about each of its axes, first
-    width, then height, then depth, in millimeters: where slices lie further apart than pixels, no organ is sheared.
+    A picture is rotated by -degrees to degrees, each angle equally likely. A volume is rotated so around each of its
+    axes, first width, then height, then depth, in millimeters, so that unequal spacing does not shear it.
 
-    The shape and, of volumes, the spacing stay; `affine` and `transform` say exactly where each voxel comes from, and
-    `extent` is the box around the turned scan. What comes from outside is filled. Pixels are interpolated linearly,
-    labels and masks are the nearest ones'.
+    The shape stays, and so does the spacing of volumes. `affine` and `transform` map each voxel to its source, and
+    `extent` is the box around the rotated scan. Parts from outside are filled. Pixels are interpolated linearly;
+    labels and masks use the nearest voxel.
 
-    A box becomes the one around its turned corners, so that it is larger than the object needs; objects of whose box
-    less than `minimum_visible` (a share of its area, 0 to 1) is left are dropped. Use small angles where boxes count.
+    A box becomes the one around its rotated corners, which is larger than the object needs. Objects with less than
+    `minimum_visible` (a share of the box's area, 0 to 1) in the image are dropped. Use small angles if boxes matter.
 
-    Memory: in each thread, what is needed of the stored image, some 1 MiB, and of labels and masks as much.
+    Memory: in each thread, the needed part of the stored image, about 1 MiB, and as much for labels and masks.
 
     Args:
-        degrees: the largest angle; of a volume one for all axes, or (depth, height, width).
-        probability: that an image is turned at all.
-        fill: what comes from outside; None is a picture's padding, and the least value around of a volume.
+        degrees: the largest angle; for a volume one for all axes, or (depth, height, width).
+        probability: probability of a rotation.
+        fill: value from outside; None is a picture's padding, and the minimum of the sampled part of a volume.
         minimum_visible: as of `RandomCrop`.
     """
 
@@ -64,7 +64,7 @@ class RandomRotation:
         check_share("RandomRotation: minimum_visible", self.minimum_visible)
 
     def frame(self, frame: Frame) -> Frame:
-        """Unchanged; only of pictures and volumes."""
+        """Return the frame unchanged; only for pictures and volumes."""
         check_space("RandomRotation", frame)
         check_fill("RandomRotation", self.fill, frame)
         if isinstance(self.degrees, tuple) and len(frame.shape) != 3:
@@ -73,53 +73,54 @@ class RandomRotation:
             )
         return frame
 
-    def apply(self, scene: Example, uniform: Uniform) -> Example:
-        """Turned, or unchanged."""
-        shape = scene.view.shape
+    def apply(self, example: Example, uniform: Uniform) -> Example:
+        shape = example.view.shape
         most = (
             self.degrees
             if isinstance(self.degrees, tuple)
             else (self.degrees,) * (1 if len(shape) == 2 else 3)
         )
         if uniform[0] >= self.probability or not any(most):
-            return scene
-        drawn = zip(most, uniform[1:].tolist(), strict=False)
-        angles = [math.radians(angle * (2 * number - 1)) for angle, number in drawn]
-        matrix = _turned(angles, shape, scene.shown_spacing_mm())
+            return example
+        numbers = zip(most, uniform[1:].tolist(), strict=False)
+        angles = [math.radians(angle * (2 * number - 1)) for angle, number in numbers]
+        matrix = _rotation_matrix(angles, shape, example.shown_spacing_mm())
         inverse = np.asarray(np.linalg.inv(matrix), np.float64)
-        return scene.resampled(
-            Turning(shape, matrix),
-            extent=_turned_box(scene.view.seen(scene.extent), inverse, shape),
-            objects=_turned_objects(scene.objects, inverse, shape, self.minimum_visible),
+        return example.resampled(
+            MatrixWarp(shape, matrix),
+            extent=_rotate_box(example.view.seen(example.extent), inverse, shape),
+            objects=_rotate_objects(example.objects, inverse, shape, self.minimum_visible),
             fill=self.fill,
         )
 
 
-def _turned(angles: list[float], shape: Shape, spacing_mm: tuple[float, ...]) -> NDArray[np.float64]:
-    """From points of the turned grid to points of the source: about the center, in millimeters."""
+def _rotation_matrix(
+    angles: list[float], shape: ImageShape, spacing_mm: tuple[float, ...]
+) -> NDArray[np.float64]:
+    """Return the matrix from points of the rotated grid to the source: around the center, in millimeters."""
     axes = len(shape)
     planes = [(0, 1)] if axes == 2 else [(1, 2), (0, 2), (0, 1)]
-    turn = np.eye(axes)
+    rotation = np.eye(axes)
     for angle, (first, second) in zip(angles, planes, strict=True):
         one = np.eye(axes)
         one[[first, second], [first, second]] = math.cos(angle)
         one[first, second], one[second, first] = math.sin(angle), -math.sin(angle)
-        turn = turn @ one
+        rotation = rotation @ one
     scale = np.array(spacing_mm)
     matrix = np.eye(axes + 1)
-    matrix[:-1, :-1] = turn * scale / scale[:, None]
+    matrix[:-1, :-1] = rotation * scale / scale[:, None]
     center = np.array(shape) / 2
     matrix[:-1, -1] = center - matrix[:-1, :-1] @ center
     return matrix
 
 
-def _turned_box(box: Ranges, matrix: NDArray[np.float64], shape: Shape) -> Ranges:
-    """The whole voxels around a box that a matrix moves."""
+def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: ImageShape) -> Ranges:
+    """Return the smallest box of voxels around a box that a matrix moves."""
     if any(low >= high for low, high in box):
         return tuple((0, 0) for _ in shape)
     corners = np.array(list(itertools.product(*box)), np.float64)
     moved = corners @ matrix[:-1, :-1].T + matrix[:-1, -1]
-    # A turn by nothing, or by a right angle, must not take in a voxel for a rounding.
+    # The tolerance keeps rounding from adding a voxel when the rotation is zero or a right angle.
     low, high = np.floor(moved.min(axis=0) + 1e-6), np.ceil(moved.max(axis=0) - 1e-6)
     return tuple(
         (int(min(max(first, 0), size)), int(min(max(last, 0), size)))
@@ -127,8 +128,8 @@ def _turned_box(box: Ranges, matrix: NDArray[np.float64], shape: Shape) -> Range
     )
 
 
-def _turned_objects(
-    objects: Objects, matrix: NDArray[np.float64], shape: Shape, minimum_visible: float
+def _rotate_objects(
+    objects: Objects, matrix: NDArray[np.float64], shape: ImageShape, minimum_visible: float
 ) -> Objects:
     if not len(objects.kept):
         return objects
@@ -140,14 +141,13 @@ def _turned_objects(
 
 
 @dataclass(frozen=True, eq=False)
-class Turning(Points):
-    """By a matrix from points of the new grid to points of the source; see `Points`."""
+class MatrixWarp(PointWarp):
+    """Map by a matrix from points of the new grid to points of the source; see `PointWarp`."""
 
-    source: Shape
+    source: ImageShape
     matrix: NDArray[np.float64]
 
-    def positions(self, box: Ranges) -> list[Float32]:
-        """As of `Points`."""
+    def positions(self, box: Ranges) -> list[Positions]:
         steps = np.ix_(*(np.arange(low, high) + 0.5 for low, high in box))
         places = []
         for row in self.matrix[:-1]:
@@ -159,37 +159,37 @@ class Turning(Points):
         return places
 
     def needed(self, box: Ranges) -> Ranges:
-        """As of `Warp`."""
+        """Return the part of the source around the mapped corners; see `Warp.needed`."""
         corners = np.array(list(itertools.product(*((low + 0.5, high - 0.5) for low, high in box))))
         moved = corners @ self.matrix[:-1, :-1].T + self.matrix[:-1, -1] - 0.5
-        return around(moved.min(axis=0).tolist(), moved.max(axis=0).tolist(), self.source)
+        return sampling_box(moved.min(axis=0).tolist(), moved.max(axis=0).tolist(), self.source)
 
 
-_UNFOLDED = 0.4
-"""Of the grid: displacements up to this leave neighbors neighbors (Choi, Lee, "Injectivity conditions of 2D and 3D
-uniform cubic B-spline functions", 2000: 1 / 2.48 in 3-D)."""
+_MAX_SHARE = 0.4
+"""Largest displacement as a share of the grid that cannot fold the image (Choi, Lee, "Injectivity conditions of 2D and
+3D uniform cubic B-spline functions", 2000: 1 / 2.48 in 3-D)."""
 _FEWEST_VOXELS = 2
 
 
 @dataclass(frozen=True)
 class ElasticDeformation:
-    """Bends the image smoothly, with the given probability.
+    """Deforms the image smoothly, with the given probability.
 
-    Control points `grid` apart are displaced along each axis by -magnitude to magnitude, each displacement equally
-    likely, and the points between by cubic B-splines. Of volumes both are millimeters, of pictures pixels.
+    Control points at a distance of `grid` are displaced along each axis by -magnitude to magnitude, each displacement
+    equally likely. Cubic B-splines interpolate between them. The unit is millimeters for volumes, pixels for pictures.
 
-    The shape and the spacing stay. No affine says where a point comes from afterwards: `affine` and `transform` cannot
-    be included, `spacing_mm` is the grid's, and `extent` a box that holds all of the scan. Boxes do not stay boxes, so
-    that detection is refused. Pixels are interpolated linearly, labels are the nearest ones'; what comes from outside
-    is filled.
+    The shape and the spacing stay. No affine maps points to the source afterwards: `affine` and `transform` cannot be
+    included, `spacing_mm` is the grid's, and `extent` is a box that contains the scan. Boxes would not stay boxes, so
+    detection is refused. Pixels are interpolated linearly, labels use the nearest voxel, and parts from outside are
+    filled.
 
-    Memory: in each thread, what is needed of the stored image and of the label, and some 1 MiB.
+    Memory: in each thread, the needed part of the stored image and of the label, and about 1 MiB.
 
     Args:
         magnitude: the largest displacement, at most 0.4 of the grid, so that nothing folds.
-        grid: from one control point to the next; along an axis no less than two voxels.
-        probability: that an image is bent at all.
-        fill: what comes from outside; None is a picture's padding, and the least value around of a volume.
+        grid: distance of control points; along an axis at least two voxels.
+        probability: probability of a deformation.
+        fill: value from outside; None is a picture's padding, and the minimum of the sampled part of a volume.
     """
 
     magnitude: float = 5.0
@@ -198,78 +198,77 @@ class ElasticDeformation:
     fill: float | None = None
 
     def __post_init__(self) -> None:
-        if not (0 < self.grid < math.inf and 0 <= self.magnitude <= _UNFOLDED * self.grid):
+        if not (0 < self.grid < math.inf and 0 <= self.magnitude <= _MAX_SHARE * self.grid):
             raise UsageError(
-                f"ElasticDeformation: magnitude: expected 0 to {_UNFOLDED} of the grid, so that nothing folds, got "
+                f"ElasticDeformation: magnitude: expected 0 to {_MAX_SHARE} of the grid, so that nothing folds, got "
                 f"{self.magnitude} of {self.grid}"
             )
         check_share("ElasticDeformation: probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
-        """Without an affine; only of pictures and volumes without boxes."""
+        """Return the frame without an affine; only for pictures and volumes without boxes."""
         check_space("ElasticDeformation", frame)
         check_fill("ElasticDeformation", self.fill, frame)
         if frame.has_boxes:
             raise UsageError("ElasticDeformation: bent boxes are no boxes; use RandomRotation or ScaleJitter")
         return replace(frame, lost="ElasticDeformation")
 
-    def apply(self, scene: Example, uniform: Uniform) -> Example:
-        """Bent, or unchanged."""
+    def apply(self, example: Example, uniform: Uniform) -> Example:
         if uniform[0] >= self.probability or not self.magnitude:
-            return scene
-        shape, spacing = scene.view.shape, scene.shown_spacing_mm()
+            return example
+        shape, spacing = example.view.shape, example.shown_spacing_mm()
         steps = tuple(max(self.grid / each, float(_FEWEST_VOXELS)) for each in spacing)
         counts = [math.floor((size - 1) / step) + 4 for size, step in zip(shape, steps, strict=True)]
-        # Two of the numbers begin a sequence of their own.
+        # Two of the numbers seed a generator for the displacements.
         key = (uniform[1:3] * 2.0**53).astype(np.uint64)
         raw = np.random.Philox(key=key).random_raw(len(shape) * math.prod(counts))
-        drawn = (raw >> np.uint64(11)) * 2.0**-52 - 1
-        nodes = np.reshape(drawn, (len(shape), *counts))
+        uniforms = (raw >> np.uint64(11)) * 2.0**-52 - 1
+        nodes = np.reshape(uniforms, (len(shape), *counts))
         scale = np.reshape([self.magnitude / each for each in spacing], (-1, *(1 for _ in shape)))
-        bending = Bending(shape, steps, np.asarray(nodes * scale, np.float32))
-        extent = scene.view.seen(scene.extent)
+        warp = DeformationWarp(shape, steps, np.asarray(nodes * scale, np.float32))
+        extent = example.view.seen(example.extent)
         if all(low < high for low, high in extent):
-            reach = [math.ceil(most) for most in bending.most]
+            reach = [math.ceil(most) for most in warp.max_displacement]
             extent = tuple(
                 (max(0, low - far), min(size, high + far))
                 for (low, high), far, size in zip(extent, reach, shape, strict=True)
             )
-        return scene.resampled(bending, extent=extent, objects=scene.objects, fill=self.fill)
+        return example.resampled(warp, extent=extent, objects=example.objects, fill=self.fill)
 
 
 @dataclass(frozen=True, eq=False)
-class Bending(Points):
-    """By displacements, smooth between control points; see `Points`.
+class DeformationWarp(PointWarp):
+    """Map by displacements that are smooth between control points; see `PointWarp`.
 
     Args:
-        steps: per axis, voxels from one control point to the next; the second one lies at the first voxel.
+        source: shape of source and grid.
+        steps: voxels from one control point to the next, per axis; the second one is at the first voxel.
         nodes: float32 [axis, control point ...], displacements in voxels.
     """
 
-    source: Shape
+    source: ImageShape
     steps: tuple[float, ...]
-    nodes: Float32
+    nodes: Positions
     matrix: ClassVar = None
 
     @property
-    def most(self) -> tuple[float, ...]:
-        """Per axis what no displacement is larger than."""
+    def max_displacement(self) -> tuple[float, ...]:
+        """Upper bound of displacements per axis, in voxels."""
         return tuple(float(np.abs(nodes).max()) for nodes in self.nodes)
 
-    def positions(self, box: Ranges) -> list[Float32]:
-        """As of `Points`."""
+    def positions(self, box: Ranges) -> list[Positions]:
         tables = [self._weights(axis, *side) for axis, side in enumerate(box)]
         field = self.nodes[(slice(None), *(slice(*used) for used, _ in tables))]
         for axis, (_, table) in reversed(list(enumerate(tables, 1))):
-            # The axis that is summed comes first, and goes back. Not by BLAS: its threads would meet the loader's.
+            # The summed axis is moved to the front and back. Not by BLAS: its threads would compete with the loader's.
             field = np.moveaxis(field, axis, 0)
             summed = np.einsum("vn,nx->vx", table, np.ascontiguousarray(field).reshape(len(field), -1))
             field = np.moveaxis(summed.reshape(-1, *field.shape[1:]), 0, axis)
         steps = np.ix_(*(np.arange(low, high, dtype=np.float32) for low, high in box))
         return [moved + step for moved, step in zip(field, steps, strict=True)]
 
-    def _weights(self, axis: int, low: int, high: int) -> tuple[tuple[int, int], Float32]:
-        """Which control points voxels along an axis look at, and float32 [voxel, those], four of them above 0."""
+    def _weights(self, axis: int, low: int, high: int) -> tuple[tuple[int, int], Positions]:
+        """Return the range of control points for voxels along an axis, and their weights, float32 [voxel, point]."""
         places = np.arange(low, high) / self.steps[axis]
         first = np.floor(places).astype(np.int64)
         far = places - first
@@ -287,8 +286,8 @@ class Bending(Points):
         return (start, stop), table.astype(np.float32)
 
     def needed(self, box: Ranges) -> Ranges:
-        """As of `Warp`."""
-        most = self.most
+        """Return the part of the source that displacements can reach; see `Warp.needed`."""
+        most = self.max_displacement
         low = [first - far for (first, _), far in zip(box, most, strict=True)]
         high = [last - 1 + far for (_, last), far in zip(box, most, strict=True)]
-        return around(low, high, self.source)
+        return sampling_box(low, high, self.source)

@@ -1,4 +1,4 @@
-"""Which windows all rows of a batch show, as arrays: where nothing else is drawn, no row needs a scene of its own."""
+"""Windows of all rows of a batch as arrays: without other random changes, no row needs an `Example` of its own."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.scene import NO_OBJECTS, Objects
-from halofeed.loader.augment.view import Shape, View
+from halofeed.loader.augment.example import NO_OBJECTS, Objects
+from halofeed.loader.augment.view import ImageShape, View
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(kw_only=True, eq=False)
 class Windows:
-    """Views that are not turned, all at once; see `View`.
+    """Views without transposed axes, for all rows at once; see `View`.
 
     Args:
         start, shape: int64 [row, axis], along the stored axes.
         backwards: bool [row, axis].
-        low, high: int64 [row, axis], along the stored axes, what shows the source.
-        objects: of all rows, one row after the other, each normalized to its row's view.
-        of_row: int64, of each object that there was in the beginning the row.
+        low, high: int64 [row, axis], the part that shows the source, along the stored axes.
+        objects: objects of all rows, one row after the other, each normalized to its row's view.
+        of_row: int64, the row of each object before any was dropped.
     """
 
     start: Integers
@@ -37,7 +37,7 @@ class Windows:
 
     @classmethod
     def whole(cls, shape: Integers, low: Integers, high: Integers) -> Windows:
-        """All of images of those shapes, int64 [row, axis]."""
+        """Return the windows of complete images of these shapes, int64 [row, axis]."""
         return cls(
             start=np.zeros_like(shape),
             shape=shape.copy(),
@@ -48,14 +48,14 @@ class Windows:
 
     @property
     def object_rows(self) -> Integers:
-        """Of each of the objects the row, int64 [object]."""
+        """Row of each remaining object, int64 [object]."""
         return self.of_row[self.objects.kept]
 
-    def crop(self, sides: Shape, uniforms: NDArray[np.float64], minimum_visible: float) -> None:
-        """Windows of those sides, or of what is smaller, anywhere within the source; `RandomCrop` says where.
+    def crop(self, sides: ImageShape, uniforms: NDArray[np.float64], minimum_visible: float) -> None:
+        """Crop each row to a random window of the given size, as `RandomCrop` describes.
 
         Args:
-            sides: per axis.
+            sides: size of the window per axis; a smaller image is shown completely.
             uniforms: float64 [row, axis].
             minimum_visible: as of `Objects.crop`.
         """
@@ -72,7 +72,7 @@ class Windows:
         self.shape = shape
 
     def views(self, rows: Integers) -> list[View]:
-        """One for each of those rows."""
+        """Return the views of rows."""
         order = tuple(range(self.start.shape[1]))
         columns = (self.start[rows].tolist(), self.shape[rows].tolist(), self.backwards[rows].tolist())
         return [
@@ -84,9 +84,9 @@ class Windows:
 def window_starts(
     low: Integers, high: Integers, shape: Integers, size: Integers
 ) -> tuple[Integers, Integers]:
-    """The first and last starts of windows of a shape in views of a size.
+    """Return the first and last valid starts of windows of a shape in views of a size.
 
-    They lie between low and high or, where that is smaller, around it; anywhere where there is nothing between.
+    Windows are inside low .. high, or around it if it is smaller; if it is empty, they are anywhere.
     """
     is_empty = low >= high
     low, high = np.where(is_empty, 0, low), np.where(is_empty, size, high)
@@ -96,12 +96,12 @@ def window_starts(
 
 
 class Planned(Protocol):
-    """An augmentation that draws nothing but a window."""
+    """An augmentation whose only random choice is a window."""
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
-        """What `apply` does to one scene, of all rows at once, from float64 [row, 8]."""
+        """Apply the augmentation to all rows at once, with random numbers float64 [row, 8]."""
 
 
 def draw_windows_alone(augmentations: Sequence[Any]) -> TypeGuard[Sequence[Planned]]:
-    """Whether windows are all that augmentations draw: those have a `plan`, and look for no foreground."""
+    """Return whether all augmentations have a `plan` and none searches foreground."""
     return all(hasattr(one, "plan") and not getattr(one, "foreground", 0) for one in augmentations)

@@ -1,6 +1,6 @@
-"""Augmentation where the batches lie: JAX functions to be fused into a step, and the same as TensorFlow's.
+"""Augmentations of pixel values on the device: functions of JAX or TensorFlow to be fused into a training step.
 
-Neither is imported before it is needed. What moves pixels, and labels with them, is `halofeed.loader`'s.
+Each library is imported when it is first used. Augmentations that move pixels and labels are in `halofeed.loader`.
 """
 
 from halofeed.loader.device.augmentation import (
@@ -36,7 +36,7 @@ AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
         BiasField,
     )
 }
-"""By the names that configurations have."""
+"""Augmentations by their names in configurations."""
 
 __all__ = [
     "AUGMENTATIONS",

@@ -1,12 +1,11 @@
-"""What is an augmentation on the device, and what is it given?
-
-How is a batch augmented where it lies?
-"""
+"""Augmentation of a batch on the device: the base class, the images it receives, and `augment_on_device`."""
 
 from __future__ import annotations
 
 import abc
+import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -16,50 +15,50 @@ import numpy as np
 from halofeed.errors import UsageError
 from halofeed.loader.batch import EPOCH, ID, SIZE
 from halofeed.loader.device.draws import Draw, draw_all
-from halofeed.loader.device.ops import Array, Ops, ops_of
+from halofeed.loader.device.ops import DeviceArray, Ops, ops_of
 from halofeed.loader.reading import EXTENT, IMAGE
 from halofeed.schemas.manifest import Manifest
 
 _LUMA = (0.299, 0.587, 0.114)
-"""How bright red, green and blue are, ITU-R BT.601."""
+"""Weights of red, green and blue for brightness, ITU-R BT.601."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
-    """The images of a batch, as far as augmentations have come.
+class DeviceImages:
+    """The images of a batch during augmentation.
 
     Args:
-        ops: in which they are computed.
+        ops: operations of the array library.
         image: float32 [batch, ..., channel], in stored units.
-        black, white: the values that count as such.
-        extent: of each axis between batch and channel, what shows the source, [low, high) each int32 [batch]; the
-            rest is padding. None where the batch does not say it.
+        black, white: the values of black and white.
+        extent: per axis between batch and channel, the part that shows the source, [low, high), each int32 [batch]; the
+            rest is padding. None if the batch does not include it.
     """
 
     ops: Ops
-    image: Array
+    image: DeviceArray
     black: float
     white: float
-    extent: tuple[tuple[Array, Array], ...] | None
+    extent: tuple[tuple[DeviceArray, DeviceArray], ...] | None
 
     @property
     def span(self) -> float:
-        """From black to white."""
+        """Difference of white and black."""
         return self.white - self.black
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the axes between batch and channel."""
+        """Sizes of the axes between batch and channel."""
         return tuple(int(size) for size in self.image.shape[1:-1])
 
-    def along(self, axis: int, values: Array) -> Array:
-        """Values [batch or 1, size of the axis] as they go with the image; axis 1 is the first after the batch."""
+    def along(self, axis: int, values: DeviceArray) -> DeviceArray:
+        """Reshape values [batch or 1, size of the axis] to broadcast with the image; axis 1 follows the batch."""
         shape = [1] * len(self.image.shape)
         shape[0], shape[axis] = -1, self.sizes[axis - 1]
         return self.ops.reshape(values, shape)
 
-    def shows_source(self, axis: int, shift: int = 0) -> Array:
-        """Whether the place `shift` further along an axis lies within the source, bool [batch or 1, size]."""
+    def shows_source(self, axis: int, shift: int = 0) -> DeviceArray:
+        """Return whether the pixel `shift` further along an axis shows the source, bool [batch or 1, size]."""
         ops, size = self.ops, self.sizes[axis - 1]
         place = ops.reshape(ops.cast(ops.numbers((size,)), "int32"), (1, size)) + shift
         low, high = (
@@ -69,18 +68,15 @@ class Pixels:
         )
         return (place >= low) & (place < high)
 
-    def inside(self) -> Array:
-        """Which pixels show the source, bool [batch, ..., 1]."""
+    def inside(self) -> DeviceArray:
+        """Return which pixels show the source, bool [batch, ..., 1]."""
         masks = [self.along(axis, self.shows_source(axis)) for axis in range(1, len(self.sizes) + 1)]
-        whole = masks[0]
-        for mask in masks[1:]:
-            whole = whole & mask
-        return whole
+        return functools.reduce(operator.and_, masks)
 
-    def mean(self) -> Array:
-        """Of the whole source, each channel by itself, float32 [batch, 1, ..., channel].
+    def mean(self) -> DeviceArray:
+        """Return the mean of each channel over the source, float32 [batch, 1, ..., channel].
 
-        Axis by axis: one sum of millions of values would lose what float32 cannot hold.
+        It is computed axis by axis, because one float32 sum of millions of values would be inaccurate.
         """
         ops, mean = self.ops, self.image
         for axis in reversed(range(1, len(self.sizes) + 1)):
@@ -88,27 +84,27 @@ class Pixels:
             mean = ops.sum(mean * weight, axis) / ops.maximum(ops.sum(weight, axis), 1.0)
         return mean
 
-    def gray(self) -> Array:
-        """How bright each pixel is, float32 [batch, ..., 1]."""
+    def gray(self) -> DeviceArray:
+        """Return each pixel's brightness, float32 [batch, ..., 1]."""
         parts = [weight * self.image[..., channel : channel + 1] for channel, weight in enumerate(_LUMA)]
         return parts[0] + parts[1] + parts[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceAugmentation(abc.ABC):
-    """One change of the pixels' values, drawn for each example; where its strength is zero nothing changes.
+    """Base class of random changes of pixel values, with a strength per example; strength 0 changes nothing.
 
     A new one is a subclass with its bounds as fields, and a line in `halofeed.loader.device.AUGMENTATIONS`.
 
     Args:
-        probability: with which an example is changed, 0 to 1.
+        probability: probability of changing an example, 0 to 1.
 
     Raises:
-        UsageError: a bound that cannot be.
+        UsageError: a bound is invalid.
     """
 
     least: ClassVar[dict[str, float]] = {}
-    """The fields that are bounds [low, high], each with the least value that it may have."""
+    """Fields that are bounds [low, high], each with its smallest permitted value."""
 
     probability: float = field(default=0.5)
 
@@ -127,11 +123,11 @@ class DeviceAugmentation(abc.ABC):
             object.__setattr__(self, bounds, (float(given[0]), float(given[1])))
 
     def check(self, channels: int, stored: str) -> None:  # noqa: B027
-        """UsageError where images of so many channels, stored in this dtype, cannot be changed so."""
+        """Raise UsageError if images with these channels and this stored dtype cannot be changed."""
 
     @abc.abstractmethod
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """The new image, float32 of the same shape."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
+        """Return the changed image, float32 of the same shape."""
 
 
 def _are_bounds(given: object, least: float) -> bool:
@@ -147,37 +143,36 @@ _EIGHT_BITS = (0.0, 255.0)
 
 
 def augment_on_device(
-    batch: Mapping[str, Array],
+    batch: Mapping[str, DeviceArray],
     augmentations: Sequence[DeviceAugmentation],
     *,
     seed: int,
     epoch: Any = None,
     values: tuple[float, float] | None = None,
-) -> dict[str, Array]:
-    """A batch whose images are changed in order, to be called within a jitted step; all else stays.
+) -> dict[str, DeviceArray]:
+    """Apply augmentations in order to a batch's images, within a jitted step; everything else stays.
 
-    What becomes of an example is a function of seed, epoch and its id: the same in any batch, on any number of hosts,
-    and split over any cores. Give seeds below 2**64. TensorFlow's tensors are changed by TensorFlow, with the same
-    numbers drawn.
+    The result for an example is a function of seed, epoch and its id. It is the same in any batch, on any number of
+    hosts, and split over any cores. TensorFlow's tensors are changed by TensorFlow, with the same random numbers.
 
-    Padding stays as it is, where the batch says what that is: of pictures `size`, of volumes `extent`
-    (`Loader(include=device_keys(manifest))`). Means are those of the source, and a blur takes nothing from beyond it.
-    Without these keys all of an image counts as source.
+    Padding stays unchanged if the batch includes its position: `size` for pictures, `extent` for volumes
+    (`Loader(include=device_keys(manifest))`). Then means are those of the source, and a blur does not include padding.
+    Without these keys the complete image counts as source.
 
     Args:
-        batch: `image` [batch, ..., channel] of any dtype, in stored units; `id` uint32 [batch, 2] as on a mesh, of
+        batch: `image` [batch, ..., channel] of any dtype, in stored units; `id` uint32 [batch, 2] as on a mesh, for
             TensorFlow int64 [batch]; `epoch` int32 [batch] (`Loader(include=["epoch"])`).
-        augmentations: of `halofeed.loader.device`.
+        augmentations: augmentations of `halofeed.loader.device`.
         seed: 0 to 2**64 - 1.
-        epoch: in place of the batch's, int32 [batch] or one number for all.
-        values: which values count as black and white; of uint8 0 and 255, of all others needed.
-            `Normalization.values` gives them.
+        epoch: replaces the batch's epoch, int32 [batch] or one number for all.
+        values: the values of black and white; by default 0 and 255 for uint8, required for other dtypes.
+            `Normalization.values` returns them.
 
     Returns:
-        The batch with `image` float32, in the same units; what was uint8 is clipped to 0 to 255.
+        The batch with `image` float32, in the same units; images that were uint8 are clipped to 0 to 255.
 
     Raises:
-        UsageError: a key or `values` is missing, or an augmentation does not go with the images.
+        UsageError: a key or `values` is missing, or an augmentation does not fit the images.
 
     >>> from halofeed.loader.device import Brightness
     >>> batch = {"image": np.zeros((1, 2, 2, 1), np.uint8), "id": np.array([7]), "epoch": np.array([0])}
@@ -202,7 +197,7 @@ def augment_on_device(
     check_device_augmentations(augmentations, int(image.shape[-1]), stored)
     black, white = values if values is not None else _EIGHT_BITS
     before = ops.cast(image, ops.wide(image.dtype))
-    pixels = Pixels(ops=ops, image=before, black=black, white=white, extent=_extent(batch))
+    pixels = DeviceImages(ops=ops, image=before, black=black, white=white, extent=_extent(batch))
     epochs = batch[EPOCH] if epoch is None else epoch
     probabilities = [one.probability for one in augmentations]
     draws = draw_all(ops, seed, batch[ID], epochs, probabilities, len(image.shape))
@@ -217,10 +212,10 @@ def augment_on_device(
 
 
 def check_device_augmentations(augmentations: Sequence[Any], channels: int, stored: str) -> None:
-    """Refuse what is no augmentation of images of so many channels, stored in this dtype.
+    """Check that all items are augmentations for images with these channels and this stored dtype.
 
     Raises:
-        UsageError: it says which, and why.
+        UsageError: names the item that is not, and the reason.
     """
     for one in augmentations:
         if not isinstance(one, DeviceAugmentation):
@@ -231,13 +226,13 @@ def check_device_augmentations(augmentations: Sequence[Any], channels: int, stor
 
 
 def device_keys(manifest: Manifest) -> tuple[str, ...]:
-    """What `Loader(include=...)` takes for `augment_on_device`: epochs, and where padding begins."""
+    """Return the names for `Loader(include=...)` that `augment_on_device` uses: epoch and position of padding."""
     where = [EXTENT] if any(field.name == EXTENT for field in manifest.fields) else []
     return (EPOCH, *where, *([] if manifest.kind.pads_around else [SIZE]))
 
 
-def _extent(batch: Mapping[str, Array]) -> tuple[tuple[Array, Array], ...] | None:
-    """Of each axis between batch and channel, what shows the source; None where the batch does not say it."""
+def _extent(batch: Mapping[str, DeviceArray]) -> tuple[tuple[DeviceArray, DeviceArray], ...] | None:
+    """Return the part that shows the source, per axis; None if the batch does not include it; see `DeviceImages`."""
     if EXTENT in batch:
         return tuple((batch[EXTENT][:, 0, axis], batch[EXTENT][:, 1, axis]) for axis in range(3))
     if SIZE in batch:

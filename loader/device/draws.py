@@ -1,10 +1,10 @@
-"""Which random numbers belong to an example, in an epoch, on any device and however the batch is split?
+"""Random numbers of an example and epoch, equal on any device and for any split of the batch.
 
     (seed) ── id ──> (example) ── epoch, place in the list ──> (augmentation) ──┬── 2^32 - 1, number ──> strengths
                                                                                 └── channel, pixel ────> noise
 
-Each arrow is Threefry, a cipher that makes two 32-bit words of a key and a counter of two words each, without state:
-what a pixel gets depends on its place in the image alone. JAX's own generator is the same cipher; here it is written in
+Each arrow is Threefry, a stateless cipher from a key and a counter of two 32-bit words each to two words. So a pixel's
+noise depends only on its position in the image. JAX's own generator is the same cipher. Here it is written with
 additions, rotations and exclusive ors, so that TensorFlow draws the same bits.
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 """
@@ -17,19 +17,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halofeed.loader.device.ops import Array, Ops
+from halofeed.loader.device.ops import DeviceArray, Ops
 
-Pair = tuple[Array, Array]
-"""Two uint32 of one shape, or of shapes that broadcast."""
+Pair = tuple[DeviceArray, DeviceArray]
+"""Two uint32 arrays of one shape, or of shapes that broadcast."""
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _LAST = 0xFFFFFFFF
-NUMBERS = 24
-"""Drawn once for an augmentation of an example."""
+NUMBERS_PER_DRAW = 24
+"""Count of random numbers per augmentation and example."""
 
 
 def threefry(ops: Ops, key: Pair, counter: Pair) -> Pair:
-    """Threefry-2x32 of 20 rounds: two words for each counter, as good as random to who does not know the key.
+    """Compute Threefry-2x32 with 20 rounds: two pseudorandom words for each counter.
 
     >>> from halofeed.loader.device.ops import jax_ops
     >>> zero = jax_ops().constant(0, np.uint32)
@@ -49,43 +49,45 @@ def threefry(ops: Ops, key: Pair, counter: Pair) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """What is drawn for one augmentation of each example of a batch.
+    """Random numbers of one augmentation for each example of a batch.
 
     Args:
-        ops: in which it is computed.
-        key: of the augmentation, uint32 [batch] twice.
-        uniform: float32 [batch, NUMBERS], 0 (inclusive) to 1 (exclusive); the first decides whether anything changes.
+        ops: operations of the array library.
+        key: the augmentation's key, two of uint32 [batch].
+        uniform: float32 [batch, NUMBERS_PER_DRAW], 0 (inclusive) to 1 (exclusive); the first decides whether to change.
         chosen: which examples change, bool [batch].
-        axes: of the image, the batch's and the channel's among them.
+        axes: number of the image's axes, including batch and channel.
     """
 
     ops: Ops
     key: Pair
-    uniform: Array
-    chosen: Array
+    uniform: DeviceArray
+    chosen: DeviceArray
     axes: int
 
-    def between(self, bounds: Sequence[float], neutral: float, number: int = 1) -> Array:
-        """A number from bounds[0] to bounds[1], float32 [batch, 1, ..., 1]; `neutral` where nothing shall change.
+    def between(self, bounds: Sequence[float], neutral: float, number: int = 1) -> DeviceArray:
+        """Return a random number per example, float32 [batch, 1, ..., 1].
 
         Args:
-            number: which of the augmentation's, 1 to NUMBERS - 1.
+            bounds: smallest and largest number.
+            neutral: the number for examples that do not change.
+            number: index of the random number to use, 1 to NUMBERS_PER_DRAW - 1.
         """
         low, high = bounds
         drawn = low + (high - low) * self.uniform[:, number]
         return self.spread(self.ops.where(self.chosen, drawn, self.ops.constant(neutral, np.float32)))
 
-    def spread(self, values: Array) -> Array:
-        """Values [batch] as [batch, 1, ..., 1], which go with images."""
+    def spread(self, values: DeviceArray) -> DeviceArray:
+        """Reshape values [batch] to [batch, 1, ..., 1], which broadcasts with images."""
         return self.ops.reshape(values, (-1, *[1] * (self.axes - 1)))
 
-    def normal(self, shape: Sequence[int]) -> Array:
-        """Numbers of mean 0 and deviation 1, float32 [batch, *shape], independent of each other.
+    def normal(self, shape: Sequence[int]) -> DeviceArray:
+        """Return independent normal numbers of mean 0 and deviation 1, float32 [batch, *shape].
 
-        By Box and Muller's transform.
+        Source: the Box-Muller transform.
 
         Args:
-            shape: of an image, the channel last.
+            shape: shape of one image, the channel last.
         """
         ops = self.ops
         *sizes, channels = shape
@@ -93,34 +95,37 @@ class Draw:
         channel = ops.reshape(ops.numbers((channels,)), (*[1] * (self.axes - 1), channels))
         key = self.spread(self.key[0]), self.spread(self.key[1])
         first, second = threefry(ops, key, (channel, places))
-        radius = ops.sqrt(-2.0 * ops.log(_share(ops, first) + 2.0**-25))
-        return radius * ops.cos(_share(ops, second) * (2 * math.pi))
+        radius = ops.sqrt(-2.0 * ops.log(_to_unit_interval(ops, first) + 2.0**-25))
+        return radius * ops.cos(_to_unit_interval(ops, second) * (2 * math.pi))
 
 
 def draw_all(
-    ops: Ops, seed: int, ids: Array, epochs: Array, probabilities: Sequence[float], axes: int
+    ops: Ops, seed: int, ids: DeviceArray, epochs: DeviceArray, probabilities: Sequence[float], axes: int
 ) -> list[Draw]:
-    """What each augmentation of a list draws.
+    """Return the random numbers of each augmentation.
 
     Args:
+        ops: operations of the array library.
         seed: 0 to 2**64 - 1.
-        ids: of the examples, as `Ops.words` takes them.
-        epochs: of each example, or of all.
-        probabilities: of the augmentations.
-        axes: of the image.
+        ids: the examples' ids, as `Ops.words` takes them.
+        epochs: epoch of each example, or one for all.
+        probabilities: probability of each augmentation.
+        axes: number of the image's axes, including batch and channel.
     """
     words = [ops.constant(np.uint32(word), np.uint32) for word in divmod(seed, 1 << 32)]
     example = threefry(ops, (words[0], words[1]), ops.words(ids))
     count = len(probabilities)
-    # All at once: a cipher is a hundred operations to compile, whatever it is given.
+    # One call for all augmentations, because each call adds a hundred operations to compile.
     places = ops.reshape(ops.numbers((count,)), (1, count))
     epoch = ops.reshape(ops.cast(epochs, np.uint32), (-1, 1))
     keys = threefry(
         ops, (ops.reshape(example[0], (-1, 1)), ops.reshape(example[1], (-1, 1))), (epoch, places)
     )
-    numbers = ops.reshape(ops.numbers((NUMBERS,)), (1, 1, NUMBERS))
+    numbers = ops.reshape(ops.numbers((NUMBERS_PER_DRAW,)), (1, 1, NUMBERS_PER_DRAW))
     wide = (ops.reshape(keys[0], (-1, count, 1)), ops.reshape(keys[1], (-1, count, 1)))
-    uniform = _share(ops, threefry(ops, wide, (ops.constant(np.uint32(_LAST), np.uint32), numbers))[0])
+    uniform = _to_unit_interval(
+        ops, threefry(ops, wide, (ops.constant(np.uint32(_LAST), np.uint32), numbers))[0]
+    )
     return [
         Draw(
             ops=ops,
@@ -133,6 +138,6 @@ def draw_all(
     ]
 
 
-def _share(ops: Ops, words: Array) -> Array:
-    """The upper 24 bits as a share of 1, which float32 holds exactly."""
+def _to_unit_interval(ops: Ops, words: DeviceArray) -> DeviceArray:
+    """Return the upper 24 bits as a number in [0, 1), which float32 holds exactly."""
     return ops.cast(ops.top(words, 24), np.float32) * 2.0**-24

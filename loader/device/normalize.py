@@ -1,4 +1,4 @@
-"""How do stored pixels become a model's input?"""
+"""Normalization of stored pixels to a model's input."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from halofeed.errors import UsageError
-from halofeed.loader.device.ops import Array, ops_of
+from halofeed.loader.device.ops import DeviceArray, ops_of
 from halofeed.prep.voxels.counts import Counts, mean_and_deviation
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import PixelSums, Statistics
 
 _USUAL_DEVIATIONS = 2
-"""About the mean, where nothing says which values are dark and bright."""
+"""Standard deviations around the mean that define black and white, if there are no limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normalization:
-    """How stored pixels become a model's input: clipped to the limits, then (image - mean) / std per channel.
+    """Normalization of stored pixels: clipped to the limits, then (image - mean) / std per channel.
 
     Args:
-        mean, std: per channel, in the stored image's units.
-        limits: the least and the greatest value, of all channels; None for none.
-        reverse_channels: afterwards red, green, blue become blue, green, red (weights from Caffe).
+        mean, std: values per channel, in the stored image's units.
+        limits: minimum and maximum for all channels; None does not clip.
+        reverse_channels: reverse red, green, blue to blue, green, red afterwards (weights from Caffe).
     """
 
     mean: tuple[float, ...]
@@ -40,12 +40,12 @@ class Normalization:
 
     @classmethod
     def of(cls, manifest: Manifest, split: str = "train") -> Normalization:
-        """By the mean and deviation that the manifest counts in a split.
+        """Return the normalization by the mean and deviation of a split in the manifest.
 
-        Of volumes, whose first channel alone is counted, those of the body for every channel.
+        The manifest has only the first channel of volumes; its mean and deviation in the body apply to every channel.
 
         Raises:
-            UsageError: an unknown split, or one without records or pixels.
+            UsageError: the split is unknown, or has no records or pixels.
         """
         statistics = manifest.split(split).statistics
         channels = next(field.shape[-1] for field in manifest.fields if field.name == "image")
@@ -57,8 +57,8 @@ class Normalization:
             )
         return cls(mean=tuple(mean), std=tuple(value if value > 0 else 1.0 for value in std))
 
-    def __call__(self, image: Array, dtype: str) -> Array:
-        """Pixels of any dtype [..., channel] as `dtype`, on the device, by JAX or TensorFlow as they are.
+    def __call__(self, image: DeviceArray, dtype: str) -> DeviceArray:
+        """Normalize pixels of any dtype [..., channel] to `dtype` on the device, by the library of the array.
 
         >>> to_units = Normalization(mean=(10.0, 30.0), std=(10.0, 5.0))
         >>> to_units(np.full((1, 1, 1, 2), 30, np.uint8), "float32").tolist()
@@ -74,7 +74,7 @@ class Normalization:
         return scaled[..., ::-1] if self.reverse_channels else scaled
 
     def values(self) -> tuple[float, float]:
-        """Which values count as black and white: the limits, or two deviations below and above the mean.
+        """Return the values of black and white: the limits, or two deviations below and above the mean.
 
         >>> Normalization(mean=(100.0,), std=(50.0,)).values()
         (0.0, 200.0)

@@ -1,71 +1,85 @@
-"""What arithmetic do augmentations need of JAX and of TensorFlow? Each of them is written once, in these words."""
+"""Array operations that exist in both JAX and TensorFlow, so that each device augmentation is written once."""
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from halofeed.errors import UsageError, require_extra
 from halofeed.loader.mesh import split_id
 
-Array = Any
+DeviceArray = Any
 """A jax.Array or a tf.Tensor."""
 
 
-class Ops(Protocol):
-    """The operators + - * / < & of arrays, and these."""
+class Ops(abc.ABC):
+    """Operations in addition to the operators + - * / < & of arrays.
 
-    def cast(self, array: Array, dtype: Any) -> Array:
-        """With another dtype."""
+    Args:
+        library: the module with `where` and `reshape`.
+        math: the module with elementwise functions.
+    """
 
+    clip: Callable[[DeviceArray, Any, Any], DeviceArray]
+    constant: Callable[[Any, Any], DeviceArray]
+    """Return NumPy values as an array of the library with a dtype."""
+    xor: Callable[[DeviceArray, DeviceArray], DeviceArray]
+    """Return the exclusive or of uint32."""
+
+    def __init__(self, library: Any, math: Any) -> None:
+        self.where, self.reshape = library.where, library.reshape
+        self.exp, self.expm1, self.log, self.sqrt = math.exp, math.expm1, math.log, math.sqrt
+        self.cos, self.sin, self.absolute, self.maximum = math.cos, math.sin, math.abs, math.maximum
+
+    @abc.abstractmethod
+    def cast(self, array: DeviceArray, dtype: Any) -> DeviceArray:
+        """Convert an array to another dtype."""
+
+    @abc.abstractmethod
     def wide(self, dtype: Any) -> Any:
-        """The dtype to compute in: float32, of float64 that."""
+        """Return the dtype to compute in: float64 for float64, otherwise float32."""
 
-    def constant(self, values: Any, dtype: Any) -> Array:
-        """NumPy's values."""
+    @abc.abstractmethod
+    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """Return ids [batch] as two uint32 [batch], high and low."""
 
-    def words(self, ids: Array) -> tuple[Array, Array]:
-        """Ids [batch] as two uint32 [batch], high and low."""
+    @abc.abstractmethod
+    def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
+        """Rotate uint32 to the left."""
 
-    def xor(self, one: Array, other: Array) -> Array:
-        """Of uint32."""
+    @abc.abstractmethod
+    def top(self, words: DeviceArray, bits: int) -> DeviceArray:
+        """Return the upper bits of uint32 as a number."""
 
-    def rotate(self, words: Array, bits: int) -> Array:
-        """Bits of uint32 to the left, around."""
+    @abc.abstractmethod
+    def numbers(self, sizes: Sequence[int]) -> DeviceArray:
+        """Return the flat index of every grid position, uint32 [*sizes], the last axis fastest."""
 
-    def top(self, words: Array, bits: int) -> Array:
-        """The upper bits of uint32, as a number."""
+    @abc.abstractmethod
+    def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
+        """Sum along an axis, which keeps size 1."""
 
-    def numbers(self, sizes: Sequence[int]) -> Array:
-        """The number of every place of a grid, uint32 [*sizes], the last axis fastest."""
+    @abc.abstractmethod
+    def if_any(
+        self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
+    ) -> DeviceArray:
+        """Return `change(image)` if any example is chosen, otherwise the image.
 
-    def where(self, condition: Array, one: Array, other: Array) -> Array: ...
-    def exp(self, array: Array) -> Array: ...
-    def expm1(self, array: Array) -> Array: ...
-    def log(self, array: Array) -> Array: ...
-    def sqrt(self, array: Array) -> Array: ...
-    def cos(self, array: Array) -> Array: ...
-    def sin(self, array: Array) -> Array: ...
-    def absolute(self, array: Array) -> Array: ...
-    def clip(self, array: Array, low: Any, high: Any) -> Array: ...
-    def maximum(self, one: Array, other: Any) -> Array: ...
-    def sum(self, array: Array, axis: int) -> Array:
-        """Along an axis, which stays with one place."""
+        The condition separates the image from its users. Otherwise XLA would fuse it and compute it again for each use
+        (noise before a blur: 53 s instead of 1 s).
+        """
 
-    def reshape(self, array: Array, shape: Sequence[int]) -> Array: ...
-    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
-        """`change(image)` where any is chosen, else the image. It is computed once before, whatever uses it how often:
-        fused with what it is made of, XLA would compute that again for each use (noise before a blur: 53 s, not 1)."""
-
-    def shifted(self, array: Array, axis: int, by: int) -> Array:
-        """What stands `by` places further along an axis; zeros beyond the end."""
+    @abc.abstractmethod
+    def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
+        """Shift an array by `by` positions towards the start of an axis, and fill with zeros."""
 
 
-def ops_of(array: Array) -> Ops:
-    """Those of the library that an array is of; NumPy's are JAX's.
+def ops_of(array: DeviceArray) -> Ops:
+    """Return the operations of an array's library; NumPy arrays use JAX.
 
     >>> type(ops_of(np.zeros(3))).__name__
     'JaxOps'
@@ -73,17 +87,8 @@ def ops_of(array: Array) -> Ops:
     return tensorflow_ops() if type(array).__module__.startswith("tensorflow.") else jax_ops()
 
 
-class _Functions:
-    """What both libraries have under one name."""
-
-    def __init__(self, library: Any, math: Any) -> None:
-        self.where, self.reshape = library.where, library.reshape
-        self.exp, self.expm1, self.log, self.sqrt = math.exp, math.expm1, math.log, math.sqrt
-        self.cos, self.sin, self.absolute, self.maximum = math.cos, math.sin, math.abs, math.maximum
-
-
-class JaxOps(_Functions):
-    """JAX's."""
+class JaxOps(Ops):
+    """Operations of JAX."""
 
     def __init__(self) -> None:
         with require_extra("train", "jax"):
@@ -93,13 +98,13 @@ class JaxOps(_Functions):
         self._jnp, self._lax = jnp, lax
         self.clip, self.constant, self.xor = jnp.clip, jnp.asarray, jnp.bitwise_xor
 
-    def cast(self, array: Array, dtype: Any) -> Array:
+    def cast(self, array: DeviceArray, dtype: Any) -> DeviceArray:
         return self._jnp.asarray(array).astype(dtype)
 
     def wide(self, dtype: Any) -> Any:
         return self._jnp.promote_types(dtype, self._jnp.float32)
 
-    def words(self, ids: Array) -> tuple[Array, Array]:
+    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         if ids.ndim == 1 and ids.dtype == np.int64 and isinstance(ids, np.ndarray):
             ids = split_id(ids)
         if ids.ndim != 2 or ids.dtype != np.uint32:
@@ -109,70 +114,77 @@ class JaxOps(_Functions):
             )
         return ids[:, 0], ids[:, 1]
 
-    def rotate(self, words: Array, bits: int) -> Array:
+    def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
         return self._lax.shift_left(words, np.uint32(bits)) | self.top(words, bits)
 
-    def top(self, words: Array, bits: int) -> Array:
+    def top(self, words: DeviceArray, bits: int) -> DeviceArray:
         return self._lax.shift_right_logical(words, np.uint32(32 - bits))
 
-    def numbers(self, sizes: Sequence[int]) -> Array:
-        # Axis by axis, so that a split image's numbers are made where its pixels are.
-        number: Array = np.uint32(0)
+    def numbers(self, sizes: Sequence[int]) -> DeviceArray:
+        # Axis by axis, so that each core computes the numbers of its part of a split image.
+        number: DeviceArray = np.uint32(0)
         for axis, size in enumerate(sizes):
             number = number * np.uint32(size) + self._lax.broadcasted_iota(np.uint32, tuple(sizes), axis)
         return number
 
-    def sum(self, array: Array, axis: int) -> Array:
+    def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._jnp.sum(array, axis=axis, keepdims=True)
 
-    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+    def if_any(
+        self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
+    ) -> DeviceArray:
         return self._lax.cond(self._jnp.any(chosen), change, lambda same: same, image)
 
-    def shifted(self, array: Array, axis: int, by: int) -> Array:
+    def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
         padding = [(0, 0, 0)] * array.ndim
         padding[axis] = (-by, by, 0)
         return self._lax.pad(array, self._jnp.zeros((), array.dtype), padding)
 
 
-class TensorFlowOps(_Functions):
-    """TensorFlow's."""
+class TensorFlowOps(Ops):
+    """Operations of TensorFlow."""
 
     def __init__(self) -> None:
         with require_extra("tf", "tensorflow"):
             import tensorflow as tf
         super().__init__(tf, tf.math)
         self._tf = tf
-        self.cast, self.constant, self.clip = tf.cast, tf.constant, tf.clip_by_value
+        self.constant, self.clip = tf.constant, tf.clip_by_value
         self.xor = tf.bitwise.bitwise_xor
+
+    def cast(self, array: DeviceArray, dtype: Any) -> DeviceArray:
+        return self._tf.cast(array, dtype)
 
     def wide(self, dtype: Any) -> Any:
         tf = self._tf
         return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
 
-    def words(self, ids: Array) -> tuple[Array, Array]:
+    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         if ids.dtype != self._tf.int64 or ids.shape.rank != 1:
             raise UsageError(f"id: expected int64 [batch], got {ids.dtype.name} {ids.shape}")
         halves = self._tf.bitcast(ids, self._tf.uint32)
         return halves[:, 1], halves[:, 0]
 
-    def rotate(self, words: Array, bits: int) -> Array:
+    def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
         shifted = self._tf.bitwise.left_shift(words, self._tf.constant(bits, self._tf.uint32))
         return self._tf.bitwise.bitwise_or(shifted, self.top(words, bits))
 
-    def top(self, words: Array, bits: int) -> Array:
+    def top(self, words: DeviceArray, bits: int) -> DeviceArray:
         return self._tf.bitwise.right_shift(words, self._tf.constant(32 - bits, self._tf.uint32))
 
-    def numbers(self, sizes: Sequence[int]) -> Array:
+    def numbers(self, sizes: Sequence[int]) -> DeviceArray:
         tf = self._tf
         return tf.reshape(tf.cast(tf.range(np.prod(sizes, dtype=np.int64)), tf.uint32), sizes)
 
-    def sum(self, array: Array, axis: int) -> Array:
+    def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._tf.reduce_sum(array, axis=axis, keepdims=True)
 
-    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+    def if_any(
+        self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
+    ) -> DeviceArray:
         return self._tf.cond(self._tf.reduce_any(chosen), lambda: change(image), lambda: image)
 
-    def shifted(self, array: Array, axis: int, by: int) -> Array:
+    def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
         size = array.shape[axis]
         kept = [slice(None)] * array.shape.rank
         kept[axis] = slice(min(max(by, 0), size), max(size + min(by, 0), 0))
@@ -182,4 +194,4 @@ class TensorFlowOps(_Functions):
 
 
 jax_ops, tensorflow_ops = functools.cache(JaxOps), functools.cache(TensorFlowOps)
-"""Give one for all."""
+"""Return one shared instance each."""

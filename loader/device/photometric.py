@@ -1,4 +1,4 @@
-"""Photometric augmentations on the device: blur, light, HU windows, coil sensitivity."""
+"""Photometric augmentations on the device: blur, color, noise, HU windows and MR bias fields."""
 
 from __future__ import annotations
 
@@ -11,38 +11,36 @@ from typing import ClassVar
 import numpy as np
 
 from halofeed.errors import UsageError
-from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels
+from halofeed.loader.device.augmentation import DeviceAugmentation, DeviceImages
 from halofeed.loader.device.draws import Draw
-from halofeed.loader.device.ops import Array
+from halofeed.loader.device.ops import DeviceArray
 
 _REACH = 3
-"""Deviations at which the kernel ends."""
+"""Radius of the blur's kernel in standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianBlur(DeviceAugmentation):
-    """Averages about each pixel by a Gaussian of deviation `sigma_pixels`, cut off at three times the upper bound.
+    """Averages around each pixel by a Gaussian of deviation `sigma_pixels`, cut off at three times the upper bound.
 
-    Weights beyond the border of the source are left out, and the others sum to 1.
+    Weights beyond the border of the source are omitted, and the others are scaled to the sum 1.
 
     Args:
-        depth: along the first axis of volumes too; else each slice (of clips each frame) by itself.
+        depth: also blur along the first axis; otherwise each slice of a volume or frame of a clip separately.
     """
 
     least: ClassVar = {"sigma_pixels": 0}
     sigma_pixels: tuple[float, float] = (0.5, 1.0)
     depth: bool = False
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Blurred along one axis after the other."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         axes = range(1, len(pixels.sizes) + 1)
         image = pixels.image
         for axis in axes if self.depth else axes[-2:]:
             image = pixels.ops.if_any(draw.chosen, functools.partial(self._along, axis, pixels, draw), image)
         return image
 
-    def _along(self, axis: int, pixels: Pixels, draw: Draw, image: Array) -> Array:
-        """Blurred along one axis."""
+    def _along(self, axis: int, pixels: DeviceImages, draw: Draw, image: DeviceArray) -> DeviceArray:
         ops = pixels.ops
         sigma = ops.maximum(ops.reshape(draw.between(self.sigma_pixels, 0), (-1, 1)), 1e-3)
         reach = math.ceil(_REACH * self.sigma_pixels[1])
@@ -51,48 +49,45 @@ class GaussianBlur(DeviceAugmentation):
             ops.exp(-(shift**2) / (2 * sigma**2)) * ops.cast(pixels.shows_source(axis, shift), image.dtype)
             for shift in shifts
         ]
-        whole = ops.maximum(sum(weights), 1e-12)
+        total = ops.maximum(sum(weights), 1e-12)
         return sum(
-            pixels.along(axis, weight / whole) * ops.shifted(image, axis, shift)
+            pixels.along(axis, weight / total) * ops.shifted(image, axis, shift)
             for shift, weight in zip(shifts, weights, strict=True)
         )
 
 
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
-"""Red, green and blue as brightness and two axes of color, as NTSC has them."""
+"""Conversion of red, green and blue to YIQ, the brightness and two color axes of NTSC."""
 _QUARTER_TURN = np.linalg.inv(_TO_YIQ) @ np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ _TO_YIQ
-"""Colors turned by 90° about gray."""
+"""Rotation of colors by 90° around gray."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brightness(DeviceAugmentation):
-    """Adds the same to every value: `shift` of the way from black to white."""
+    """Adds `shift` times the difference of white and black to every value."""
 
     least: ClassVar = {"shift": -math.inf}
     shift: tuple[float, float] = (-0.2, 0.2)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Shifted."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         return pixels.image + pixels.span * draw.between(self.shift, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast(DeviceAugmentation):
-    """Stretches each channel about its mean over the whole source by `factor`."""
+    """Scales each channel around its mean over the source by `factor`."""
 
     least: ClassVar = {"factor": 0}
     factor: tuple[float, float] = (0.75, 1.25)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Stretched."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         return pixels.image + (pixels.image - pixels.mean()) * (draw.between(self.factor, 1) - 1)
 
 
 class _OfColor(DeviceAugmentation):
-    """A change of images that are red, green and blue."""
+    """Base class of changes that need red, green and blue."""
 
     def check(self, channels: int, stored: str) -> None:
-        """Only color."""
         if channels != 3:
             raise UsageError(
                 f"device augmentation {type(self).__name__}: expected red, green and blue, the images have {channels} "
@@ -102,25 +97,23 @@ class _OfColor(DeviceAugmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class Saturation(_OfColor):
-    """Stretches colors away from the gray that is as bright by `factor`; 0 leaves gray."""
+    """Scales the difference of each color from the gray of equal brightness by `factor`; 0 gives gray."""
 
     least: ClassVar = {"factor": 0}
     factor: tuple[float, float] = (0.7, 1.3)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Stretched."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         return pixels.image + (pixels.image - pixels.gray()) * (draw.between(self.factor, 1) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hue(_OfColor):
-    """Turns colors about gray by an angle, 360 once around; brightness stays (in YIQ, as analog television has it)."""
+    """Rotates colors around gray by an angle in degrees; brightness stays (in the YIQ color space)."""
 
     least: ClassVar = {"degrees": -math.inf}
     degrees: tuple[float, float] = (-18.0, 18.0)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Turned."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         ops, image = pixels.ops, pixels.image
         angle = draw.between(self.degrees, 0) * (math.pi / 180)
         turned = sum(
@@ -132,13 +125,13 @@ class Hue(_OfColor):
 
 @dataclass(frozen=True, kw_only=True)
 class Gamma(DeviceAugmentation):
-    """Raises what lies above black, as a share of the way to white, to the power `exponent`; above 1 darkens."""
+    """Scales black to white to 0 .. 1 and raises values to the power `exponent`; exponents above 1 darken."""
 
     least: ClassVar = {"exponent": 0}
     exponent: tuple[float, float] = (0.7, 1.5)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Bent; values of black and below stay."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
+        """Apply the power; values of black and below stay."""
         ops, image = pixels.ops, pixels.image
         exponent = draw.between(self.exponent, 1)
         share = (image - pixels.black) / pixels.span
@@ -148,27 +141,26 @@ class Gamma(DeviceAugmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(DeviceAugmentation):
-    """Adds to every value of every channel a normal number of its own; `deviation` is a share of black to white."""
+    """Adds independent normal noise to every value; `deviation` is relative to the difference of white and black."""
 
     least: ClassVar = {"deviation": 0}
     deviation: tuple[float, float] = (0.0, 0.05)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """With noise."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         strength = pixels.span * draw.between(self.deviation, 0)
         return pixels.image + strength * draw.normal(tuple(pixels.image.shape[1:]))
 
 
 _ORDER = 3
-"""Half waves along all axes together, of the finest pattern of a bias field."""
+"""Largest sum of half waves over all axes in a bias field's patterns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HUWindow(DeviceAugmentation):
-    """Shows a CT through a window of random center and width, stretched to reach from black to white.
+    """Applies a CT window of random center and width, scaled to black .. white.
 
-    What lies outside is black or white. The volume must be stored in Hounsfield units. `normalization = "foreground"`
-    goes with it: its limits are black and white, so that evaluation sees the window between them.
+    Values outside the window become black or white. The volume must be stored in Hounsfield units. Use it with
+    `normalization = "foreground"`: its limits are black and white, so that evaluation sees the window between them.
     """
 
     least: ClassVar = {"center_hu": -math.inf, "width_hu": 1}
@@ -176,15 +168,13 @@ class HUWindow(DeviceAugmentation):
     width_hu: tuple[float, float] = (300.0, 500.0)
 
     def check(self, channels: int, stored: str) -> None:
-        """Only what is wider than eight bits."""
         if stored == "uint8":
             raise UsageError(
                 "device augmentation HUWindow: expected Hounsfield units, the images are uint8; leave it out, or "
                 "convert scans as int16"
             )
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Through the window."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         ops = pixels.ops
         center = draw.between(self.center_hu, (pixels.black + pixels.white) / 2)
         width = draw.between(self.width_hu, pixels.span, 2)
@@ -195,20 +185,19 @@ class HUWindow(DeviceAugmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class BiasField(DeviceAugmentation):
-    """Multiplies an MR image by a field that is smooth over all of it, from exp(-strength) to exp(strength).
+    """Multiplies an MR image by a smooth field between exp(-strength) and exp(strength).
 
-    The field's logarithm is a sum of cosines of at most three half waves, drawn from -1 to 1 each.
+    The field's logarithm is a sum of cosines of at most three half waves, each with a random factor from -1 to 1.
 
     Args:
-        zero: the stored value that stands for no signal.
+        zero: the stored value of no signal.
     """
 
     least: ClassVar = {"strength": 0}
     strength: tuple[float, float] = (0.1, 0.4)
     zero: float = 0.0
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Brighter here and darker there."""
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
         ops, axes = pixels.ops, len(pixels.sizes)
         waves = [self._waves(pixels, axis) for axis in range(1, axes + 1)]
         orders = [
@@ -216,8 +205,8 @@ class BiasField(DeviceAugmentation):
         ]
         drawn = {each: draw.spread(2 * draw.uniform[:, 2 + place] - 1) for place, each in enumerate(orders)}
 
-        def total(fixed: tuple[int, ...]) -> Array | None:
-            """The sum of all patterns that begin so, the last axes first: few terms are as large as the image."""
+        def total(fixed: tuple[int, ...]) -> DeviceArray | None:
+            """Return the sum of the patterns that begin with `fixed`; summing the last axes first keeps terms small."""
             if len(fixed) == axes:
                 return drawn.get(fixed)
             parts = [(wave, total((*fixed, order))) for order, wave in enumerate(waves[len(fixed)])]
@@ -228,8 +217,8 @@ class BiasField(DeviceAugmentation):
         share = draw.between(self.strength, 0) / ops.maximum(most, 1e-6)
         return pixels.image + (pixels.image - self.zero) * ops.expm1(share * total(()))
 
-    def _waves(self, pixels: Pixels, axis: int) -> list[Array]:
-        """Cosines of 0, 1, 2, ... half waves along an axis, as they go with the image."""
+    def _waves(self, pixels: DeviceImages, axis: int) -> list[DeviceArray]:
+        """Return cosines of 0, 1, 2, ... half waves along an axis, shaped to broadcast with the image."""
         ops, size = pixels.ops, pixels.sizes[axis - 1]
         place = (ops.cast(ops.numbers((size,)), pixels.image.dtype) + 0.5) * (math.pi / size)
         return [pixels.along(axis, ops.cos(place * float(order))) for order in range(_ORDER + 1)]

@@ -1,1 +1,1 @@
-"""What is done by machine code."""
+"""Functions in machine code, built from C when halofeed is installed."""

@@ -1,7 +1,7 @@
-/* What a batch's rows are filled by: windows of stored arrays, mirrored along any axis, written past the cache; and
-   records that are read from their files, whose checksums are computed while their bytes are in the cache.
+/* Kernel that fills a batch's rows. It copies windows of stored arrays, mirrored along any axis, past the cache. It also
+   reads records from their files, and computes checksums while the bytes are in the cache.
 
-   A plain shared library without Python's headers: halofeed.loader.native.kernel calls it with tables of 64-bit integers, and
+   A plain shared library without Python's headers. halofeed.loader.native.kernel calls it with tables of 64-bit integers and
    without the interpreter's lock, so that several threads share one table. */
 
 #include <stdatomic.h>
@@ -17,33 +17,32 @@
 #endif
 
 #define LINE 64
-#define PIECE 16384 /* bytes of rows that are put together in the first cache before they are written */
-#define SHORT 1024 /* bytes of rows that are better put together, although they are not mirrored */
-#define AHEAD 2048 /* bytes of rows that are asked for before they are needed */
-#define READ (1 << 18) /* bytes that are read at a time, and still in the cache when they are summed */
+#define PIECE 16384 /* bytes of rows that are assembled in the L1 cache before they are written */
+#define SHORT 1024 /* rows up to this many bytes are assembled even if they are not mirrored */
+#define AHEAD 2048 /* bytes of rows that are prefetched */
+#define READ (1 << 18) /* bytes per read, which are still in the cache when their checksum is computed */
 #define BLOCK (1 << 20)
 #define HEADER 12
 #define FOOTER 4
 
-/* A row of halofeed.loader.native.kernel.Moves. Axes are depth, height, width; strides are in bytes, those of the source
-   negative where it is read backwards; `source` is the first pixel shown. */
+/* A row of halofeed.loader.native.kernel.Moves. Axes are depth, height, width. Strides are in bytes; a source stride is
+   negative if the axis is reversed. `source` is the first pixel shown. */
 typedef struct {
     int64_t source, target;
     int64_t shape[3], source_stride[3], target_stride[3];
     int64_t pixel;
-    int64_t header, length, length_checksum, footer, checksum; /* header 0: no frame to compare; checksum of length < 0 */
+    int64_t header, length, length_checksum, footer, checksum; /* header 0: no frame; length_checksum < 0: not compared */
     int64_t done;
 } Move;
 
-/* One record. `rest` takes all of its frame but the raw values, of which `values`
-   are `count`. */
+/* One record. `rest` receives its frame without the `count` raw values, which `values` describes. */
 typedef struct {
     int64_t descriptor, offset, length, length_checksum, checksum;
     int64_t rest, values, count;
 } Read;
 
-/* A raw value: where it begins in the file, what its blocks' checksums are, and where it goes, 0 for nowhere. `shifts`
-   are what appending a block's length of zeros makes of each byte of a checksum, and the last block's. */
+/* A raw value: its file offset, its blocks' checksums, and its target address, 0 for none. `shifts` are tables by checksum
+   byte: the effect of appending a block's length of zeros, and of appending the last block's length. */
 typedef struct {
     int64_t start, size, target, checksums, shifts;
 } Value;
@@ -68,7 +67,7 @@ static int is_framed(const uint8_t *header, const uint8_t *footer, int64_t lengt
            (length_checksum < 0 || found_length_checksum == (uint32_t)length_checksum);
 }
 
-/* Past the cache: what stands in the target is not read first, which is a third of a copy's traffic. */
+/* Copies past the cache. So the target is not read first, which would be a third of a copy's traffic. */
 static void stream(uint8_t *target, const uint8_t *source, int64_t size) {
 #if HAS_SSE
     int64_t head = -(intptr_t)target & (LINE - 1);
@@ -89,8 +88,8 @@ static void stream(uint8_t *target, const uint8_t *source, int64_t size) {
 }
 
 #if HAS_SSE
-/* As many whole pixels as 16 bytes hold in one shuffle, the source forwards, as processors fetch ahead; gives how many
-   at the source's end, and so at the target's start, it left. */
+/* Mirrors as many pixels per shuffle as 16 bytes hold. The source is read forwards, as processors prefetch. Returns the
+   count of pixels left at the source's end, and so at the target's start. */
 __attribute__((target("ssse3"), always_inline)) static inline int64_t mirror_shuffled(
     uint8_t *target, const uint8_t *source, int64_t count, const int64_t pixel) {
     const int64_t each = 16 / pixel, bytes = each * pixel;
@@ -100,7 +99,7 @@ __attribute__((target("ssse3"), always_inline)) static inline int64_t mirror_shu
         order[at] = byte < 0 ? 0x80 : (uint8_t)((each - 1 - byte / pixel) * pixel + byte % pixel);
     }
     const __m128i shuffle = _mm_loadu_si128((const __m128i *)order);
-    /* A store may write before its pixels what the next one corrects, and never before the row. */
+    /* A store may write bytes before its pixels, which the next one overwrites, but never before the row. */
     for (; count * pixel >= 16; count -= each, source += bytes) {
         const __m128i found = _mm_loadu_si128((const __m128i *)source);
         _mm_storeu_si128((__m128i *)(target + count * pixel - 16), _mm_shuffle_epi8(found, shuffle));
@@ -122,7 +121,7 @@ __attribute__((target("ssse3"))) static int64_t mirror_by_size(uint8_t *target, 
 }
 #endif
 
-/* `count` pixels, the last one first. */
+/* Copies `count` pixels in reverse order. */
 static void mirror(uint8_t *target, const uint8_t *source, int64_t count, int64_t pixel) {
 #if HAS_SSE
     if (__builtin_cpu_supports("ssse3")) {
@@ -133,7 +132,7 @@ static void mirror(uint8_t *target, const uint8_t *source, int64_t count, int64_
     for (; count; target += pixel) memcpy(target, source + --count * pixel, pixel);
 }
 
-/* Asks for a row before it is needed: what the processor fetches ahead by itself ends with each row. */
+/* Prefetches a row, because the processor's own prefetching ends with each row. */
 static void expect_row(const uint8_t *first, int64_t size) {
 #if HAS_SSE
     for (int64_t at = -((intptr_t)first & (LINE - 1)); at < size; at += LINE)
@@ -141,7 +140,7 @@ static void expect_row(const uint8_t *first, int64_t size) {
 #endif
 }
 
-/* Rows that follow upon each other in the target: put together in the first cache, then written past it. */
+/* Copies rows that are contiguous in the target: assembles them in the L1 cache, then writes them past the cache. */
 static void move_in_pieces(const Move *move, int forwards) {
     uint8_t piece[PIECE] __attribute__((aligned(LINE)));
     const int64_t pixel = move->pixel, width = move->shape[2], row = width * pixel, height = move->shape[1];
@@ -173,7 +172,7 @@ static void move_window(const Move *move, int streams) {
     const int64_t pixel = move->pixel, row = width * pixel;
     const int forwards = move->source_stride[2] == pixel;
     int64_t run = row;
-    /* Rows, and then planes, that lie together in both are one. */
+    /* Merge rows, and then planes, that are contiguous in source and target. */
     if (forwards && move->source_stride[1] == run && move->target_stride[1] == run) {
         run *= height, height = 1;
         if (move->source_stride[0] == run && move->target_stride[0] == run) run *= depth, depth = 1;
@@ -201,7 +200,7 @@ static void move_window(const Move *move, int streams) {
 #endif
 }
 
-/* Makes what is left of a table's moves, of which `next` is the first: any number of threads may do so at once. */
+/* Makes the moves of a table from `next` on; any number of threads may call it at the same time. */
 void halofeed_move(Move *moves, int64_t count, _Atomic int64_t *next, int streams) {
     for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
         Move *move = &moves[at];
@@ -213,19 +212,19 @@ void halofeed_move(Move *moves, int64_t count, _Atomic int64_t *next, int stream
     }
 }
 
-/* Makes one move, whatever its frame. */
+/* Makes one move without comparing its frame. */
 void halofeed_copy(const Move *move, int streams) { move_window(move, streams); }
 
 static int read_all(int64_t descriptor, uint8_t *target, int64_t size, int64_t at) {
     while (size) {
         const ssize_t got = pread((int)descriptor, target, size, at);
-        if (got <= 0) return 0; /* whoever reads it again says why */
+        if (got <= 0) return 0; /* the caller reads again and reports the error */
         target += got, size -= got, at += got;
     }
     return 1;
 }
 
-/* Reads a value and compares each block; `whole`, the checksum of all that precedes it, goes on over it. */
+/* Reads a value and compares each block; extends `whole`, the checksum of everything before it. */
 static int read_value(const Value *value, int64_t descriptor, Extend extend, uint32_t *whole) {
     const uint32_t *expected = (const uint32_t *)value->checksums;
     for (int64_t block = 0, at = 0; at < value->size; block++) {
@@ -249,7 +248,7 @@ static int read_value(const Value *value, int64_t descriptor, Extend extend, uin
     return 1;
 }
 
-/* Reads one record, and says whether every checksum is right; CRC32C is what `extend` computes. */
+/* Reads one record, and returns whether all checksums are right; `extend` computes CRC32C. */
 int halofeed_read(const Read *read, Extend extend) {
     const Value *values = (const Value *)read->values;
     const int64_t end = read->offset + HEADER + read->length + FOOTER;
@@ -266,7 +265,7 @@ int halofeed_read(const Read *read, Extend extend) {
             at = stop + values[number].size;
         }
     }
-    whole = (whole >> 15 | whole << 17) + 0xa282ead8u; /* as TFRecord states it */
+    whole = (whole >> 15 | whole << 17) + 0xa282ead8u; /* TFRecord's masked checksum */
     return whole == (uint32_t)read->checksum && is_framed((const uint8_t *)read->rest, rest - FOOTER, read->length,
                                                           read->length_checksum, read->checksum);
 }

@@ -1,7 +1,7 @@
-"""How are windows of stored arrays copied by machine code, those of many rows in one call?
+"""Python interface to kernel.c, which copies windows of stored arrays, for many rows in one call.
 
-kernel.c says how. It is built when halofeed is installed where there is a C compiler; without it NumPy and OpenCV copy
-the same, row by row: `is_built` tells. A call lets go of the interpreter's lock, so that threads work side by side.
+Installation builds the kernel if there is a C compiler. Without it NumPy and OpenCV make the same copies row by row.
+A call releases the interpreter's lock, so that threads work in parallel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import importlib.util
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,31 +18,27 @@ from numpy.typing import NDArray
 from halofeed.system.checksum import extend_address
 
 VERSION = 1
-"""Of kernel.c; one that was built of another is not used."""
-MOST_AXES = 3
+"""Version of kernel.c; a library of another version is not used."""
+KERNEL_AXES = 3
 STREAMED_BYTES = 1 << 24
-"""Calls that copy more write past the cache: what they write has left it before anybody looks."""
+"""Calls that copy more bytes bypass the cache, which could not hold the result until it is used."""
 _STREAMED_COPY_BYTES = 1 << 19
-"""Of one array, of which a batch has many."""
+"""The same for a copy of one array, because a batch has many."""
 SOURCE, TARGET, PIXEL_BYTES, DONE = 0, 1, 11, 17
 SHAPE, SOURCE_STRIDES, TARGET_STRIDES = slice(2, 5), slice(5, 8), slice(8, 11)
 FRAME = slice(12, 17)
-"""Where a record's header lies, its length, the length's masked checksum or -1, where its footer lies, its checksum."""
+"""Header address, data length, the length's masked checksum or -1, footer address, and data checksum of a record."""
 _COLUMNS = 18
 
 Moves = NDArray[np.int64]
-"""[move, column]: addresses, shapes along three axes, strides in bytes; see `Move` of kernel.c."""
-
-
+"""Table of copies, [move, column]: addresses, shapes along three axes, strides in bytes; see `Move` of kernel.c."""
 READ_COLUMNS, VALUE_COLUMNS = 8, 5
-"""Of `Read` and `Value` of kernel.c."""
-
-
+"""Number of columns of `Read` and `Value` of kernel.c."""
 _ONE_MOVE = struct.Struct(f"={_COLUMNS}q")
 
 
 class _Library:
-    """What kernel.c was built to; OSError or AttributeError where it was not, or is another one."""
+    """The library built from kernel.c; OSError or AttributeError if it is missing or has another version."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -58,7 +53,7 @@ class _Library:
         self.read.argtypes, self.read.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
 
 
-def _found() -> _Library | None:
+def _load() -> _Library | None:
     found = importlib.util.find_spec("halofeed.loader.native._kernel")
     try:
         return _Library(found.origin if found and found.origin else "absent")
@@ -66,93 +61,75 @@ def _found() -> _Library | None:
         return None
 
 
-_library = _found()
+_library = _load()
 
 
 def is_built() -> bool:
-    """Whether there is a kernel."""
+    """Return whether the kernel is available."""
     return _library is not None
 
 
 def reads() -> bool:
-    """Whether it reads records too: it needs the function that sums them."""
+    """Return whether the kernel can also read records, which needs the address of a checksum function."""
     return _library is not None and extend_address() is not None
 
 
 def no_moves(count: int) -> Moves:
-    """A table of so many moves of nothing: one axis of one pixel each, no frame to compare."""
+    """Return a table of `count` moves of shape 1 that copy nothing and compare no frame."""
     moves = np.zeros((count, _COLUMNS), np.int64)
     moves[:, SHAPE] = 1
     return moves
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Copying:
-    """A call of the kernel that holds all memory whose addresses the kernel uses.
-
-    An interrupt may end the caller's wait while other threads are in the kernel. Each of them holds this object.
-
-    Args:
-        moves: the table.
-        following: int64 [1], the next move that no thread has begun.
-        streams: whether the kernel writes past the cache.
-        owners: of the memory that the table's addresses point into.
-    """
-
-    moves: Moves
-    following: NDArray[np.int64]
-    streams: bool
-    owners: object
-
-    def __call__(self) -> None:
-        assert _library is not None
-        _library.move(self.moves.ctypes.data, len(self.moves), self.following.ctypes.data, self.streams)
-
-    def stop(self) -> None:
-        """Let no thread begin another move."""
-        self.following[0] = len(self.moves)
-
-
-def move(moves: Moves, together: Callable[[Callable[[], None]], None], owners: object) -> NDArray[np.bool_]:
-    """Make the moves of a table, and say which were made: all whose frames are as they should be.
+def move(
+    moves: Moves, run_in_threads: Callable[[Callable[[], None]], None], owners: object
+) -> NDArray[np.bool_]:
+    """Make the moves of a table, and return which were made: those whose record has a valid frame.
 
     Args:
-        moves: the kernel writes its column `DONE`.
-        together: calls what it is given in as many threads as shall work at the same time, and waits for all.
-        owners: objects that own the memory which the table's addresses point into. They live until the last thread has
-            left the kernel, whatever interrupts `together`.
+        moves: the table; the kernel writes its column `DONE`.
+        run_in_threads: calls a function in several threads at the same time, and waits for all.
+        owners: objects that own the memory to which the table's addresses point. They exist until the last thread has
+            left the kernel, even if `run_in_threads` is interrupted.
     """
     sizes = moves[:, SHAPE].prod(axis=1) * moves[:, PIXEL_BYTES]
-    streams = int(sizes.sum()) >= STREAMED_BYTES
-    copying = _Copying(moves, np.zeros(1, np.int64), streams, owners)
+    streams, next_move = int(sizes.sum()) >= STREAMED_BYTES, np.zeros(1, np.int64)
+
+    def make_moves(_owners: object = owners) -> None:
+        # An interrupt may end the caller's wait while threads are in the kernel. Each of them holds this function, and
+        # so the memory that the kernel uses.
+        assert _library is not None
+        _library.move(moves.ctypes.data, len(moves), next_move.ctypes.data, streams)
+
     try:
-        together(copying)
+        run_in_threads(make_moves)
     except BaseException:
-        copying.stop()
+        next_move[0] = len(moves)  # no thread begins another move
         raise
     return np.asarray(moves[:, DONE] == 1)
 
 
 def read(read: NDArray[np.int64]) -> bool:
-    """Read one record, and say whether every checksum of it is right.
+    """Read one record, and return whether all its checksums are right.
 
     Args:
-        read: int64 [column], a row of `Read` of kernel.c, whose addresses hold meanwhile.
+        read: int64 [column], a row of `Read` of kernel.c; its addresses must stay valid during the call.
     """
     assert _library is not None
     return bool(_library.read(read.ctypes.data, extend_address()))
 
 
 def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
-    """Copy an array into another in this thread, a large one past the cache; False where that is not done.
+    """Copy an array in this thread, bypassing the cache if it is large; False if the kernel cannot copy it.
 
     Args:
-        source: [axis ..., channel, or without], of any strides, but pixels are in one piece, rows perhaps backwards.
-        target: of the same shape and dtype.
-        axes: how many of the first axes are no channels, at most three.
+        source: [axis ..., channel, or none], of any strides, but with contiguous pixels and adjacent pixels in rows;
+            rows may be reversed.
+        target: array of the same shape and dtype.
+        axes: number of leading axes that are not channels, at most three.
     """
     strides, into, shape = source.strides, target.strides, source.shape
-    if _library is None or axes > MOST_AXES or source.dtype != target.dtype or shape != target.shape:
+    if _library is None or axes > KERNEL_AXES or source.dtype != target.dtype or shape != target.shape:
         return False
     if not (source.size and target.flags.writeable):
         return False
@@ -163,7 +140,7 @@ def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
         pixel *= shape[axis]
     if abs(strides[axes - 1]) != pixel or into[axes - 1] != pixel:
         return False
-    outer = MOST_AXES - axes
+    outer = KERNEL_AXES - axes
     addresses = source.__array_interface__["data"][0], target.__array_interface__["data"][0]
     sides = (*(1,) * outer, *shape[:axes], *(0,) * outer, *strides[:axes], *(0,) * outer, *into[:axes])
     _library.copy(

@@ -1,1 +1,1 @@
-"""Where the bytes of a data set are: on local disk, in memory, in an object store; one `Store` for each."""
+"""Stores of data sets: on local disk, in memory, or in an object store."""

@@ -1,4 +1,4 @@
-"""What a place with a data set's files can do, wherever it is: `Store`."""
+"""Store: the interface to a data set's files, local or remote, and helpers for its implementations."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from halofeed.schemas.shard_file import CURE, OpenFile
 from halofeed.system.checksum import crc32c
 
 PIECE_BYTES = 8 << 20
-"""What is read at a time of a shard that is read whole, and at most in one request."""
+"""Size of a read while a complete shard is read, and the largest request."""
 
 Span = tuple[str, int, int]
-"""Bytes of a file: its name, the first byte, and the one after the last."""
+"""A byte range of a file: name, start, stop."""
 Piece = bytes | bytearray | memoryview
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 
 class ShardSource(Protocol):
-    """A shard that can be opened; `halofeed.schemas.shard_file.ShardFile` is one."""
+    """A shard that can be opened, such as `halofeed.schemas.shard_file.ShardFile`."""
 
     def open(self) -> OpenFile:
-        """What reads it by place; errors as of `ShardFile.open`."""
+        """Return the open file; raise as `ShardFile.open`."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close the file."""
 
 
 class Store(Protocol):
@@ -36,62 +36,62 @@ class Store(Protocol):
 
     Attributes:
         place: the folder or address, for messages.
-        fetches: whether bytes come over a network, so that those of a batch are asked for together.
-        looks_ahead: whether `window` does anything.
-        reads_ahead: whether `expect` does anything at present.
-        attempts: how often a record is read whose bytes are not what they should be.
-        threads: in how many threads rows are filled at least.
-        retries: what had to be asked for again so far.
+        fetches: whether bytes come over a network, so that a batch's bytes are requested together.
+        has_windows: whether `window` has an effect.
+        is_prefetching: whether `prefetch` currently has an effect.
+        attempts: number of reads of a record whose checksum is wrong.
+        threads: minimum number of threads that fill rows.
+        retries: number of repeated requests so far.
         is_checked: whether all bytes of shards were compared with the manifest's checksums.
     """
 
     place: str
     fetches: bool
-    looks_ahead: bool
+    has_windows: bool
     attempts: int
     threads: int
     is_checked: bool
 
     @property
-    def reads_ahead(self) -> bool: ...
+    def is_prefetching(self) -> bool: ...
     @property
     def retries(self) -> int: ...
 
     def manifest(self) -> Manifest:
-        """What the data set says of itself; errors as of `read_manifest`."""
+        """Return the data set's manifest; raise as `read_manifest`."""
 
     def check_sizes(self, shards: Sequence[Shard]) -> None:
-        """CorruptFileError where a shard or its index is missing or of another size."""
+        """Raise CorruptFileError if a shard or its index is missing or has another size."""
 
     def read(self, name: str, size: int) -> bytes:
-        """A small file of that size; CorruptFileError where it has another."""
+        """Return the content of a small file; CorruptFileError if its size differs."""
 
     def pieces(self, shard: Shard) -> Iterator[Piece]:
-        """All bytes of a shard in order; each piece holds until the next is asked for."""
+        """Yield all bytes of a shard in order; each piece is valid until the next one is requested."""
 
     def source(self, shard: Shard) -> ShardSource:
-        """What opens a shard."""
+        """Return the source that opens a shard."""
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """`act` of every item, side by side where that saves waiting."""
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Call `act` with every item, concurrently if that saves waiting, and return the results."""
 
-    def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
-        """Begin to fetch what `window` of that key will need."""
+    def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        """Begin to fetch the bytes that `window` with the same key needs."""
 
     def window(
         self, key: bytes, spans: Callable[[], list[Span]]
     ) -> contextlib.AbstractContextManager[object]:
-        """While it is open the bytes of the spans are at hand, or on their way."""
+        """Return a context in which the bytes of the spans are available or being fetched."""
 
-    def forget(self, name: str, start: int, stop: int) -> None:
-        """Have bytes that were found to be wrong read again."""
+    def invalidate(self, name: str, start: int, stop: int) -> None:
+        """Discard bytes with a wrong checksum, so that they are read again."""
 
 
 class StoreWrapper:
-    """What a store is that has its files from another one; see `Store`.
+    """Base class of stores that read their files from another store; see `Store`.
 
     Attributes:
-        staged: the names of shards whose bytes need not be fetched from there any more.
+        staged: names of the shards that need not be fetched from the other store any more.
     """
 
     staged: Set[str] = frozenset()
@@ -112,29 +112,29 @@ class StoreWrapper:
     def read(self, name: str, size: int) -> bytes:
         return self._base.read(name, size)
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        return self._base.each(act, items)
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        return self._base.for_each(act, items)
 
-    def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
-        self._base.expect(key, lambda: self._far(spans()))
+    def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        self._base.prefetch(key, lambda: self._not_staged(spans()))
 
     def window(
         self, key: bytes, spans: Callable[[], list[Span]]
     ) -> contextlib.AbstractContextManager[object]:
-        return self._base.window(key, lambda: self._far(spans()))
+        return self._base.window(key, lambda: self._not_staged(spans()))
 
-    def forget(self, name: str, start: int, stop: int) -> None:
-        self._base.forget(name, start, stop)
+    def invalidate(self, name: str, start: int, stop: int) -> None:
+        self._base.invalidate(name, start, stop)
 
     def pieces(self, shard: Shard) -> Iterator[Piece]:
         return self._base.pieces(shard)
 
-    def _far(self, spans: list[Span]) -> list[Span]:
+    def _not_staged(self, spans: list[Span]) -> list[Span]:
         return [span for span in spans if span[0] not in self.staged]
 
 
 class HeldFile(OpenFile):
-    """A shard that is no file of this machine, and that nobody else writes to while it is read."""
+    """A shard that is not a local file and does not change while it is read."""
 
     __slots__ = ()
 
@@ -150,7 +150,7 @@ class HeldFile(OpenFile):
 
 
 class RemoteShard:
-    """A shard that needs no opening: `open` gives what reads it."""
+    """A shard without a local file to open; `open` returns its reader."""
 
     def __init__(self, open: Callable[[], HeldFile]) -> None:
         self.open = open
@@ -160,10 +160,10 @@ class RemoteShard:
 
 
 def checked_pieces(store: Store, shard: Shard) -> Iterator[Piece]:
-    """All bytes of a shard, whose checksum is compared at the end.
+    """Yield all bytes of a shard, and verify its checksum at the end.
 
     Raises:
-        CorruptFileError: it is not the manifest's.
+        CorruptFileError: the checksum is not the manifest's.
     """
     checksum = 0
     for piece in store.pieces(shard):

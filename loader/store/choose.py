@@ -1,4 +1,4 @@
-"""Which store a path and a choice of cache mean."""
+"""Choice of the store for a path and a cache setting."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CONCURRENT_READS = 32
 
 
 def open_store(path: str | os.PathLike[str], concurrent_reads: int = CONCURRENT_READS) -> Store:
-    """Where a version's files are: a folder of this machine, or an address with :// (see `Address`).
+    """Return the store of a local folder, or of an address with :// (see `Address`).
 
     Raises:
-        MissingExtraError: what reads such addresses is not installed.
-        UsageError: nothing reads such addresses.
+        MissingExtraError: the package that reads such addresses is not installed.
+        UsageError: no package reads such addresses.
     """
     if (address := address_of(path)) is not None:
         return RemoteStore(address, concurrent_reads)
@@ -29,16 +29,17 @@ def open_store(path: str | os.PathLike[str], concurrent_reads: int = CONCURRENT_
 
 
 def cached(store: Store, manifest: Manifest, split: str, cache: str | None, most_bytes: int | None) -> Store:
-    """A store of what another one has, with the shards of a split in a cache.
+    """Return a store of the same files, with the shards of a split in a cache.
 
     Args:
-        store: where they are.
-        manifest, split: of which data set, and of which split of it.
+        store: the store to read from.
+        manifest: the data set's manifest.
+        split: name of the split.
         cache: "memory", "disk:/a/folder" or None.
-        most_bytes: of all that is staged in that folder.
+        most_bytes: bound for everything in that folder.
 
     Raises:
-        UsageError: another cache, or one that has no room.
+        UsageError: the cache is not one of these, or is too small.
     """
     kind, _, folder = (cache or "").partition(":")
     if most_bytes is not None and (kind != "disk" or most_bytes < 1):

@@ -1,13 +1,13 @@
-"""Shards staged on a local disk, as far as they fit, for all processes of a machine and for later runs.
+"""Disk cache: shards staged on a local disk, as far as they fit, for all processes of a machine and later runs.
 
     folder/
-      .lock                            held by whoever makes room
-      cards-1.0.0-<manifest's hash>/   another conversion is another folder
-        cards-train.tfrecord-...       whole and checked: renamed to this name when its content is on the disk
-        ...part                        being written, by whoever holds the lock beside it; else left by who was killed
-        ...lock                        when it was last changed is when the shard was last used
+      .lock                            held by the process that makes room
+      cards-1.0.0-<manifest's hash>/   each conversion has its own folder
+        cards-train.tfrecord-...       complete and checked: renamed to this name when its content is on the disk
+        ...part                        being written by the holder of the lock, or left by a killed process
+        ...lock                        its modification time is the shard's last use
 
-Until a shard is here it is read where it comes from, while one thread stages what was asked for.
+One thread stages the requested shards. Until a shard is staged, it is read from its original place.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _stores: weakref.WeakSet[DiskStore] = weakref.WeakSet()
 
 
 class DiskStore(StoreWrapper):
-    """The shards of a split, staged in a folder; all else as in the store that they come from.
+    """The shards of a split, staged in a folder; everything else as in the store that they come from.
 
     Args:
-        base: where they are.
-        manifest: of the data set.
-        shards: of the split.
-        folder: where to stage them; several data sets and processes may share it.
-        most_bytes: of all that is staged in the folder; None: as much as the disk takes. Beyond it those go that were
-            used longest ago, but none that a loader of this process uses; what finds no room is not staged.
+        base: the store to read the shards from.
+        manifest: the data set's manifest.
+        shards: the split's shards.
+        folder: the cache folder; several data sets and processes may share it.
+        most_bytes: bound for everything in the folder; None is the disk's free space. The least recently used shards
+            are deleted first, but none that a loader of this process uses. Shards that do not fit are not staged.
 
     Raises:
-        UsageError: the folder cannot be made or written to, or no shard can ever have room.
+        UsageError: the folder cannot be created or written to, or the largest shard can never fit.
     """
 
     is_checked = False
@@ -61,7 +61,7 @@ class DiskStore(StoreWrapper):
         self, base: Store, manifest: Manifest, shards: Sequence[Shard], folder: Path, most_bytes: int | None
     ) -> None:
         super().__init__(base)
-        self.fetches = self.looks_ahead = self.reads_ahead = base.fetches
+        self.fetches = self.has_windows = self.is_prefetching = base.fetches
         self.attempts = max(2, base.attempts)
         self._root, self._most = folder, most_bytes
         key = hashlib.sha256(manifest.to_json().encode()).hexdigest()[:16]
@@ -81,63 +81,63 @@ class DiskStore(StoreWrapper):
                 f"cache='disk:{folder}': {error.strerror or error}; name a folder of a local disk"
             ) from error
         self._shards = {shard.file: shard for shard in shards}
-        self._again = 0
+        self._staging_retries = 0
         self._thread: threading.Thread | None = None
         self._failed: SystemLimitError | None = None
-        self.begin()
-        self.staged: set[str] = {shard.file for shard in shards if self._is_whole(shard)}
+        self.reset_after_fork()
+        self.staged: set[str] = {shard.file for shard in shards if self._is_complete(shard)}
         _stores.add(self)
 
     @property
     def retries(self) -> int:
-        return self._base.retries + self._again
+        return self._base.retries + self._staging_retries
 
     def path(self, name: str) -> Path:
-        """Where a shard is, once it is staged."""
+        """Return the path of a staged shard."""
         return self.folder / name
 
     def source(self, shard: Shard) -> StagedShard:
         return StagedShard(self, shard, self._base.source(shard))
 
-    def forget(self, name: str, start: int, stop: int) -> None:
+    def invalidate(self, name: str, start: int, stop: int) -> None:
         shard = self._shards.get(name)
         if shard is None or name not in self.staged:
-            self._base.forget(name, start, stop)
-        elif not self._is_right(shard):
+            self._base.invalidate(name, start, stop)
+        elif not self._is_intact(shard):
             with self._lock:
-                self._again += 1
+                self._staging_retries += 1
             self.drop(name)
             self.path(name).unlink(missing_ok=True)
-        close_idle()  # one that was deleted, here or by another process, may be open still
+        close_idle()  # a deleted file may still be open
 
     def drop(self, name: str) -> None:
-        """Take a shard for not staged, which is gone or wrong."""
+        """Note that a shard is not staged any more, because it is gone or wrong."""
         with self._lock:
             self.staged.discard(name)
-            self._asked.discard(name)
+            self._requested.discard(name)
 
-    def ask(self, shard: Shard) -> None:
-        """Have a shard staged some time soon.
+    def request(self, shard: Shard) -> None:
+        """Request that a shard is staged.
 
         Raises:
-            SystemLimitError: the disk has no room for one that was asked for before.
+            SystemLimitError: an earlier request failed, for example because the disk is full.
         """
         if self._failed is not None:
             raise self._failed
         with self._lock:
-            if shard.file in self._asked:
+            if shard.file in self._requested:
                 return
-            self._asked.add(shard.file)
+            self._requested.add(shard.file)
             self._waiting.append(shard)
             if self._thread is None:
-                # It dies with the process, at any moment, as it may.
+                # The end of the process may stop this daemon thread at any time.
                 self._thread = threading.Thread(
                     target=_stage_all, args=(weakref.ref(self),), name="halofeed-staging", daemon=True
                 )
                 self._thread.start()
 
     def next(self) -> Shard | None:
-        """What is to be staged now; None ends the thread that does it."""
+        """Return the next shard to stage; None ends the staging thread."""
         with self._lock:
             if self._waiting and self._failed is None:
                 return self._waiting.popleft()
@@ -145,40 +145,40 @@ class DiskStore(StoreWrapper):
             return None
 
     def stage(self, shard: Shard) -> None:
-        """Stage a shard, unless another process did so or nothing has to go for it that is used."""
+        """Stage a shard, unless another process did so or only shards in use could make room for it."""
         try:
             with _locked(self.path(shard.file + LOCK)):
-                if self._is_whole(shard) or self._is_written(shard):
+                if self._is_complete(shard) or self._write(shard):
                     self.touch(shard.file)
                     self.staged.add(shard.file)
         except OSError as error:
-            cure = "make room or allow fewer cache_bytes" if error.errno in _NO_ROOM else "see to the disk"
+            cure = "make room or allow fewer cache_bytes" if error.errno in _NO_ROOM else "check the disk"
             self._failed = SystemLimitError(
-                f"{self.path(shard.file)}: {os.strerror(error.errno or 0)}; {human_bytes(shard.bytes)} are to be "
-                f"staged there: {cure}, or take another cache"
+                f"{self.path(shard.file)}: {os.strerror(error.errno or 0)}; {human_bytes(shard.bytes)} cannot be "
+                f"staged there: {cure}, or use another cache"
             )
 
     def touch(self, name: str) -> None:
-        """Note that a shard is used now; not in its own times, by which it is told from one that was changed."""
+        """Record a shard's use in its lock file; the shard's own time must stay, because it reveals changes."""
         with contextlib.suppress(OSError):
             os.utime(self.path(name + LOCK))
 
-    def begin(self) -> None:
-        """Threads and locks of this process; a forked one stages by itself what it needs."""
+    def reset_after_fork(self) -> None:
+        """Initialize the thread and lock of this process; a forked process stages shards itself."""
         self._lock = threading.Lock()
         self._waiting: deque[Shard] = deque()
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._thread = None
 
-    def _is_whole(self, shard: Shard) -> bool:
+    def _is_complete(self, shard: Shard) -> bool:
         try:
             return self.path(shard.file).stat().st_size == shard.bytes
         except OSError:
             return False
 
-    def _is_right(self, shard: Shard) -> bool:
-        """Whether a staged shard's size and checksum are the manifest's."""
-        if not self._is_whole(shard):
+    def _is_intact(self, shard: Shard) -> bool:
+        """Return whether a staged shard's size and checksum are the manifest's."""
+        if not self._is_complete(shard):
             return False
         try:
             for _ in checked_pieces(LocalStore(self.folder), shard):
@@ -187,8 +187,8 @@ class DiskStore(StoreWrapper):
             return False
         return True
 
-    def _is_written(self, shard: Shard) -> bool:
-        """Whether there was room; then it is there, whole and checked."""
+    def _write(self, shard: Shard) -> bool:
+        """Copy and check a shard; False if there is no room or the original cannot be read."""
         part = self.path(shard.file + PART)
         try:
             descriptor = self._reserve(part, shard.bytes)
@@ -203,7 +203,7 @@ class DiskStore(StoreWrapper):
             os.replace(part, self.path(shard.file))
             sync([str(self.folder)])
         except (CorruptFileError, StoreError):
-            # Whoever reads the record there is told which one it is.
+            # Reading the original raises an error that names the record.
             part.unlink(missing_ok=True)
             return False
         except BaseException:
@@ -212,7 +212,7 @@ class DiskStore(StoreWrapper):
         return True
 
     def _reserve(self, part: Path, size: int) -> int | None:
-        """The descriptor of an empty file that has its room on the disk; None where the bound leaves none."""
+        """Return the descriptor of a new file with reserved disk space; None if the bound leaves no room."""
         with _locked(self._root / LOCK):
             part.unlink(missing_ok=True)
             self._sweep()
@@ -234,11 +234,11 @@ class DiskStore(StoreWrapper):
             return descriptor
 
     def _used(self) -> int:
-        """Bytes of all that is staged, and of what is being written."""
+        """Return the bytes of all staged shards, including those being written."""
         return sum(found.st_size for _, found in _files(self._root))
 
     def _evict(self) -> bool:
-        """Delete the shard used longest ago, but none that a loader of this process uses; False where none is left."""
+        """Delete the least recently used shard that no loader of this process uses; False if there is none."""
         used = {store.path(name) for store in list(_stores) for name in set(store.staged)}
         idle = [
             (_last_use(path, found), path)
@@ -251,7 +251,7 @@ class DiskStore(StoreWrapper):
         return True
 
     def _sweep(self) -> None:
-        """Delete what killed processes left half."""
+        """Delete the unfinished files of killed processes."""
         for path, _ in list(_files(self._root)):
             if path.suffix == PART:
                 with contextlib.suppress(OSError), _locked(path.with_suffix(LOCK), wait=False):
@@ -259,7 +259,7 @@ class DiskStore(StoreWrapper):
 
 
 class StagedShard:
-    """A shard that is read from the folder once it is there, and before from where it comes."""
+    """A shard that is read from the cache once it is staged, and from its original place before."""
 
     def __init__(self, store: DiskStore, shard: Shard, base: ShardSource) -> None:
         self._store, self._shard, self._base = store, shard, base
@@ -271,12 +271,12 @@ class StagedShard:
             try:
                 opened = self._file.open()
             except CorruptFileError:
-                self._store.drop(name)  # another process made room for its own
+                self._store.drop(name)  # another process deleted it to make room
             else:
                 if not opened.checked:
                     self._store.touch(name)
                 return opened
-        self._store.ask(self._shard)
+        self._store.request(self._shard)
         return self._base.open()
 
     def close(self) -> None:
@@ -285,7 +285,7 @@ class StagedShard:
 
 
 def _stage_all(reference: weakref.ref[DiskStore]) -> None:
-    """Stage what is asked for as long as somebody wants it."""
+    """Stage requested shards until there are none, or the store is garbage-collected."""
     while (store := reference()) is not None and (shard := store.next()) is not None:
         with contextlib.suppress(HalofeedError):
             store.stage(shard)
@@ -293,7 +293,7 @@ def _stage_all(reference: weakref.ref[DiskStore]) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The shards below the folder, whole or being written: files that are called so and have a lock beside them."""
+    """Yield the shards below the folder, complete or being written: files with a shard's name and a lock file."""
     for folder in root.iterdir():
         if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
             names = set(os.listdir(folder))
@@ -312,9 +312,9 @@ def _last_use(path: Path, found: os.stat_result) -> int:
 
 @contextlib.contextmanager
 def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a file's lock, which nobody else does then; OSError where it is not to be had at once and not waited for.
+    """Hold a file's exclusive lock; OSError if another process holds it and `wait` is False.
 
-    The system lets go of it when the process ends, however it does.
+    The system releases the lock when the process ends in any way.
     """
     descriptor = open_own(path, os.O_RDWR, 0o644)
     try:
@@ -324,7 +324,9 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     finally:
         _held.discard(descriptor)
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough where a forked process has it too
+            fcntl.flock(
+                descriptor, fcntl.LOCK_UN
+            )  # closing is not enough if a forked process has the descriptor too
         os.close(descriptor)
 
 
@@ -333,7 +335,7 @@ def _after_fork() -> None:
         os.close(descriptor)
     _held.clear()
     for store in list(_stores):
-        store.begin()
+        store.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,4 @@
-"""A data set's files on local disk, read ahead where they do not lie in memory already.
-
-A split in memory: read once, checked as it comes, and looked at from then on by this process and those it forks.
-"""
+"""Local stores: a data set's files on local disk, read ahead if they are not cached, and a split in memory."""
 
 from __future__ import annotations
 
@@ -37,17 +34,17 @@ from halofeed.schemas.shard_file import CURE, ShardFile, read_whole
 from halofeed.system.console import human_bytes
 from halofeed.system.memory import available_memory
 
-_MOST_EXPECTED = 8
-"""Batches of which it is remembered that they were asked for."""
+_MAX_PREFETCHED = 8
+"""Number of recent batches whose prefetch is not repeated."""
 _COLD_BATCHES = 4
-"""For so many batches later ones are read ahead, once something came from the disk; to ask the system takes time."""
+"""Number of batches that are prefetched after the last read from the disk; asking the system takes time."""
 
 
 class LocalStore:
     """The files of a folder; see `halofeed.loader.store.base.Store`."""
 
     fetches = False
-    looks_ahead = True
+    has_windows = True
     is_checked = False
     attempts = 1
     threads = 1
@@ -57,11 +54,11 @@ class LocalStore:
         self._folder = folder
         self.place = str(folder)
         self._cold_batches = _COLD_BATCHES
-        self._expected: deque[bytes] = deque(maxlen=_MOST_EXPECTED)
+        self._prefetched: deque[bytes] = deque(maxlen=_MAX_PREFETCHED)
         self._disk_reads = _disk_reads()
 
     @property
-    def reads_ahead(self) -> bool:
+    def is_prefetching(self) -> bool:
         return self._cold_batches > 0
 
     def manifest(self) -> Manifest:
@@ -86,29 +83,29 @@ class LocalStore:
     def source(self, shard: Shard) -> ShardFile:
         return ShardFile(self._folder / shard.file)
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [act(item) for item in items]
 
-    def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
-        if key in self._expected:
+    def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        if key in self._prefetched:
             return
-        self._expected.append(key)
+        self._prefetched.append(key)
         by_file: dict[str, list[tuple[int, int]]] = {}
         for name, start, stop in spans():
             by_file.setdefault(name, []).append((start, stop))
         for name, places in by_file.items():
-            # Advice alone: whatever is wrong with the file is said where it is read.
+            # This is only advice: the read itself reports a file's problems.
             with contextlib.suppress(OSError):
                 _read_ahead(self._folder / name, sorted(places))
 
     @contextlib.contextmanager
     def window(self, key: bytes, spans: Callable[[], list[Span]]) -> Iterator[None]:
         yield
-        # What was read ahead since the last batch counts too: while the disk is needed it goes on.
+        # Disk reads since the last batch, including prefetches, mean that the data is not cached.
         before, self._disk_reads = self._disk_reads, _disk_reads()
         self._cold_batches = _COLD_BATCHES if self._disk_reads > before else max(0, self._cold_batches - 1)
 
-    def forget(self, name: str, start: int, stop: int) -> None:
+    def invalidate(self, name: str, start: int, stop: int) -> None:
         pass
 
     def _check_size(self, name: str, size: int) -> None:
@@ -133,26 +130,26 @@ def _read_ahead(path: Path, places: Sequence[tuple[int, int]]) -> None:
 
 
 def _disk_reads() -> int:
-    """Grows when something that this process reads comes from the disk: by place, ahead, or out of a mapped file."""
+    """Return a counter that grows when this process reads from the disk: by offset, ahead, or in a mapped file."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_inblock + used.ru_majflt
 
 
 class MemoryStore(StoreWrapper):
-    """The shards of a split in memory; all else as in the store that they come from.
+    """The shards of a split in memory; everything else as in the store that they come from.
 
-    Memory: the shards' bytes, once for a process and all that it forks; nobody can shorten or change them.
+    Memory: the shards' bytes, once for a process and all that it forks; the memory cannot be modified.
 
     Args:
-        base: where they are.
-        shards: of the split.
+        base: the store to read the shards from.
+        shards: the split's shards.
 
     Raises:
-        UsageError: there is not so much memory; nothing was read.
+        UsageError: there is not enough memory; nothing was read.
         CorruptFileError, StoreError: a shard cannot be read, or its checksum is not the manifest's.
     """
 
-    fetches = looks_ahead = reads_ahead = False
+    fetches = has_windows = is_prefetching = False
     is_checked = True
     attempts = 1
 
@@ -162,7 +159,7 @@ class MemoryStore(StoreWrapper):
         if needed > memory:
             raise UsageError(
                 f"cache='memory': the split's shards are {human_bytes(needed)}, and there are {human_bytes(memory)} "
-                "of free memory; take cache='disk:/a/folder', or leave it out"
+                "of free memory; use cache='disk:/a/folder', or leave it out"
             )
         self._memory = {shard.file: self._read(shard) for shard in shards}
 
@@ -171,8 +168,8 @@ class MemoryStore(StoreWrapper):
         return RemoteShard(lambda: opened)
 
     def _read(self, shard: Shard) -> NDArray[np.uint8]:
-        """All of a shard, uint8 [bytes], read-only."""
-        for left in reversed(range(self._base.attempts)):
+        """Read a complete shard, uint8 [bytes], read-only."""
+        for attempts_left in reversed(range(self._base.attempts)):
             memory = _allocate(shard.bytes)
             try:
                 done = 0
@@ -181,15 +178,15 @@ class MemoryStore(StoreWrapper):
                     done += len(piece)
                 break
             except CorruptFileError:
-                if not left:
+                if not attempts_left:
                     raise
-                self._base.forget(shard.file, 0, shard.bytes)
+                self._base.invalidate(shard.file, 0, shard.bytes)
         memory.flags.writeable = False
         return memory
 
 
 class MemoryFile(HeldFile):
-    """A shard's bytes in memory."""
+    """A shard's bytes in memory; see `OpenFile`."""
 
     __slots__ = ("_memory",)
 
@@ -198,14 +195,13 @@ class MemoryFile(HeldFile):
         self._memory = memory
 
     def look(self) -> NDArray[np.uint8]:
-        """All bytes, as they lie there."""
+        """Return all bytes."""
         return self._memory
 
     def read_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
         if offset + size > self.bytes:
             raise CorruptFileError(
-                f"{self.name}: it ends at byte {self.bytes:,}, and {size:,} bytes from byte {offset:,} on are "
-                f"wanted; {CURE}"
+                f"{self.name}: it ends at byte {self.bytes:,}, expected {size:,} bytes from byte {offset:,} on; {CURE}"
             )
         for buffer in buffers:
             target = np.frombuffer(buffer, np.uint8)
@@ -214,7 +210,7 @@ class MemoryFile(HeldFile):
 
 
 def _allocate(size: int) -> NDArray[np.uint8]:
-    """Zeros, in pages of their own that forked processes share as long as nobody writes."""
+    """Return zeros in pages that forked processes share until someone writes."""
     if not size:
         return np.zeros(0, np.uint8)
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -222,7 +218,7 @@ def _allocate(size: int) -> NDArray[np.uint8]:
         pages = mmap.mmap(-1, size, flags=private)
     except OSError as error:
         raise UsageError(
-            f"cache='memory': {human_bytes(size)} are not to be had: {error.strerror}; take cache='disk:/a/folder', "
+            f"cache='memory': {human_bytes(size)} cannot be allocated: {error.strerror}; use cache='disk:/a/folder', "
             "or leave it out"
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -1,12 +1,12 @@
-"""Which ranges of files are asked for, and where what they gave is found: planned on numbers alone.
+"""Remote store: a data set's files in an object store or on a web server, read in byte ranges through fsspec.
 
-wanted        ▇▇  ▇▇▇ ▇      ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
-asked for     └─ one ──┘     └─ one ──┘└─ another ──┘
+Close ranges are merged into one request, and large ones are split:
 
-A data set's files in an object store or on a web server, read by ranges through fsspec.
+    needed       ▇▇  ▇▇▇ ▇      ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
+    requested    └─ one ──┘     └─ one ──┘└─ another ──┘
 
-Each request has a time-out, is repeated with growing pauses where it may help, and gives just as many bytes as were
-asked for; whether they are the right ones is what the index's checksums say, with every transfer.
+Each request has a timeout, is retried with growing delays if that may help, and returns exactly the requested number of
+bytes. The index's checksums verify these bytes at every transfer.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from halofeed.system.addresses import NO_USER, Address, printable_cause, redacte
 from halofeed.system.retry import LONGEST_PAUSE_SECONDS, is_final, retry
 
 GAP_BYTES = 128 << 10
-"""What is read for nothing rather than left out by one more request."""
-_LEAST_BYTES = 1 << 20
+"""Unneeded bytes between two ranges that cost less than another request."""
+_MIN_REQUEST_BYTES = 1 << 20
 
 
-def joined(spans: Iterable[Span], side_by_side: int) -> list[Span]:
-    """The ranges to ask for: those that lie close together as one, what is large in parts.
+def merge_spans(spans: Iterable[Span], concurrent: int) -> list[Span]:
+    """Return the ranges to request: close spans merged, large ones split.
 
     Args:
-        spans: what is needed, in the order in which it is.
-        side_by_side: so many are asked for at a time, over which the bytes are spread.
+        spans: the needed bytes, in the order in which they are needed.
+        concurrent: number of concurrent requests, over which the bytes are spread.
 
     Returns:
-        ranges that have all bytes of the spans, none twice, of at most `PIECE_BYTES`; first those needed first.
+        Ranges of at most `PIECE_BYTES` that cover all spans without overlap, those needed first at the front.
 
-    >>> joined([("b", 5, 9), ("a", 300_000, 300_010), ("a", 0, 10), ("a", 20, 40)], 4)
+    >>> merge_spans([("b", 5, 9), ("a", 300_000, 300_010), ("a", 0, 10), ("a", 20, 40)], 4)
     [('b', 5, 9), ('a', 300000, 300010), ('a', 0, 40)]
     """
     order = sorted(
         (name, start, stop, rank) for rank, (name, start, stop) in enumerate(spans) if start < stop
     )
-    each = sum(stop - start for _, start, stop, _ in order) // max(1, side_by_side)
-    most = min(PIECE_BYTES, max(_LEAST_BYTES, each))
+    each = sum(stop - start for _, start, stop, _ in order) // max(1, concurrent)
+    most = min(PIECE_BYTES, max(_MIN_REQUEST_BYTES, each))
     found: list[tuple[int, Span]] = []
     for name, start, stop, rank in order:
         if found:
@@ -75,40 +75,42 @@ def joined(spans: Iterable[Span], side_by_side: int) -> list[Span]:
     return [span for _, span in sorted(found, key=lambda one: one[0])]
 
 
-class Part(NamedTuple):
-    """Some bytes of a file, from `start` to before `stop`, here or on their way."""
+class RequestedPart(NamedTuple):
+    """Bytes `start` to before `stop` of a file, which are here or being fetched."""
 
     start: int
     stop: int
     bytes: Future[bytes | bytearray]
 
 
-class Window:
-    """The parts that were asked for together, by their places."""
+class FetchWindow:
+    """Parts that were requested together, by file and offset."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[Part]] = {}
+        self._parts: dict[str, list[RequestedPart]] = {}
 
-    def add(self, name: str, part: Part) -> None:
-        """Take one more."""
+    def add(self, name: str, part: RequestedPart) -> None:
+        """Add a part."""
         bisect.insort(self._parts.setdefault(name, []), part, key=lambda one: one.start)
 
-    def find(self, name: str, offset: int) -> Part | None:
-        """The part that has the byte at `offset`."""
+    def find(self, name: str, offset: int) -> RequestedPart | None:
+        """Return the part that contains the byte at `offset`."""
         parts = self._parts.get(name, ())
         at = bisect.bisect_right(parts, offset, key=lambda one: one.start) - 1
         return parts[at] if at >= 0 and offset < parts[at].stop else None
 
-    def renew(self, name: str, start: int, stop: int, ask: Callable[[str, int, int], Part]) -> None:
-        """Ask again for the parts that have one of these bytes."""
+    def refetch(
+        self, name: str, start: int, stop: int, request: Callable[[str, int, int], RequestedPart]
+    ) -> None:
+        """Request the parts again that contain any of these bytes."""
         if name in self._parts:
             self._parts[name] = [
-                part if part.stop <= start or part.start >= stop else ask(name, part.start, part.stop)
+                part if part.stop <= start or part.start >= stop else request(name, part.start, part.stop)
                 for part in self._parts[name]
             ]
 
     def cancel(self) -> None:
-        """Ask for no more of them."""
+        """Cancel the requests that have not begun."""
         for parts in self._parts.values():
             for part in parts:
                 part.bytes.cancel()
@@ -116,28 +118,28 @@ class Window:
 
 ATTEMPTS = 5
 REQUEST_SECONDS = 30.0
-"""For a request to be answered in full, and a second more for each MiB that it asks for."""
+"""Timeout of a request, plus one second per MiB requested."""
 PIECES_AHEAD = 16
-"""Of a shard that is read whole."""
-_MOST_EXPECTED = 4
+"""Concurrent requests while a complete shard is read."""
+_MAX_PREFETCHED = 4
 _WEB, _S3, _GCS = ("http", "https"), ("s3", "s3a"), ("gs", "gcs")
 _SIGNED_SECONDS = 3600
 _UNSIGNED = (400, 401, 403)
-"""What a store answers to an address that is signed otherwise than it wants."""
+"""A store's answers to an address whose signature it does not accept."""
 _PACKAGES = ("fsspec", "s3fs", "gcsfs", "aiohttp", "adlfs", "aiobotocore")
 
 
 class RemoteStore:
     """The files below an address; see `halofeed.loader.store.base.Store`.
 
-    Memory: the stored bytes of the batch that is being made, and of the next one where batches are read in order.
+    Memory: the stored bytes of the batch that is being made, and of the next one if batches are read in order.
 
     Args:
-        address: of the version's folder, such as s3://bucket/cards/1.0.0.
-        concurrent_reads: how many requests are made at a time.
+        address: address of the version's folder, such as s3://bucket/cards/1.0.0.
+        concurrent_reads: number of concurrent requests.
     """
 
-    fetches = looks_ahead = reads_ahead = True
+    fetches = has_windows = is_prefetching = True
     is_checked = False
     attempts = ATTEMPTS
 
@@ -150,7 +152,7 @@ class RemoteStore:
         self.threads = self._concurrent = concurrent_reads
         self.retries = 0
         self._process: _Process | None = None
-        self._making = threading.Lock()
+        self._lock = threading.Lock()
 
     def manifest(self) -> Manifest:
         name = f"{self.place}/{MANIFEST}"
@@ -182,48 +184,48 @@ class RemoteStore:
         return bytes(self._get(name, 0, min(size, INDEX_BYTES)))
 
     def pieces(self, shard: Shard) -> Iterator[Piece]:
-        coming: deque[Part] = deque()
+        requested: deque[RequestedPart] = deque()
         try:
             for start in range(0, shard.bytes, PIECE_BYTES):
-                coming.append(self._ask(shard.file, start, min(start + PIECE_BYTES, shard.bytes)))
-                if len(coming) == PIECES_AHEAD:
-                    yield self.arrived(shard.file, coming.popleft())
-            while coming:
-                yield self.arrived(shard.file, coming.popleft())
+                requested.append(self._request(shard.file, start, min(start + PIECE_BYTES, shard.bytes)))
+                if len(requested) == PIECES_AHEAD:
+                    yield self.wait_for(shard.file, requested.popleft())
+            while requested:
+                yield self.wait_for(shard.file, requested.popleft())
         finally:
-            for part in coming:
+            for part in requested:
                 part.bytes.cancel()
 
     def source(self, shard: Shard) -> RemoteShard:
         return RemoteShard(lambda: RemoteFile(self, shard))
 
-    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def for_each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         if len(items) < 2:
             return [act(item) for item in items]
-        # Threads of their own: what they do may wait for those that make requests.
+        # Separate threads, because `act` may wait for the threads that make requests.
         with ThreadPoolExecutor(min(self._concurrent, len(items)), "halofeed-each") as executor:
             return list(executor.map(act, items))
 
-    def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+    def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
         process = self._here()
-        if key in process.expected:
+        if key in process.prefetched:
             return
-        wanted = spans()
+        needed = spans()
         with process.lock:
-            if key not in process.expected:
-                self.fill(window := Window(), wanted)
-                process.expected[key] = window
-            while len(process.expected) > _MOST_EXPECTED:
-                process.expected.popitem(last=False)[1].cancel()
+            if key not in process.prefetched:
+                self.request_spans(window := FetchWindow(), needed)
+                process.prefetched[key] = window
+            while len(process.prefetched) > _MAX_PREFETCHED:
+                process.prefetched.popitem(last=False)[1].cancel()
 
     @contextlib.contextmanager
     def window(self, key: bytes, spans: Callable[[], list[Span]]) -> Iterator[None]:
         process = self._here()
         with process.lock:
-            window = process.expected.pop(key, None)
+            window = process.prefetched.pop(key, None)
         if window is None:
-            window = Window()
-            self.fill(window, spans())
+            window = FetchWindow()
+            self.request_spans(window, spans())
         with process.lock:
             process.windows = (*process.windows, window)
         try:
@@ -233,55 +235,55 @@ class RemoteStore:
                 process.windows = tuple(other for other in process.windows if other is not window)
             window.cancel()
 
-    def forget(self, name: str, start: int, stop: int) -> None:
+    def invalidate(self, name: str, start: int, stop: int) -> None:
         self.count_retry()
-        process = self._here()
-        for window in process.windows:
-            window.renew(name, start, stop, self._ask)
+        for window in self._here().windows:
+            window.refetch(name, start, stop, self._request)
 
-    def fill(self, window: Window, spans: Sequence[Span]) -> None:
-        """Ask for the spans' bytes, and have the window find them."""
-        for name, start, stop in joined(spans, self._concurrent):
-            window.add(name, self._ask(name, start, stop))
+    def request_spans(self, window: FetchWindow, spans: Sequence[Span]) -> None:
+        """Request the spans' bytes, and add the parts to the window."""
+        for name, start, stop in merge_spans(spans, self._concurrent):
+            window.add(name, self._request(name, start, stop))
 
-    def find(self, name: str, offset: int) -> Part | None:
-        """What was asked for of a file that has the byte at `offset`."""
+    def find(self, name: str, offset: int) -> RequestedPart | None:
+        """Return the requested part of a file that contains the byte at `offset`."""
         for window in self._here().windows:
             if (part := window.find(name, offset)) is not None:
                 return part
         return None
 
-    def arrived(self, name: str, part: Part) -> bytes | bytearray:
-        """A part's bytes, which are waited for no longer than all attempts of it can take."""
-        process, most = self._here(), _seconds(PIECE_BYTES) + LONGEST_PAUSE_SECONDS
+    def wait_for(self, name: str, part: RequestedPart) -> bytes | bytearray:
+        """Return a part's bytes; StoreError if no request is answered within the time of all its attempts."""
+        process, most = self._here(), _timeout_seconds(PIECE_BYTES) + LONGEST_PAUSE_SECONDS
         while True:
             answered = process.answered
             try:
                 return part.bytes.result(most)
             except CancelledError:
-                # Whoever asked for it needs it no longer, and had not got it yet.
-                part = self._ask(name, part.start, part.stop)
+                # The window that requested it was closed before the request began.
+                part = self._request(name, part.start, part.stop)
             except TimeoutError:
-                # Those that were asked for before it come first; but not every file system keeps to time-outs.
+                # Earlier requests are served first, but some file systems ignore timeouts.
                 if process.answered == answered:
                     raise StoreError(
                         f"{self.place}/{name}: no answer within {most:,.0f} s, of bytes {part.start:,} to "
-                        f"{part.stop:,} nor of others; see whether the store can be reached, and run again"
+                        f"{part.stop:,} or others; check whether the store can be reached, and run again"
                     ) from None
 
     def count_retry(self) -> None:
-        """One more."""
-        with self._making:
+        """Increment `retries`."""
+        with self._lock:
             self.retries += 1
 
-    def _ask(self, name: str, start: int, stop: int) -> Part:
-        return Part(start, stop, self._here().executor.submit(self._get, name, start, stop))
+    def _request(self, name: str, start: int, stop: int) -> RequestedPart:
+        executor = self._here().executor
+        return RequestedPart(start, stop, executor.submit(self._get, name, start, stop))
 
     def _get(self, name: str, start: int, stop: int) -> bytes | bytearray:
-        """Bytes of a file, in as many attempts as it takes.
+        """Return bytes of a file, and retry if necessary.
 
         Raises:
-            StoreError: they are not to be had; CorruptFileError: the file has none there.
+            StoreError: the store refuses or does not answer; CorruptFileError: the file is missing or too short.
         """
         place, process = f"{self.place}/{name}", self._here()
         what = f"bytes {start:,} to {stop:,}"
@@ -320,26 +322,26 @@ class RemoteStore:
         return data
 
     def size(self, name: str) -> int | None:
-        """The bytes of a file; None where there is none."""
+        """Return the size of a file in bytes; None if it does not exist."""
         try:
             return self._retried(name, lambda process: process.size(name))
         except FileNotFoundError:
             return None
 
     def listed(self) -> Mapping[str, int] | None:
-        """The bytes of every file there; None where the store does not list."""
+        """Return the size in bytes of every file by name; None if the store cannot list files."""
         return self._retried("", lambda process: process.sizes())
 
     def _sizes(self, names: Sequence[str]) -> dict[str, int]:
-        """The bytes of each of those files that are there, from one listing where the store can list."""
+        """Return the sizes of those files that exist, from one listing if the store can list."""
         listed = self.listed()
         if listed is not None:
             return {name: listed[name] for name in names if name in listed}
-        found = zip(names, self.each(self.size, names), strict=True)
+        found = zip(names, self.for_each(self.size, names), strict=True)
         return {name: size for name, size in found if size is not None}
 
     def _retried(self, name: str, act: Callable[[_Process], Result]) -> Result:
-        """What is asked of the store beside bytes; FileNotFoundError, or StoreError where it fails."""
+        """Call `act`, and retry if necessary; FileNotFoundError if a file is missing, otherwise StoreError."""
         process = self._here()
         try:
             return retry(lambda: act(process), _is_transient, ATTEMPTS, before_retry=self.count_retry)
@@ -352,12 +354,12 @@ class RemoteStore:
             ) from printable_cause(cause)
 
     def _here(self) -> _Process:
-        """What belongs to this process: connections and threads do not survive a fork."""
+        """Return this process' connections and threads, which do not survive a fork."""
         process = self._process
         if process is None or process.number != os.getpid():
             if process is not None:
-                self._making = threading.Lock()  # a thread that is not here any more may hold it
-            with self._making:
+                self._lock = threading.Lock()  # a thread of the parent process may hold it
+            with self._lock:
                 process = self._process
                 if process is None or process.number != os.getpid():
                     process = self._process = _Process(self._address, self._concurrent)
@@ -368,7 +370,7 @@ class RemoteStore:
 
 
 class _Process:
-    """Connections and threads of one process, and what they were asked for."""
+    """Connections and threads of one process, and their requested windows."""
 
     def __init__(self, place: Address, concurrent_reads: int) -> None:
         self.number, self._place = os.getpid(), place
@@ -381,7 +383,7 @@ class _Process:
                     place.full, **_options(place, concurrent_reads)
                 )
             except ImportError as error:
-                # fsspec says what to install in words of its own.
+                # fsspec's message names the package to install.
                 raise ModuleNotFoundError(str(error), name=_missing(error)) from error
             except ValueError as error:
                 raise UsageError(
@@ -390,7 +392,7 @@ class _Process:
         logging.getLogger("fsspec.http").addFilter(_hide_secrets)
         self._files.invalidate_cache()
         if hasattr(self._files, "retries"):
-            self._files.retries = 1  # counted here
+            self._files.retries = 1  # `RemoteStore` retries
         self._path = self._path.rstrip("/")
         self._is_plain = self._is_web and not (
             self._files.client_kwargs or self._files.kwargs or place.has_secrets
@@ -403,31 +405,31 @@ class _Process:
         self._slots = threading.BoundedSemaphore(concurrent_reads)
         self.answered = 0
         self.lock = threading.Lock()
-        self.windows: tuple[Window, ...] = ()
-        self.expected: OrderedDict[bytes, Window] = OrderedDict()
+        self.windows: tuple[FetchWindow, ...] = ()
+        self.prefetched: OrderedDict[bytes, FetchWindow] = OrderedDict()
 
     def request(self, name: str, start: int, stop: int) -> bytes | bytearray:
-        """One request for bytes of a file."""
+        """Request bytes of a file once."""
         path = self._below(name)
         if (address := self._address(name, path)) is not None:
             try:
                 with self._slots:
-                    return self._web.get(address, start, stop, _seconds(stop - start))
+                    return self._web.get(address, start, stop, _timeout_seconds(stop - start))
             except WebError as error:
-                moved = isinstance(error, RefusedRedirectError)  # a bucket of another region, for one
-                if self._is_web or not (moved or error.status in _UNSIGNED):
+                is_moved = isinstance(error, RefusedRedirectError)  # for example a bucket of another region
+                if self._is_web or not (is_moved or error.status in _UNSIGNED):
                     raise
-                self._signs = False  # a bucket that wants more than a signature
+                self._signs = False  # the bucket requires more than a signature
             finally:
                 self.answered += 1
         return bytes(self._call("cat_file", path, stop - start, start=start, end=stop))
 
     def _below(self, name: str) -> str:
-        """What the file system calls a file."""
+        """Return the file system's name of a file."""
         return (self._place / name).full if self._is_web else f"{self._path}/{name}"
 
     def _address(self, name: str, path: str) -> str | None:
-        """Where plain requests get a file; None where only fsspec does, as the user has set it up."""
+        """Return the address for plain requests; None if only fsspec, with the user's settings, can read the file."""
         if self._is_web:
             return path if self._is_plain else None
         if not self._signs:
@@ -443,12 +445,12 @@ class _Process:
         return address
 
     def size(self, name: str) -> int | None:
-        """The bytes of one file; FileNotFoundError where there is none."""
+        """Return the size of one file in bytes; FileNotFoundError if it does not exist."""
         size = self._call("info", self._below(name), 0).get("size")
         return None if size is None else int(size)
 
     def sizes(self) -> dict[str, int] | None:
-        """Those of all files in the folder; None where the store does not list."""
+        """Return the sizes of all files in the folder; None if the store cannot list files."""
         if self._is_web:
             return None
         try:
@@ -465,13 +467,13 @@ class _Process:
                 from fsspec.asyn import sync
 
                 call = getattr(self._files, f"_{method}")
-                return sync(self._files.loop, call, path, timeout=_seconds(size), **options)
+                return sync(self._files.loop, call, path, timeout=_timeout_seconds(size), **options)
         finally:
             self.answered += 1
 
 
 class RemoteFile(HeldFile):
-    """A shard that is read by requests, or out of what was asked for ahead.
+    """A shard that is read by requests, or from prefetched parts.
 
     Its size was compared with the manifest's when the store was opened, and each record is compared with the index.
     """
@@ -483,18 +485,18 @@ class RemoteFile(HeldFile):
     def __init__(self, store: RemoteStore, shard: Shard) -> None:
         super().__init__(f"{store.place}/{shard.file}", shard.bytes)
         self._store, self._file = store, shard.file
-        self._own: Window | None = None
+        self._own: FetchWindow | None = None
 
     def begin(self, first: int, spans: Callable[[], Sequence[Span]]) -> None:
-        """Ask for a record's bytes, of which `first` is the first one, unless they were asked for with others."""
+        """Request a record's bytes, which begin at `first`, unless they were requested with others."""
         if self._find(first) is None:
             self.expect([(start, stop) for _, start, stop in spans()])
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Ask for these bytes, from one to before another, all at once; they stay at hand as long as this object."""
-        self._own = self._own or Window()
-        missing = [(self._file, *one) for one in ranges if not self._is_coming(*one)]
-        self._store.fill(self._own, missing)
+        """Request byte ranges concurrently; this object keeps them."""
+        self._own = self._own or FetchWindow()
+        missing = [(self._file, *one) for one in ranges if not self._is_requested(*one)]
+        self._store.request_spans(self._own, missing)
 
     def read_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
         for buffer in buffers:
@@ -506,19 +508,19 @@ class RemoteFile(HeldFile):
                     self.expect([(offset + done, offset + len(out))])
                     continue
                 begin = offset + done - part.start
-                piece = memoryview(self._store.arrived(self._file, part))[begin : begin + len(out) - done]
+                piece = memoryview(self._store.wait_for(self._file, part))[begin : begin + len(out) - done]
                 out[done : done + len(piece)] = piece
                 done += len(piece)
             offset += len(out)
 
     def look(self) -> None:
-        """None: its bytes do not lie together."""
+        """Return None, because the bytes are not contiguous in memory."""
 
-    def _find(self, offset: int) -> Part | None:
+    def _find(self, offset: int) -> RequestedPart | None:
         own = self._own.find(self._file, offset) if self._own is not None else None
         return own or self._store.find(self._file, offset)
 
-    def _is_coming(self, start: int, stop: int) -> bool:
+    def _is_requested(self, start: int, stop: int) -> bool:
         while start < stop:
             part = self._find(start)
             if part is None:
@@ -528,26 +530,26 @@ class RemoteFile(HeldFile):
 
 
 def _options(place: Address, concurrent_reads: int) -> dict[str, Any]:
-    """What a file system is told beyond the user's own settings of fsspec."""
+    """Return the file system's options, in addition to the user's settings of fsspec."""
     if place.scheme in _S3:
         wait = {"connect_timeout": REQUEST_SECONDS, "read_timeout": REQUEST_SECONDS}
         once = {"retries": {"total_max_attempts": 1}, "max_pool_connections": concurrent_reads}
         return {"config_kwargs": {**wait, **once}}
-    # The web's is changed below, and so is no one else's.
+    # The web's file system is modified below, so it must not be shared with other users of fsspec.
     return {"skip_instance_cache": True} if place.scheme in _WEB else {}
 
 
 def _hide_secrets(record: logging.LogRecord) -> bool:
-    """Have what fsspec logs of its requests hold no secrets of addresses."""
-    told = [record.getMessage()]
+    """Remove secrets of addresses from fsspec's log messages."""
+    lines = [record.getMessage()]
     if record.exc_info:
-        told += traceback.format_exception(record.exc_info[1])
-    record.msg, record.args, record.exc_info = redacted("\n".join(told).strip()), None, None
+        lines += traceback.format_exception(record.exc_info[1])
+    record.msg, record.args, record.exc_info = redacted("\n".join(lines).strip()), None, None
     return True
 
 
 def _follow_allowed_redirects(files: Any, redirects: Sequence[str]) -> None:
-    """Have fsspec's requests to the web follow those redirects alone that `check_redirect` allows."""
+    """Make fsspec follow only those web redirects that `check_redirect` permits."""
     import aiohttp
 
     async def check(session: object, context: object, redirect: Any) -> None:
@@ -564,17 +566,17 @@ def _follow_allowed_redirects(files: Any, redirects: Sequence[str]) -> None:
 
 
 def _missing(error: ImportError) -> str:
-    """Which package is not installed."""
+    """Return the name of the package that is not installed."""
     return error.name or next((name for name in _PACKAGES if name in str(error).lower()), "fsspec")
 
 
-def _seconds(size: int) -> float:
-    """What a request for so many bytes may take."""
+def _timeout_seconds(size: int) -> float:
+    """Return the timeout of a request for `size` bytes."""
     return REQUEST_SECONDS + size / (1 << 20)
 
 
 def _is_absent(error: Exception) -> bool:
-    """Whether there is no such file; fsspec says so of a web server too that does not answer."""
+    """Return whether a file does not exist; fsspec also reports unreachable web servers as missing files."""
     cause = error.__cause__
     return (
         isinstance(error, FileNotFoundError) and getattr(cause, "status", 404 if cause is None else 0) == 404
@@ -582,13 +584,13 @@ def _is_absent(error: Exception) -> bool:
 
 
 def _cause_of(error: Exception) -> Exception:
-    """What really went wrong: fsspec calls a web server that refuses or does not answer a file that is not there."""
+    """Return the real error: fsspec reports a web server that refuses or does not answer as a missing file."""
     cause = error.__cause__
     return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
 
 
 def _described(error: Exception) -> str:
-    """An error in words."""
+    """Return an error as text."""
     return redacted(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
@@ -598,7 +600,7 @@ def _is_transient(error: Exception) -> bool:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether asking again would give the same answer: no rights, or a request that is refused as such."""
+    """Return whether a retry cannot succeed: missing permission, or a request that the store always refuses."""
     if isinstance(error, RefusedRedirectError):
         return True
     status = getattr(error, "status", None) or vars(error).get("code")

@@ -1,7 +1,7 @@
-"""Ranges of what has an address on the web, each by one plain request on a connection that is kept.
+"""Reader of byte ranges from web servers, with one plain request per range on a reused connection.
 
-The stores' own libraries sign and wrap every request in one thread; for ranges of a megabyte that takes longer than the
-bytes. So an address is signed once for an object, and its ranges are asked for here.
+The stores' own libraries sign and wrap every request in one thread, which takes longer than the transfer for ranges
+of a megabyte. So an address is signed once per object, and this module requests its ranges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REDIRECTS, _ABSENT, _NO_SUCH_RANGE = (301, 302, 303, 307, 308), (404, 410), 416
 
 
 class WebError(OSError):
-    """A server's answer that gives no bytes; `status` is its number."""
+    """An answer of a server without bytes; `status` is its number."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status} {reason}")
@@ -31,29 +31,32 @@ class WebError(OSError):
 
 
 class RefusedRedirectError(WebError):
-    """A server sends to another one that it may not send to."""
+    """A redirect to a server that is not allowed."""
 
 
 def check_redirect(status: int, origin: str, target: str, allowed: Sequence[str]) -> None:
-    """Refuse to be sent to another server: who holds a data set's server decides on no other one of this network.
+    """Refuse redirects to other servers, so that a data set's server cannot make this machine read internal hosts.
 
     Args:
-        status: of the answer.
-        origin, target: the addresses that was asked for, and that is to be asked for instead.
+        status: status of the answer.
+        origin: the requested address.
+        target: the address that the server redirects to.
         allowed: other hosts, as of an `Address`.
 
     Raises:
-        RefusedRedirectError: the target is on another host or port and not allowed, or no longer encrypted.
+        RefusedRedirectError: the target is another host or port that is not allowed, or is not encrypted any more.
 
     >>> check_redirect(302, "http://host/a", "https://host/b", ())
     >>> check_redirect(302, "http://host/a", "http://cdn/b", ("cdn",))
     """
     before, after = urlsplit(origin), urlsplit(target)
     if after.scheme not in _PORTS or after.hostname is None:
-        raise RefusedRedirectError(status, f"the server sends to {Address(target)}, which is no web address")
+        raise RefusedRedirectError(
+            status, f"the server redirects to {Address(target)}, which is not a web address"
+        )
     if before.scheme == "https" and after.scheme == "http":
         raise RefusedRedirectError(
-            status, f"the server sends from https to {Address(target)}, which is not encrypted"
+            status, f"the server redirects from https to {Address(target)}, which is not encrypted"
         )
     places = [(parts.hostname, parts.port or _PORTS[parts.scheme]) for parts in (before, after)]
     upgraded = places[0][1] == 80 and places[1][1] == 443 and places[0][0] == places[1][0]
@@ -69,10 +72,10 @@ def check_redirect(status: int, origin: str, target: str, allowed: Sequence[str]
 
 
 class RangeReader:
-    """Makes requests, on connections that are used again; safe to use from several threads of one process.
+    """Reader of byte ranges on reused connections; safe to use from several threads of one process.
 
     Args:
-        redirects: as of an `Address`.
+        redirects: allowed hosts, as of an `Address`.
     """
 
     def __init__(self, redirects: Sequence[str] = ()) -> None:
@@ -86,12 +89,12 @@ class RangeReader:
                 connection.close()
 
     def get(self, address: str, start: int, stop: int, seconds: float) -> bytearray:
-        """The bytes of an object from `start` to before `stop`; fewer where it has not so many.
+        """Return the bytes of an object from `start` to before `stop`; fewer if it ends earlier.
 
         Raises:
-            FileNotFoundError: there is no such object.
-            WebError: the server refuses, or does not give ranges.
-            OSError, http.client.HTTPException: it does not answer within that time, or cuts off.
+            FileNotFoundError: the object does not exist.
+            WebError: the server refuses, or does not support ranges.
+            OSError, http.client.HTTPException: the server does not answer in time, or ends the connection.
         """
         deadline = time.monotonic() + seconds
         for _ in range(_MOST_REDIRECTS):
@@ -111,7 +114,7 @@ class RangeReader:
                 raise
             if response.isclosed():
                 self._idle[parts.scheme, parts.netloc].append(connection)
-            else:  # with bytes left that nobody wants
+            else:  # unneeded bytes are left
                 connection.close()
             return data
         raise WebError(310, "too many redirects")
@@ -137,7 +140,7 @@ def _answer(
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            # One that was kept may have been closed by the server meanwhile.
+            # The server may have closed a reused connection in the meantime.
             if not is_kept or isinstance(error, TimeoutError):
                 raise
 
@@ -179,10 +182,10 @@ def _body(
 
 
 def _wait_until(connection: http.client.HTTPConnection, deadline: float) -> None:
-    """Have what follows on the connection end by then."""
+    """Set the connection's timeout so that the next operation ends by the deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("the time is over")
+        raise TimeoutError("timed out")
     connection.timeout = left
     if connection.sock is not None:
         connection.sock.settimeout(left)

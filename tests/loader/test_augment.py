@@ -1,4 +1,4 @@
-"""Do boxes, areas, masks and the transform follow the pixels under flips and crops?"""
+"""Boxes, areas, masks and the transform follow the pixels under flips and crops."""
 
 import itertools
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Do label, affine and extent follow the voxels under every augmentation, and is each draw what was promised?"""
+"""Label, affine and extent follow the voxels under every augmentation, and random choices are as documented."""
 
 from collections import Counter
 

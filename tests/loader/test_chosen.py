@@ -7,6 +7,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
+from halofeed.loader.record import stored_record
 from tests.support.batches import flip, rows_of
 
 AUGMENT = [FlipLeftRight(), RandomCrop(8, 8)]
@@ -63,7 +64,7 @@ def test_what_cannot_be_chosen_is_refused(folder):
     for where, words in (
         ([1, 2], "split 'train' has no record 1, 2"),
         (["no/such.jpg"], "has no record no/such.jpg"),
-        ([1000 + 7, 1000 + 7], "a record stands there twice"),
+        ([1000 + 7, 1000 + 7], "a record is named twice"),
         ("all", "expected a list of ids or keys, or a function, got 'all'"),
         ([], "no record of split 'train' is taken"),
         (lambda ids: ids < 0, "no record of split 'train' is taken"),
@@ -87,7 +88,7 @@ def damaged(whole, folder, numbers):
     shutil.copytree(whole, folder)
     shards = Loader(whole, batch_size=1)._shards
     for number in numbers:
-        record = shards.record(number)
+        record = stored_record(shards, number)
         path = folder / shards.file_name(record.shard).rpartition("/")[2]
         flip(path, record.end - 200, 64)
     return folder

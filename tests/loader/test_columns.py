@@ -2,8 +2,7 @@
 
 import pytest
 
-from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mosaic, RandomCrop, ScaleJitter
-from halofeed.loader import field_cache as columns_module
+from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mosaic, RandomCrop, ScaleJitter, field_cache
 from halofeed.loader import record as record_module
 from halofeed.loader.filling import Filler
 from tests.support.batches import same
@@ -30,14 +29,14 @@ def test_batches_of_known_records_are_those_of_parsed_ones(draw, write, monkeypa
     part = parsing.of_slab(slab).batch(7)
     monkeypatch.setattr(record_module, "decode_parts", None)
     if augment != "mosaic":
-        monkeypatch.setattr(Filler, "_fill", None)  # all rows are planned together
+        monkeypatch.setattr(Filler, "_fill_row", None)  # all rows are planned together
     for step, whole in enumerate(expected):
         same(loader.batch(step), whole)
     same(loader.of_slab(slab).batch(7), part)
 
 
 def test_objects_that_found_no_room_are_parsed_each_time(draw, write, monkeypatch):
-    monkeypatch.setattr(columns_module, "MOST_LIST_BYTES", 1000)
+    monkeypatch.setattr(field_cache, "MAX_OBJECT_BYTES", 1000)
     folder = write(draw(23), encoding="jpeg", pad=False)
     loader, parsing = Loader(folder, batch_size=5), Loader(folder, batch_size=5, verify="always")
     for step in range(15):

@@ -1,4 +1,4 @@
-"""Does a loader give what was written, in the promised order, whoever asks and wherever it starts?"""
+"""A loader returns what was written, in the documented order, from any thread and any first step."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Is each record drawn as often as its weight, its classes or its foreground say, exactly and from any step?"""
+"""Each record is drawn as often as its weight, classes or foreground require, exactly and from any step."""
 
 import shutil
 import time

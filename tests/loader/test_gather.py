@@ -1,4 +1,4 @@
-"""Are records found where the index says, is damage named, and does memory come back?"""
+"""Records are found by the index, errors name the damaged record, and buffers are recycled."""
 
 import re
 import struct

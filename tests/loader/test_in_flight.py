@@ -13,7 +13,7 @@ import pytest
 
 from halofeed.loader import batch
 from halofeed.loader.batch import AHEAD, batches_ahead
-from halofeed.loader.in_flight import Prefetcher
+from halofeed.loader.prefetcher import Prefetcher
 from tests.support.conversions import wait_until
 from tests.support.forks import forks
 

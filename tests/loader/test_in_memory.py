@@ -1,19 +1,20 @@
-"""Are rows that are copied from memory, all of a batch at once, right whatever becomes of their files meanwhile?"""
+"""Rows that the kernel copies from mapped shards are right, even if the files change during the copy."""
 
 import os
 
 import pytest
 
 from halofeed.errors import CorruptFileError
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop, gather
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, shards
 from halofeed.loader.assemble import Assembler
+from halofeed.loader.copy_plan import MappedRecords
 from halofeed.schemas.tfrecord import read_records
 from halofeed.system.mapped_files import is_guarded
 from tests.support.batches import flip, same
-from tests.support.kernels import kernel_if, ways
+from tests.support.kernels import needs_kernel
 
 CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
-pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), ways]
+pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), needs_kernel]
 
 
 @pytest.fixture
@@ -22,24 +23,16 @@ def folder(draw, write):
 
 
 @pytest.fixture(params=CHAINS)
-def loader(request, folder, is_used):
-    with kernel_if(is_used):
-        loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
-        for step in range(8):
-            loader.batch(step)
-        yield loader
+def loader(request, folder):
+    loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
+    for step in range(8):
+        loader.batch(step)
+    return loader
 
 
 def copied_rows(monkeypatch, then=lambda batch, row: None):
     """The rows that are copied from memory from now on, and what becomes of each then."""
-    rows, copy, move = [], Assembler.copy_planned, Assembler.move_planned
-
-    def is_copied(self, batch, row, *more):
-        made = copy(self, batch, row, *more)
-        if made:
-            rows.append(row)
-            then(batch, row)
-        return made
+    rows, move = [], Assembler.move_planned
 
     def moved(self, batch, places, *more):
         made = move(self, batch, places, *more)
@@ -48,7 +41,6 @@ def copied_rows(monkeypatch, then=lambda batch, row: None):
             then(batch, row)
         return made
 
-    monkeypatch.setattr(Assembler, "copy_planned", is_copied)
     monkeypatch.setattr(Assembler, "move_planned", moved)
     return rows
 
@@ -84,16 +76,16 @@ def test_rows_of_a_shard_that_is_cut_meanwhile_are_an_error_that_names_it(loader
 
 @pytest.mark.parametrize("part", ["length", "its checksum", "footer"])
 def test_rows_whose_frames_change_meanwhile_are_not_copied(loader, folder, monkeypatch, part):
-    look = gather.Shards.in_memory
+    records_of = MappedRecords.of
 
-    def damaged(self, *which):
-        found = look(self, *which)
+    def damaged(*which):
+        found = records_of(*which)
         for shard in folder.glob("*train*.tfrecord-*[0-9]"):
             for offset, record in read_records(shard.read_bytes(), ""):
                 flip(shard, offset + {"length": 0, "its checksum": 8, "footer": 12 + len(record)}[part])
         return found
 
-    monkeypatch.setattr(gather.Shards, "in_memory", damaged)
+    monkeypatch.setattr(MappedRecords, "of", damaged)
     rows = copied_rows(monkeypatch)
     with pytest.raises(CorruptFileError, match="at byte"):
         loader.batch(8)
@@ -103,6 +95,6 @@ def test_rows_whose_frames_change_meanwhile_are_not_copied(loader, folder, monke
 def test_no_more_files_are_held_open_than_the_process_may(loader, monkeypatch):
     expected = loader.batch(8)
     rows = copied_rows(monkeypatch)
-    monkeypatch.setattr(gather, "most_open", lambda: 2)
+    monkeypatch.setattr(shards, "most_open", lambda: 2)
     same(loader.batch(8), expected)
     assert not rows

@@ -1,4 +1,4 @@
-"""Does the kernel copy what NumPy copies and no byte beside it, and read what is right and nothing else?"""
+"""The kernel copies what NumPy copies and no other byte, and accepts only intact records."""
 
 import ctypes
 import mmap
@@ -59,7 +59,7 @@ def test_a_window_is_what_numpy_copies_and_nothing_beside_it(data, axes, pixel, 
     inside = tuple(slice(side - size, side) for side, size in zip(room, window.shape[:axes], strict=True))
     target = frame[inside]
     moves = kernel.no_moves(1)
-    outer = kernel.MOST_AXES - axes
+    outer = kernel.KERNEL_AXES - axes
     moves[0, kernel.SOURCE], moves[0, kernel.TARGET] = window.ctypes.data, target.ctypes.data
     moves[0, kernel.SHAPE][outer:] = window.shape[:axes]
     moves[0, kernel.SOURCE_STRIDES][outer:] = window.strides[:axes]

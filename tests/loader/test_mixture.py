@@ -1,4 +1,4 @@
-"""Has each data set exactly its share, every record once an epoch, and is every batch a function of its step?"""
+"""Each data set has exactly its share, every record once per epoch, and a batch is a function of its step."""
 
 import pickle
 from collections import Counter

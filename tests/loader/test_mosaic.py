@@ -1,4 +1,4 @@
-"""Do four pictures in one, and two through each other, hold what a slow drawing of them does, with the same others?"""
+"""Mosaic and MixUp equal a slow drawing with the same partners."""
 
 import shutil
 
@@ -8,7 +8,7 @@ import pytest
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture, MixUp, Mosaic, RandomCrop
 from halofeed.loader.augment import draw_uniform, draw_uniforms
-from halofeed.loader.augment.scene import _CHOICE
+from halofeed.loader.augment.example import _CHOICE
 from tests.support.batches import flip
 from tests.support.picture_writer import FILL, example_of
 from tests.support.volume_writer import draw_scans, write_scans

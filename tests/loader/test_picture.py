@@ -1,4 +1,4 @@
-"""Does the picture of a batch show each box, label, mask and line where it is?"""
+"""The picture of a batch shows each box, label, mask and line in its place."""
 
 import numpy as np
 import pytest

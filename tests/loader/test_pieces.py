@@ -1,4 +1,4 @@
-"""Does what is read piece by piece come out as if the whole array were there, and is no more read than said?"""
+"""Chunked reads equal a copy of the complete array, and read no more bytes than documented."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop, Rotate90, chunks, gather, record
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, Rotate90, chunks, record, shards
 from halofeed.loader.augment.random_crop import draw_foreground
 from halofeed.loader.augment.view import View
 from halofeed.loader.chunks import StoredArray
@@ -30,7 +30,7 @@ class Record:
         self.bytes, self.read, self.calls = np.frombuffer(array.tobytes(), np.uint8), 0, 0
         self._scratch, self._shard = np.empty(0, np.uint8), shard
 
-    def look(self, key, runs):
+    def mapped_value(self, key, runs):
         if self._shard == "read":
             return None
         memory = np.zeros(len(self.bytes) + 65, np.uint8)
@@ -38,7 +38,7 @@ class Record:
         value[:] = self.bytes if self._shard == "mapped" else 0
         return value
 
-    def expect(self, key, runs):
+    def prefetch(self, key, runs):
         pass
 
     def is_lost(self):
@@ -57,7 +57,7 @@ class Record:
         self.read += length * len(starts)
         self.calls += len(starts)
 
-    def remembered(self, what, count):
+    def cached_count(self, key, count):
         return count()
 
 
@@ -96,12 +96,12 @@ def views(draw):
 def test_any_view_is_copied_as_from_the_whole_array(drawn, piece_bytes, gap_bytes, framed, shard):
     shape, axes, view, dtype = drawn
     array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
-    expected = view.look(array)
+    expected = view.shown(array)
     frame = np.zeros([size + 2 for size in view.shape] + list(shape[axes:]), dtype)
     region = tuple(slice(0, size) for size in view.shape)
     out = frame[region] if framed else np.zeros(expected.shape, dtype)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(chunks, "PIECE_BYTES", piece_bytes)
+        patched.setattr(chunks, "CHUNK_BYTES", piece_bytes)
         patched.setattr(chunks, "_GAP_BYTES", gap_bytes)
         source, record = stored(array, axes, shard)
         source.copy(view, out)
@@ -110,7 +110,7 @@ def test_any_view_is_copied_as_from_the_whole_array(drawn, piece_bytes, gap_byte
         if gap_bytes == 0 and shard != "mapped":
             assert record.read == expected.nbytes
         # Every number of a box, in the order in which it is stored.
-        seen = [part.copy() for _, part in source.pieces(view.box)]
+        seen = [part.copy() for _, part in source.chunks(view.box)]
     inside = array[tuple(slice(*side) for side in view.box)]
     assert np.array_equal(np.concatenate([part.ravel() for part in seen]), inside.ravel())
 
@@ -132,7 +132,7 @@ def test_foreground_is_drawn_as_from_the_whole_label(shape, seed, uniform, piece
     inside = np.argwhere(label[tuple(slice(*side) for side in box)])
     expected = tuple(inside[int(uniform * len(inside))] + [low for low, _ in box]) if len(inside) else None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(chunks, "PIECE_BYTES", piece_bytes)
+        patched.setattr(chunks, "CHUNK_BYTES", piece_bytes)
         assert draw_foreground(stored(label, label.ndim)[0], box, uniform) == expected
         assert draw_foreground(label, box, uniform) == expected
 
@@ -142,11 +142,11 @@ def test_what_was_counted_is_remembered_within_bounds(tmp_path, monkeypatch):
     options = {"batch_size": 6, "seed": 2, "augment": [RandomCrop(2, 3, 3, foreground=1.0)]}
     expected = list(itertools.islice(Loader(folder, **options).batches(), 4))
     for most in (0, 100, 1 << 22):
-        monkeypatch.setattr(gather, "MOST_REMEMBERED_BYTES", most)
+        monkeypatch.setattr(shards, "MAX_COUNT_CACHE_BYTES", most)
         loader = Loader(folder, **options)
         for step, right in enumerate(expected):
             same(loader.batch(step), right)
-        assert sum(found.nbytes for found in loader._shards._remembered.values()) <= max(most, 48)
+        assert sum(found.nbytes for found in loader._shards._counts.values()) <= max(most, 48)
 
 
 @pytest.mark.parametrize("verify", ["first", "always", "never"])
@@ -156,11 +156,11 @@ def test_blocks_pieces_and_gaps_change_no_batch(tmp_path, monkeypatch, verify):
     options = {"batch_size": 2, "num_epochs": 2, "augment": augment}
     expected = list(Loader(write_scans(tmp_path / "a/1.0.0", scans), **options))
     # Blocks of a size that no row or plane has: each piece begins and ends within one.
-    for module in (checksum, gather, record):
+    for module in (checksum, shards, record):
         monkeypatch.setattr(module, "BLOCK_BYTES", 700)
     folder = write_scans(tmp_path / "b/1.0.0", scans)
     for piece_bytes, gap_bytes in ((100, 0), (3000, 100), (1 << 20, 1 << 13)):
-        monkeypatch.setattr(chunks, "PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", piece_bytes)
         monkeypatch.setattr(chunks, "_GAP_BYTES", gap_bytes)
         for found, right in zip(Loader(folder, **options, verify=verify), expected, strict=True):
             same(found, right)

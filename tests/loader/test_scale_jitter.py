@@ -1,4 +1,4 @@
-"""Do pixels, boxes, masks and labels land where a drawn scale puts them, and is that what a slow filter gives?"""
+"""Pixels, boxes, masks and labels follow the random scale, and pixels equal a slow filter."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does a segmentation data set, of volumes and of pictures, come as it was written: NumPy, tf.data and on a mesh?"""
+"""Segmentation data sets of volumes and pictures load as they were written: NumPy, tf.data and on a mesh."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Is the tf.data stream the same stream, with static shapes and without a copy?"""
+"""The tf.data stream is the same stream, with static shapes and without a copy."""
 
 import re
 from itertools import islice

@@ -12,7 +12,7 @@ from scipy.ndimage import map_coordinates
 from halofeed.errors import UsageError
 from halofeed.loader import ElasticDeformation, FlipLeftRight, Loader, RandomCrop, RandomRotation, Rotate90
 from halofeed.loader.augment import Example, draw_uniform
-from halofeed.loader.augment.warps import Bending, Turning, _turned
+from halofeed.loader.augment.warps import DeformationWarp, MatrixWarp, _rotation_matrix
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (14, 22, 22)
@@ -110,14 +110,14 @@ def test_pictures_of_every_dtype_turn_counterclockwise_about_their_center(dtype)
 
     kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
     picture = (smooth((40, 50), 3) / 10 + 110).astype(kind)
-    matrix = _turned([np.radians(90)], (50, 50), (1.0, 1.0))
+    matrix = _rotation_matrix([np.radians(90)], (50, 50), (1.0, 1.0))
     square = np.concatenate([picture, picture[:10]])
     out = np.empty((50, 50, 3), kind)
-    assert Turning((50, 50), matrix).image(square, (0, 0), ((0, 50), (0, 50)), out) is None
+    assert MatrixWarp((50, 50), matrix).image(square, (0, 0), ((0, 50), (0, 50)), out) is None
     assert np.array_equal(out, np.rot90(square))
-    matrix = _turned([np.radians(7)], (40, 50), (1.0, 1.0))
+    matrix = _rotation_matrix([np.radians(7)], (40, 50), (1.0, 1.0))
     out = np.empty((40, 50, 3), kind)
-    outside = Turning((40, 50), matrix).image(picture, (0, 0), ((0, 40), (0, 50)), out)
+    outside = MatrixWarp((40, 50), matrix).image(picture, (0, 0), ((0, 40), (0, 50)), out)
     points = np.stack([*(np.indices((40, 50)) + 0.5).reshape(2, -1), np.ones(2000)])
     places = (matrix @ points)[:2] - 0.5
     inside = ~outside & np.all((places > 1) & (places < [[38], [48]]), axis=0).reshape(40, 50)
@@ -168,10 +168,10 @@ def test_by_0_degrees_nothing_changes(tmp_path, draw, write):
 
 def test_a_turn_by_next_to_nothing_gives_the_same_voxels():
     source = smooth(VOLUME, 1).astype(np.float32)
-    matrix = _turned([1e-9, 1e-9, 1e-9], VOLUME, (3.0, 1.0, 1.0))
+    matrix = _rotation_matrix([1e-9, 1e-9, 1e-9], VOLUME, (3.0, 1.0, 1.0))
     out = np.empty_like(source)
     box = tuple((0, size) for size in VOLUME)
-    assert Turning(VOLUME, matrix).image(source, (0, 0, 0), box, out) is None
+    assert MatrixWarp(VOLUME, matrix).image(source, (0, 0, 0), box, out) is None
     assert np.abs(out - source).max() < 1e-2
 
 
@@ -307,7 +307,7 @@ def test_a_deformation_by_nothing_changes_nothing(tmp_path):
     for one in (ElasticDeformation(0.0), ElasticDeformation(probability=0.0)):
         bent = Loader(folder, batch_size=6, augment=[one]).batch(1)
         assert all(np.array_equal(array, bent[name]) for name, array in plain.items())
-    still = Bending((4, 5, 6), (2.0, 2.0, 2.0), np.zeros((3, 5, 6, 6), np.float32))
+    still = DeformationWarp((4, 5, 6), (2.0, 2.0, 2.0), np.zeros((3, 5, 6, 6), np.float32))
     source, out = smooth((4, 5, 6), 1), np.empty((4, 5, 6, 1))
     assert still.image(source, (0, 0, 0), ((0, 4), (0, 5), (0, 6)), out) is None
     assert np.allclose(out, source, atol=1e-3)

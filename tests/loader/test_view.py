@@ -1,4 +1,4 @@
-"""Does a view show what NumPy's own flips, turns and slices show, wherever and however large it is?"""
+"""A view shows what NumPy's flips, rotations and slices show, at any place and size."""
 
 import ml_dtypes
 import numpy as np
@@ -47,7 +47,7 @@ def test_a_view_is_what_numpy_shows(is_used, data, dtype, axes, channels):
     with kernel_if(is_used):
         view.copy(source, frame[inside])
     assert np.array_equal(frame[inside], seen)
-    assert np.array_equal(view.look(source), seen)
+    assert np.array_equal(view.shown(source), seen)
     frame[inside] = 3
     assert (frame == np.array(3, frame.dtype)).all()
 

@@ -1,4 +1,4 @@
-"""Is the next batch read ahead as long as the disk is needed, and no longer?"""
+"""The next batch is read ahead only as long as the disk is needed."""
 
 import pytest
 
@@ -22,9 +22,9 @@ def make(store, batches):
 
 def test_what_lies_in_memory_is_not_read_ahead(tmp_path, reads):
     store = LocalStore(tmp_path)
-    assert store.reads_ahead
+    assert store.is_prefetching
     make(store, 10)
-    assert not store.reads_ahead
+    assert not store.is_prefetching
 
 
 def test_a_disk_that_is_read_ahead_all_the_time_goes_on_being(tmp_path, reads):
@@ -32,9 +32,9 @@ def test_a_disk_that_is_read_ahead_all_the_time_goes_on_being(tmp_path, reads):
     for _ in range(100):
         reads[0] += 1  # between the batches: none of them waits
         make(store, 1)
-        assert store.reads_ahead
+        assert store.is_prefetching
     make(store, 10)
-    assert not store.reads_ahead
+    assert not store.is_prefetching
     with store.window(b"", list):
         reads[0] += 1
-    assert store.reads_ahead
+    assert store.is_prefetching

@@ -17,7 +17,7 @@ from halofeed.inspection.bench import bench
 from halofeed.loader import Loader, Mixture, RandomCrop
 from halofeed.loader.store import remote
 from halofeed.loader.store.base import HeldFile
-from halofeed.loader.store.remote import Window
+from halofeed.loader.store.remote import FetchWindow
 from halofeed.schemas.shard_file import OpenFile
 from tests.support.batches import joined, same
 from tests.support.faulty_server import serving
@@ -100,11 +100,11 @@ def test_bytes_whose_asker_needs_them_no_longer_are_asked_for_again(sets):
     with serving(folder) as server:
         store = Loader(server.address, batch_size=6, concurrent_reads=1)._shards.store
         server.latency_seconds = 0.3
-        window = Window()
-        store.fill(window, [(first, 0, 9), (second, 0, 9)])
+        window = FetchWindow()
+        store.request_spans(window, [(first, 0, 9), (second, 0, 9)])
         queued = window.find(second, 0)
         window.cancel()
-        assert store.arrived(second, queued) == (folder / second).read_bytes()[:9]
+        assert store.wait_for(second, queued) == (folder / second).read_bytes()[:9]
 
 
 def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):

@@ -1,4 +1,4 @@
-"""How are the next batches made while one is used?"""
+"""Prefetcher of items, such as batches: the next ones are made in threads while one is used."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ Item = TypeVar("Item")
 
 
 class Prefetcher(Iterator[Item], Generic[Item]):
-    """What `make` gives for each step, in order; from the second one on some are made ahead, each in a thread.
+    """Iterator over `make(step)` for each step, in order; after the first item, some are made ahead in threads.
 
-    What one thread plans with the interpreter's lock, another copies without it. What `make` raises is raised in its
-    turn, and the next item follows upon it. An interrupt loses no item that was not returned yet. Several threads may
-    take items; each item goes to one of them. A child of a fork begins again what its parent had begun.
+    One thread plans with the interpreter's lock while another copies without it. An exception of `make` is raised by
+    the `next` of its step, and the next item follows. An interrupt loses no item that was not returned yet. Several
+    threads may take items; each item goes to one of them. After a fork, the child makes its parent's unfinished items
+    itself.
 
     Args:
-        make: gives the item of a step; is called from several threads.
-        steps: which, in order.
-        ahead: how many items are made or wait while one is used; with 0 each is made when it is asked for.
-        expect: is told, before the first item is made, of its step and as many after it as are made ahead.
+        make: returns the item of a step; called from several threads.
+        steps: the steps in order.
+        ahead: number of items that are made or ready while one is used; 0 makes each item on request.
+        prefetch: called before the first item, with its step and each later step that is made ahead.
 
-    >>> "".join(InFlight(str, range(5), 2))
+    >>> "".join(Prefetcher(str, range(5), 2))
     '01234'
     """
 
@@ -37,16 +38,16 @@ class Prefetcher(Iterator[Item], Generic[Item]):
         make: Callable[[int], Item],
         steps: Iterable[int],
         ahead: int,
-        expect: Callable[[int], object] = lambda step: None,
+        prefetch: Callable[[int], object] = lambda step: None,
     ) -> None:
-        self._make, self._steps, self._ahead, self._expect = make, iter(steps), ahead, expect
+        self._make, self._steps, self._ahead, self._prefetch = make, iter(steps), ahead, prefetch
         self._waiting: deque[int] = deque()
-        """Steps that were taken from `steps` and whose items were not returned yet."""
+        """Steps taken from `steps` whose items were not returned yet."""
         self._tasks: dict[int, Task[Item]] = {}
         self._workers: InterruptibleThreads | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        # Whoever takes one item alone does not pay for those after it.
+        # Callers who take only one item do not pay for the next ones.
         self._makes_ahead = False
 
     def __next__(self) -> Item:
@@ -57,7 +58,7 @@ class Prefetcher(Iterator[Item], Generic[Item]):
             return self._next_ahead() if self._makes_ahead else self._next_here()
 
     def close(self) -> None:
-        """Make nothing ahead any more, and end the iteration."""
+        """Stop making items, and end the iteration."""
         with self._lock:
             self._steps, self._waiting = iter(()), deque()
             self._cancel()
@@ -68,7 +69,7 @@ class Prefetcher(Iterator[Item], Generic[Item]):
         if not self._waiting:
             raise StopIteration
         for step in self._waiting:
-            self._expect(step)
+            self._prefetch(step)
         try:
             item = self._make(self._waiting[0])
         except Exception:

@@ -1,8 +1,6 @@
-"""Which numbers augmentations are drawn from: a function of seed, epoch, example and place in the list alone.
+"""Foundation of augmentations: the static frame, the example that they change, and their random numbers.
 
-What augmentations are made of: the frame known before any example, the scene that they move, how each is drawn.
-
-The augmentations of one example in order, and which others are shown with it.
+Random numbers are a function of seed, epoch, example id and position in the list of augmentations.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from halofeed.errors import UsageError
 from halofeed.loader.augment.resampled import Resampled, Warp
-from halofeed.loader.augment.view import Array, Label, Ranges, Shape, View
+from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
 from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.kinds import Kind
 
 Uniform = NDArray[np.float64]
-"""float64 [8], each in 0 (inclusive) to 1 (exclusive)."""
+"""Random numbers of one augmentation, float64 [8], each in 0 (inclusive) to 1 (exclusive)."""
 Words = NDArray[np.uint64]
 
 _WORD = (1 << 64) - 1
@@ -31,11 +29,11 @@ _KEY_STEPS = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)[:, No
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _TIMES_LOW, _TIMES_HIGH = _MULTIPLIERS & _LOW, _MULTIPLIERS >> _HALF
 _BLOCKS = np.array([1, 2], np.uint64)
-"""The counters of the two blocks of four words, as NumPy's generator has them: it counts before it draws."""
+"""Counters of the two blocks of four words; NumPy's generator increments the counter before it draws."""
 
 
 def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:
-    """Eight numbers for one augmentation of one example in one epoch; see `draw_uniforms`."""
+    """Return eight numbers for one augmentation of one example in one epoch; see `draw_uniforms`."""
     return np.asarray(
         draw_uniforms(seed, np.array([epoch]), np.array([identity]), number + 1)[0, number], np.float64
     )
@@ -44,17 +42,17 @@ def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:
 def draw_uniforms(
     seed: int, epochs: NDArray[np.int64], ids: NDArray[np.int64], count: int, *, partner: int = 0
 ) -> NDArray[np.float64]:
-    """Eight numbers for each augmentation of each example, whatever was drawn before.
+    """Return eight numbers for each augmentation of each example, independent of other draws.
 
     Philox4x64-10 is a generator whose state is a counter: key (seed, epoch), counter (block, partner, example,
     augmentation); the words are those of `np.random.Philox`. All examples of a batch at once take a fifth of the time
-    of one generator each. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+    of one generator per example. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 
     Args:
         seed: 0 to 2**64 - 1.
         epochs, ids: int64 [example].
-        count: of augmentations.
-        partner: 0 for the example itself; else what is drawn for others that are shown with it.
+        count: number of augmentations.
+        partner: 0 for the example itself; otherwise the number of an example that is combined with it.
 
     Returns:
         float64 [example, augmentation, 8].
@@ -76,7 +74,7 @@ def draw_uniforms(
 
 
 def _philox(keys: Words, first: Words, second: Words) -> tuple[Words, ...]:
-    """Four words each of counters whose first and third, and second and fourth, words are given, uint64 [2, ...]."""
+    """Return four words per counter, whose first and third, and second and fourth, words are given, uint64 [2, ...]."""
     for _ in range(_ROUNDS):
         first, second = _high(first)[::-1] ^ second ^ keys, (first * _MULTIPLIERS)[::-1]
         keys = keys + _KEY_STEPS
@@ -84,7 +82,7 @@ def _philox(keys: Words, first: Words, second: Words) -> tuple[Words, ...]:
 
 
 def _high(words: Words) -> Words:
-    """The upper 64 bits of each product with the multipliers."""
+    """Return the upper 64 bits of each product with the multipliers."""
     low, high = words & _LOW, words >> _HALF
     crossed = low * _TIMES_HIGH
     middle = (low * _TIMES_LOW >> _HALF) + (crossed & _LOW) + high * _TIMES_LOW
@@ -92,7 +90,7 @@ def _high(words: Words) -> Words:
 
 
 DEPTH, HEIGHT, WIDTH = -3, -2, -1
-"""Axes, counted from the end, so that those of a picture and of a volume are the same."""
+"""Axes, counted from the end, so that they are equal for pictures and volumes."""
 _SIDES = {"frame": "frames long", "depth": "deep", "height": "high", "width": "wide"}
 _SPACE = ("depth", "height", "width")
 _NOISE_SHARE = 1e-9
@@ -101,18 +99,18 @@ _FLOAT32_NOISE = 2.0**-23
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What is known before any example: the static shape, the kind, and what goes with the image.
+    """Facts that hold for all examples: the static shape, the kind, and what belongs to the image.
 
     Args:
-        shape: of what is shown, padding included.
-        kind: of image.
+        shape: shape of what is shown, padding included.
+        kind: kind of the images.
         has_label: whether a label is on the image's grid.
         has_boxes: whether there are objects with boxes.
-        dtype: of the image.
-        lost: which augmentation moves points so that no affine says where they come from; "" where none does.
+        dtype: the image's dtype.
+        lost: name of the augmentation after which no affine maps points to the source; "" if none.
     """
 
-    shape: Shape
+    shape: ImageShape
     kind: Kind
     has_label: bool = False
     has_boxes: bool = False
@@ -120,7 +118,7 @@ class Frame:
     lost: str = ""
 
     def __str__(self) -> str:
-        """In words.
+        """Return the shape in words.
 
         >>> from halofeed.schemas.kinds import KINDS
         >>> str(Frame(shape=(480, 640), kind=KINDS["picture"]))
@@ -137,25 +135,25 @@ class Objects:
     Args:
         boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view.
         areas: float64 [n], in stored pixels².
-        kept: int64 [n]: which of the record's objects these are; those of records shown with it are counted on.
-        masks: of each object uint8, 0 and 1, on the image's grid; none where nobody asked for them.
+        kept: int64 [n], indices of these objects in the record; partners' objects are numbered after the record's.
+        masks: uint8 mask of each object, 0 and 1, on the image's grid; empty if masks are not needed.
     """
 
     boxes: NDArray[np.float64]
     areas: NDArray[np.float64]
     kept: NDArray[np.int64]
-    masks: tuple[Array, ...] = ()
+    masks: tuple[SourceArray, ...] = ()
 
     def crop(self, window: ArrayLike, minimum_visible: float) -> Objects:
-        """Those of which enough lies in a window, clipped to it; an area shrinks by the box's visible share.
+        """Return the objects of which enough is inside a window, clipped to it; areas shrink with the boxes.
 
         Args:
-            window: top, left, height and width, normalized to the view; [4], or [n, 4] of objects in several views.
-            minimum_visible: a share of a box's area, 0 to 1.
+            window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views.
+            minimum_visible: required share of a box's area, 0 to 1.
         """
         if not len(self.kept):
             return self
-        # A box that only touches the window, or lies in it whole, must not hang on the last bit of a division.
+        # The tolerance keeps rounding from deciding about boxes that touch the window or are completely inside.
         minimum = min(max(minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
         windows = np.broadcast_to(np.asarray(window), self.boxes.shape)
         boxes, stays, areas = crop_boxes(self.boxes[:, None], self.areas[:, None], windows, minimum)
@@ -163,7 +161,7 @@ class Objects:
         return Objects(boxes=boxes[stays], areas=areas[stays], kept=self.kept[stays[:, 0]], masks=masks)
 
     def and_those(self, others: Objects) -> Objects:
-        """These, and then others of the same view."""
+        """Return these objects followed by others of the same view."""
         return Objects(
             boxes=np.concatenate([self.boxes, others.boxes]),
             areas=np.concatenate([self.areas, others.areas]),
@@ -177,28 +175,29 @@ NO_OBJECTS = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Example:
-    """One example as far as augmentations have come.
+    """One example during augmentation.
 
-    All arrays are on one grid, of which the view shows a window: the stored image's, until something is resampled.
+    All arrays are on one grid, and the view shows a window of it. The grid is the stored image's until an augmentation
+    resamples.
 
     Args:
         view: what is shown.
-        extent: along the grid's axes, what shows the source; the rest is padding.
-        objects: in the view.
-        pixels: the image; None where it is already where it belongs.
-        label: class indices on the image's grid, where there are any.
-        to_stored: float64 [axes + 1, axes + 1], from points of the grid to points of the stored image, whole numbers
-            the edges of voxels; None where they are the same, or where no affine says it.
-        spacing_mm: per axis of the grid from one voxel to the next; none of pictures.
-        fill: what lies outside, one number or one a channel; None is the least value of what is looked at.
-        ignored: the value of a label where nothing is known, as outside; 0, the background, where there is none.
+        extent: the part that shows the source, along the grid's axes; the rest is padding.
+        objects: the objects in the view.
+        pixels: the image; None if it is already in the batch.
+        label: class indices on the image's grid, if there are any.
+        to_stored: float64 [axes + 1, axes + 1], from points of the grid to points of the stored image, with voxel edges
+            at whole numbers; None if the grids are equal, or if no affine describes the map.
+        spacing_mm: distance of voxel centers per axis of the grid; empty for pictures.
+        fill: value outside the image, one number or one per channel; None is the minimum of the sampled part.
+        ignored: the label value for unknown pixels, also outside the image; 0, the background, if there is none.
     """
 
     view: View
     extent: Ranges
     objects: Objects = NO_OBJECTS
-    pixels: Array | None = None
-    label: Label | None = None
+    pixels: SourceArray | None = None
+    label: LabelArray | None = None
     to_stored: NDArray[np.float64] | None = None
     spacing_mm: tuple[float, ...] = ()
     fill: tuple[float, ...] | None = None
@@ -206,21 +205,21 @@ class Example:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Example:
-        """All of an image without padding, objects or label."""
+        """Return a complete image without padding, objects or label."""
         return cls(view=View.whole(shape), extent=tuple((0, size) for size in shape))
 
     def crop(self, start: Sequence[int], shape: Sequence[int], minimum_visible: float) -> Example:
-        """A window of what is seen; of the objects those of which a share of at least `minimum_visible` is left."""
+        """Return a window of the view; objects with less than the share `minimum_visible` in it are dropped."""
         window = np.array([*start, *shape]) / np.array(self.view.shape * 2)
         objects = self.objects.crop(window.tolist(), minimum_visible)
         return replace(self, view=self.view.crop(start, shape), objects=objects)
 
     def stored_points(self, *, centers: bool) -> NDArray[np.float64]:
-        """The affine float64 [axes + 1, axes + 1] from points of the view to points of the stored image.
+        """Return the affine, float64 [axes + 1, axes + 1], from points of the view to points of the stored image.
 
         Args:
-            centers: whole numbers are the centers of voxels, as in `image/affine`; else they are the edges of
-                pixels, as in `image/transform`.
+            centers: voxel centers are at whole numbers, as in `image/affine`; otherwise pixel edges are, as in
+                `image/transform`.
         """
         matrix = self.view.to_stored()
         if self.to_stored is not None:
@@ -230,7 +229,7 @@ class Example:
         return matrix
 
     def shown_spacing_mm(self) -> tuple[float, ...]:
-        """`spacing_mm` along the axes as seen; 1 where there is none."""
+        """Return `spacing_mm` along the axes as seen; 1 if there is none."""
         if not self.spacing_mm:
             return (1.0,) * len(self.view.order)
         return tuple(self.spacing_mm[axis] for axis in self.view.order)
@@ -238,13 +237,13 @@ class Example:
     def resampled(
         self, warp: Warp, *, extent: Ranges, objects: Objects, fill: float | None = None
     ) -> Example:
-        """What the view shows on another grid of the same spacing, of which all is shown.
+        """Return what the view shows, resampled to another grid of the same spacing and shown completely.
 
         Args:
-            warp: from that grid to the view.
-            extent: along that grid's axes, what shows the source.
-            objects: in it, with the masks that they have now.
-            fill: what lies outside; None is the scene's.
+            warp: the map from that grid to the view.
+            extent: the part that shows the source, along that grid's axes.
+            objects: the objects on that grid, with their masks before the warp.
+            fill: value outside the image; None is the example's.
         """
         view = self.view
         matrix = None
@@ -266,11 +265,10 @@ class Example:
 
 
 def to_view(boxes: NDArray[np.float32], stored: ArrayLike, picture: ArrayLike) -> NDArray[np.float64]:
-    """Boxes normalized to the stored image as float64 [n, 4] normalized to the picture, without its padding.
+    """Convert boxes normalized to the stored image to float64 [n, 4] normalized to the picture without its padding.
 
-    Both are given as height and width, [2], or [n, 2] of boxes in several images. A side that lies within float32's
-    rounding of a whole pixel is put onto it: windows have whole pixels for sides, and whether a box lies inside of one
-    must not depend on the rounding.
+    Both sizes are height and width, [2], or [n, 2] for boxes in several images. A side within float32's rounding error
+    of a whole pixel is moved onto it: windows have whole pixels, and rounding must not decide whether a box is inside.
     """
     sides, shown = (np.concatenate([size, size], axis=-1) for size in map(np.asarray, (stored, picture)))
     pixels = boxes.astype(np.float64) * sides
@@ -279,27 +277,27 @@ def to_view(boxes: NDArray[np.float32], stored: ArrayLike, picture: ArrayLike) -
 
 
 class Augmentation(Protocol):
-    """What every augmentation is: a frozen value whose repr says all of it."""
+    """Interface of augmentations: frozen values whose repr describes them completely."""
 
     def frame(self, frame: Frame) -> Frame:
-        """The frame that it makes of another; UsageError where that cannot be."""
+        """Return the frame after this augmentation; UsageError if it cannot be applied."""
 
-    def apply(self, scene: Example, uniform: Uniform) -> Example:
-        """The new scene, from the numbers drawn for this example and epoch."""
+    def apply(self, example: Example, uniform: Uniform) -> Example:
+        """Return the changed example, from the random numbers of this example and epoch."""
 
 
 @runtime_checkable
 class Combination(Protocol):
-    """An augmentation that shows several examples in one; else as `Augmentation`."""
+    """Interface of augmentations that combine several examples into one; otherwise as `Augmentation`."""
 
     def frame(self, frame: Frame) -> Frame:
-        """As of `Augmentation`."""
+        """Return the frame after this augmentation; UsageError if it cannot be applied."""
 
     def partners(self, uniform: Uniform) -> int:
-        """How many other examples it shows, at most 7."""
+        """Return the number of other examples that it needs, at most 7."""
 
-    def combine(self, scenes: Sequence[Example], uniform: Uniform) -> Example:
-        """The new scene of an example and its partners, which the augmentations before have moved as well."""
+    def combine(self, examples: Sequence[Example], uniform: Uniform) -> Example:
+        """Return the combination of an example and its partners, which earlier augmentations have changed as well."""
 
 
 def check_share(name: str, share: float) -> None:
@@ -308,19 +306,19 @@ def check_share(name: str, share: float) -> None:
 
 
 def check_space(name: str, frame: Frame) -> None:
-    """Refuse images of which not every axis lies in space."""
+    """Refuse images with an axis that is not spatial."""
     if others := [axis for axis in frame.kind.axes if axis not in _SPACE]:
         raise UsageError(f"{name}: {frame.kind.name}s have an axis of {others[0]}s; take pictures or volumes")
 
 
 def check_pictures(name: str, frame: Frame) -> None:
-    """Refuse what is no picture."""
+    """Refuse images that are not pictures."""
     if frame.kind.pads_around:
         raise UsageError(f"{name}: {frame.kind.name}s are not resized when loaded; it takes pictures")
 
 
 def check_sides(name: str, *sides: int) -> None:
-    """Refuse what is no height and width."""
+    """Refuse values that are not a height and a width."""
     if not all(hasattr(side, "__index__") and side >= 1 for side in sides):
         raise UsageError(
             f"{name}: expected a height and a width of at least 1, got {', '.join(map(repr, sides))}"
@@ -328,7 +326,7 @@ def check_sides(name: str, *sides: int) -> None:
 
 
 def check_fill(name: str, fill: float | None, frame: Frame) -> None:
-    """Refuse what the image's numbers cannot be."""
+    """Refuse a fill value that the image's dtype cannot hold."""
     if fill is not None and frame.dtype in ("uint8", "uint16", "int16"):
         limits = np.iinfo(frame.dtype)
         if not (limits.min <= fill <= limits.max and fill == int(fill)):
@@ -338,7 +336,7 @@ def check_fill(name: str, fill: float | None, frame: Frame) -> None:
 
 
 def check_range(name: str, given: Sequence[float]) -> tuple[float, float]:
-    """A least and a largest number as a tuple; UsageError where they are none."""
+    """Return a minimum and a maximum as a tuple; UsageError if they are not valid."""
     numbers = tuple(given) if isinstance(given, Sequence) else ()
     if len(numbers) != 2 or not numbers[0] <= numbers[1]:
         raise UsageError(f"{name}: expected the least and the largest, such as (0.5, 2.0), got {given!r}")
@@ -347,17 +345,17 @@ def check_range(name: str, given: Sequence[float]) -> tuple[float, float]:
 
 _MOST_PARTNERS = 8
 _CHOICE = 1 << 32
-"""Added to the partner's number where partners are chosen."""
+"""Added to the partner's number for the choice of partners."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerSampler:
-    """The examples that may be shown with one.
+    """Sampler of the examples that are combined with one.
 
     Args:
-        seed, epoch, identity: what they, and how they are moved, are drawn from: those of the example that is shown.
-        find: from a number drawn, 0 (inclusive) to 1 (exclusive), to another example as it is stored.
-        partner: 0 for those of the example itself; else for those of which of its partners.
+        seed, epoch, identity: random key of the partners and their augmentations; the id is the first example's.
+        find: maps a sampled number, 0 (inclusive) to 1 (exclusive), to another example as it is stored.
+        partner: 0 for the example itself; otherwise the number of the partner that needs partners itself.
     """
 
     seed: int
@@ -366,46 +364,47 @@ class PartnerSampler:
     find: Callable[[float], Example]
     partner: int = 0
 
-    def drawn(self, count: int, *, choice: int = 0) -> NDArray[np.float64]:
-        """float64 [augmentation, 8]."""
+    def _draw(self, count: int, *, choice: int = 0) -> NDArray[np.float64]:
+        """Return float64 [augmentation, 8]."""
         epochs, ids = np.array([self.epoch]), np.array([self.identity])
         return np.asarray(
             draw_uniforms(self.seed, epochs, ids, count, partner=self.partner + choice)[0], np.float64
         )
 
-    def moved(self, augmentations: Sequence[Augmentation | Combination], count: int) -> list[Example]:
-        """As many others as the next augmentation asks for, each moved by those before it."""
-        number, scenes = len(augmentations), []
-        for place, where in enumerate(self.drawn(number + 1, choice=_CHOICE)[number, :count].tolist(), 1):
+    def sample(self, augmentations: Sequence[Augmentation | Combination], count: int) -> list[Example]:
+        """Return `count` other examples, each changed by the augmentations."""
+        number, examples = len(augmentations), []
+        positions = self._draw(number + 1, choice=_CHOICE)[number, :count].tolist()
+        for place, position in enumerate(positions, 1):
             own = replace(self, partner=self.partner * _MOST_PARTNERS + place)
-            scenes.append(augment(augmentations, self.find(where), own.drawn(number), own))
-        return scenes
+            examples.append(augment(augmentations, self.find(position), own._draw(number), own))
+        return examples
 
 
 def augment(
     augmentations: Sequence[Augmentation | Combination],
-    scene: Example,
-    drawn: NDArray[np.float64],
-    others: PartnerSampler | None = None,
+    example: Example,
+    uniforms: NDArray[np.float64],
+    partners: PartnerSampler | None = None,
 ) -> Example:
-    """Apply augmentations in order, each with its own draw.
+    """Apply augmentations in order, each with its own random numbers.
 
     Args:
-        augmentations: of the loader.
-        scene: the example as it is stored.
-        drawn: float64 [augmentation, 8].
-        others: that may be shown with it.
+        augmentations: the loader's augmentations.
+        example: the example as it is stored.
+        uniforms: float64 [augmentation, 8].
+        partners: sampler of the examples that may be combined with it.
     """
-    for number, (one, uniform) in enumerate(zip(augmentations, drawn, strict=True)):
-        # To ask whether a protocol is kept takes longer than most augmentations.
+    for number, (one, uniform) in enumerate(zip(augmentations, uniforms, strict=True)):
+        # `isinstance` with a protocol takes longer than most augmentations.
         if (apply := getattr(one, "apply", None)) is not None:
-            scene = apply(scene, uniform)
+            example = apply(example, uniform)
             continue
         combination = cast(Combination, one)
-        scenes, count = [scene], combination.partners(uniform)
+        examples, count = [example], combination.partners(uniform)
         if count:
-            if others is None:
+            if partners is None:
                 raise UsageError(f"{one!r} shows several examples in one; there are no others here")
-            scenes += others.moved(augmentations[:number], count)
-        scene = combination.combine(scenes, uniform)
-    return scene
+            examples += partners.sample(augmentations[:number], count)
+        example = combination.combine(examples, uniform)
+    return example

@@ -1,0 +1,381 @@
+"""Shards of one split: open files, indexes, checksums and the records' places.
+
+The manifest is held in memory and states the checksum of each index. The index states each record's length and
+checksum as they are written in the shard. The loader compares both at every read. So a shard that was replaced,
+restored or converted again is never mistaken for the original. `verify` decides whether the data's own checksums are
+computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.loader.field_cache import FieldCache, ObjectCache, ObjectLists
+from halofeed.loader.store.base import Span, Store
+from halofeed.schemas.files import index_file
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.shard_file import CURE, OpenFile, most_open
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.system.checksum import BLOCK_BYTES, crc32c, mask_crc
+from halofeed.system.console import human_bytes
+from halofeed.system.memory import process_memory
+
+VERIFY = {
+    "first": "the checksums of what is read, when it is first read",
+    "always": "the checksums of what is read, every time",
+    "never": "no checksum of the data; length and checksum must still be stated as the index has them",
+}
+SHARD_CHANGED = (
+    "the shard was replaced or changed since it was indexed; if the data set was converted or copied again, make a new "
+    f"Loader, else {CURE}"
+)
+MAX_COUNT_CACHE_BYTES = 1 << 22
+_MAX_SCRATCH_BYTES = 1 << 24
+_HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
+
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+
+
+class Scratch(threading.local):
+    """Memory that a thread reads into and reuses from record to record."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Bytes] = {}
+        self.block: tuple[object, str, int] | None = None
+        """The read, key and block number whose verified bytes the scratch "block" holds."""
+
+    def bytes(self, use: str, size: int) -> Bytes:
+        """Return `size` bytes for a use; later calls return the same memory."""
+        memory = self._memory.get(use)
+        if memory is None or len(memory) < size:
+            memory = np.empty(1 << max(12, (size - 1).bit_length()), np.uint8)
+            if size <= _MAX_SCRATCH_BYTES:
+                self._memory[use] = memory
+        return memory[:size]
+
+
+class Shards:
+    """The records of one split by their number; safe to use from several threads and after a fork.
+
+    `halofeed.loader.record.stored_record` reads a record.
+
+    Memory: 28 bytes per record, 8 per raw field and 4 per started MiB of it. With `verify="first"` one more byte per
+    record and per started MiB, in the shards that were read. Each thread reads into about 2 MiB of scratch, and into
+    scratch for one record's other fields (for jpeg and png all of them). While checksums are computed, a batch holds
+    the other fields of all its records, up to 16 MiB.
+    """
+
+    def __init__(self, store: Store, manifest: Manifest, split: str, verify: str) -> None:
+        if verify not in VERIFY:
+            raise UsageError(f"verify: expected one of {', '.join(VERIFY)}, got {verify!r}")
+        self.store, self.verify = store, verify
+        self._shards = manifest.split(split).shards
+        store.check_sizes(self._shards)
+        self._files = [store.source(shard) for shard in self._shards]
+        self._identities: list[object] = [None] * len(self._shards)
+        ends = np.cumsum([0, *(shard.records for shard in self._shards)], dtype=np.int64)
+        self._starts, self._ends = ends[:-1], ends[1:]
+        count = int(ends[-1])
+        self._loaded = np.zeros(len(self._shards), np.bool_)
+        # The keys of a tf.train.Example are sorted, so this is also the order of the values in a record.
+        raw = sorted((field for field in manifest.fields if field.is_raw), key=lambda field: field.keys)
+        self.raw_bytes = {field.keys[0]: field.stored_bytes for field in raw}
+        self.all_raw_bytes = sum(self.raw_bytes.values())
+        blocks = {key: -(-size // BLOCK_BYTES) for key, size in self.raw_bytes.items()}
+        _check_index_memory(count, len(blocks), sum(blocks.values()), store.place)
+        # Zeros take no memory before they are written.
+        self.offsets, self.lengths, self.ids = (np.zeros(count, np.int64) for _ in range(3))
+        self.checksums = np.zeros(count, np.uint32)
+        self.raw_starts = {key: np.zeros(count, np.int64) for key in self.raw_bytes}
+        self.raw_checksums = {key: np.zeros((count, many), np.uint32) for key, many in blocks.items()}
+        fresh = np.ones if store.is_checked else np.zeros
+        self.verified = fresh(count if verify == "first" else 0, np.bool_)
+        self.verified_blocks = {
+            key: fresh((len(self.verified), many), np.bool_) for key, many in blocks.items()
+        }
+        self.fields, self.objects = FieldCache(count), ObjectCache()
+        self.scratch = Scratch()
+        self._counts: dict[Hashable, Integers] = {}
+        self._counts_bytes = 0
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    # The index -----------------------------------------------------------------------------------------------
+
+    def shards_of(self, numbers: Integers) -> Integers:
+        """Return the shard number of each record, int64 [record], after reading their indexes.
+
+        Raises:
+            CorruptFileError: an index is not the one that the manifest names.
+        """
+        shards = np.searchsorted(self._ends, numbers, side="right")
+        if not self._loaded[shards].all():
+            self._load(np.unique(shards).tolist())
+        return shards
+
+    def ids_of(self, numbers: Integers) -> Integers:
+        """Return the ids of records, int64 [record]; raise as `shards_of`."""
+        self.shards_of(numbers)
+        return self.ids[numbers]
+
+    def all_ids(self) -> Integers:
+        """Return the id of each record, int64 [record]; raise as `shards_of`."""
+        self._load(range(len(self._shards)))
+        return self.ids
+
+    def _load(self, shards: Sequence[int]) -> None:
+        """Copy the columns of indexes; the rest of them (inputs and rejects) is dropped."""
+        if self._process != os.getpid():
+            # Another thread may have held the lock when the process forked; nothing would release it here.
+            self._lock, self._process = threading.Lock(), os.getpid()
+        with self._lock:
+            self.store.for_each(self._load_one, [shard for shard in shards if not self._loaded[shard]])
+
+    def _load_one(self, shard: int) -> None:
+        index = self._read_index(shard)
+        rows = slice(int(self._starts[shard]), int(self._ends[shard]))
+        self.offsets[rows], self.lengths[rows] = index.offsets, index.lengths
+        self.ids[rows], self.checksums[rows] = index.ids, index.checksums
+        for key in self.raw_bytes if len(index) else ():
+            self.raw_starts[key][rows] = index.raw_starts[key]
+            self.raw_checksums[key][rows] = index.raw_checksums[key]
+        self._loaded[shard] = True
+
+    def _read_index(self, shard: int) -> ShardIndex:
+        entry, name = self._shards[shard], index_file(self._shards[shard].file)
+        path = f"{self.store.place}/{name}"
+        for attempt in range(self.store.attempts):
+            data = self.store.read(name, entry.index_bytes)
+            if crc32c(data) == entry.index_crc32c:
+                break
+            if attempt + 1 == self.store.attempts:
+                raise CorruptFileError(f"{path}: its checksum is not the manifest's; {SHARD_CHANGED}")
+            self.store.invalidate(name, 0, entry.index_bytes)
+        index = ShardIndex.from_bytes(data, path, columns_only=True)
+        if len(index) != entry.records:
+            raise CorruptFileError(f"{path}: expected {entry.records} records, got {len(index)}; {CURE}")
+        self._check_ranges(index, entry.bytes, path)
+        return index
+
+    def _check_ranges(self, index: ShardIndex, size: int, path: str) -> None:
+        """Check that records are inside the file, and raw values inside their record, without overlap."""
+        if not len(index):
+            return
+        frame = HEADER_BYTES + FOOTER_BYTES
+        wrong = (index.offsets < 0) | (index.lengths < 0) | (index.lengths > size - frame)
+        wrong |= index.offsets > size - frame - index.lengths
+        end = index.offsets + HEADER_BYTES
+        for key, value_bytes in self.raw_bytes.items():
+            starts = index.raw_starts.get(key)
+            if starts is None:
+                raise CorruptFileError(f"{path}: the index does not say where {key} begins; {CURE}")
+            expected, got = self.raw_checksums[key].shape[1], index.raw_checksums[key].shape[1]
+            if got != expected:
+                raise CorruptFileError(
+                    f"{path}: expected {expected} block checksums of {key}, got {got}; {CURE}"
+                )
+            wrong |= (starts < end) | (starts > size - value_bytes)
+            end = starts + value_bytes
+        wrong |= end > index.offsets + HEADER_BYTES + index.lengths
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise CorruptFileError(
+                f"{path}: record at byte {int(index.offsets[row]):,} (id {int(index.ids[row])}): it or a value of it "
+                f"does not fit in its place; {CURE}"
+            )
+
+    # Files ---------------------------------------------------------------------------------------------------
+
+    def file_name(self, shard: int) -> str:
+        """Return the shard's path, for messages."""
+        return f"{self.store.place}/{self._shards[shard].file}"
+
+    def place(self, shard: int, number: int) -> str:
+        """Return "file: record at byte offset (id ...)", for messages."""
+        return f"{self.file_name(shard)}: record at byte {self.offsets[number]:,} (id {self.ids[number]})"
+
+    def open(self, shard: int) -> OpenFile:
+        """Return the shard's open file, after comparing its size and its first record's frame with the index.
+
+        Raises:
+            CorruptFileError: it is missing, was replaced or cannot be opened.
+            SystemLimitError: as `ShardFile.open`.
+        """
+        opened = self._files[shard].open()
+        if not opened.checked:
+            try:
+                self._check_opened(shard, opened)
+            except CorruptFileError:
+                self._files[shard].close()
+                raise
+            opened.checked = True
+        return opened
+
+    def open_all(self, numbers: Integers) -> dict[int, OpenFile]:
+        """Return the open files of records by shard number; empty if they are too many to be open at once.
+
+        Raises:
+            CorruptFileError, SystemLimitError: as `shards_of` and `open`.
+        """
+        different = sorted(set(self.shards_of(numbers).tolist()))
+        return {shard: self.open(shard) for shard in different} if len(different) <= most_open() // 2 else {}
+
+    def _check_opened(self, shard: int, opened: OpenFile) -> None:
+        if opened.bytes != (expected := self._shards[shard].bytes):
+            raise CorruptFileError(
+                f"{opened.name}: expected {expected:,} bytes, found {opened.bytes:,}: {SHARD_CHANGED}"
+            )
+        first = int(self._starts[shard])
+        if first < self._ends[shard]:
+            self.shards_of(np.array([first]))
+            start, length = int(self.offsets[first]), int(self.lengths[first])
+            header = opened.read(start, HEADER_BYTES)
+            footer = opened.read(start + HEADER_BYTES + length, FOOTER_BYTES)
+            self.check_frame(shard, first, header, footer)
+        identity, self._identities[shard] = self._identities[shard], opened.identity
+        if identity not in (None, opened.identity):
+            # This is another file, even if its content is equal: verify and parse its records again.
+            rows = slice(first, int(self._ends[shard]))
+            for flags in (self.verified, *self.verified_blocks.values()):
+                flags[rows] = False
+            self.fields.invalidate(rows)
+            self.objects.invalidate(rows)
+
+    # Checksums -----------------------------------------------------------------------------------------------
+
+    def check_frame(self, shard: int, number: int, header: memoryview, footer: memoryview) -> None:
+        """Compare the bytes around a record's data with the index.
+
+        Raises:
+            CorruptFileError: the stated length or a stated checksum differs.
+        """
+        length, length_checksum = _HEADER.unpack(header)
+        if length != self.lengths[number]:
+            raise CorruptFileError(
+                f"{self.place(shard, number)}: its length is not the {self.lengths[number]:,} bytes of the index: "
+                f"{SHARD_CHANGED}"
+            )
+        if self.verify != "never" and mask_crc(crc32c(header[:8])) != length_checksum:
+            raise self.checksum_error(shard, number, "the length's checksum is wrong")
+        if _FOOTER.unpack(footer)[0] != self.checksums[number]:
+            raise CorruptFileError(
+                f"{self.place(shard, number)}: the checksum that it states is not the index's: {SHARD_CHANGED}"
+            )
+
+    def checksum_error(self, shard: int, number: int, what: str) -> CorruptFileError:
+        """Return the error for a wrong checksum in a record."""
+        return CorruptFileError(
+            f"{self.file_name(shard)}: record at byte {self.offsets[number]:,}: {what} (id {self.ids[number]}); {CURE}"
+        )
+
+    def mark_verified(self, number: int) -> None:
+        """Note that all bytes of a record are as the index states them."""
+        if self.verify == "first":
+            self.verified[number] = True
+            for blocks in self.verified_blocks.values():
+                blocks[number] = True
+
+    def is_verified(self, numbers: Integers | int, keys: Iterable[str]) -> bool:
+        """Return whether all checksums of these records and raw values were computed, or none is wanted."""
+        if self.verify == "first":
+            blocks = (self.verified_blocks[key][numbers] for key in keys)
+            return bool(self.verified[numbers].all()) and all(bool(found.all()) for found in blocks)
+        return self.verify == "never"
+
+    # Cached values -------------------------------------------------------------------------------------------
+
+    def cached_fields(self, numbers: Integers | int, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
+        """Return the cached values of fields by name, [record, ...] or of one record; None if any is missing.
+
+        With `verify="always"` the cache is not used.
+        """
+        values: dict[str, NDArray[Any]] = {}
+        for name in names:
+            found = None if self.verify == "always" else self.fields.get(name, numbers)
+            if found is None:
+                return None
+            values[name] = found
+        return values
+
+    def cached_objects(self, numbers: Integers) -> tuple[ObjectLists, Integers] | None:
+        """Return the cached objects of records, as `cached_fields`; see `ObjectCache.get`."""
+        return None if self.verify == "always" else self.objects.get(numbers)
+
+    def cached_count(self, key: Hashable, count: Callable[[], Integers]) -> Integers:
+        """Return what `count` returned for a key; `MAX_COUNT_CACHE_BYTES` bounds the cache, which then restarts."""
+        found = self._counts.get(key)
+        if found is None:
+            found = count()
+            self._counts_bytes += found.nbytes
+            if self._counts_bytes > MAX_COUNT_CACHE_BYTES:
+                self._counts, self._counts_bytes = {}, found.nbytes
+            self._counts[key] = found
+        return found
+
+    # Transfers from remote stores and disk -------------------------------------------------------------------
+
+    def prefetch(self, numbers: Integers, split_bytes: int) -> None:
+        """Begin to fetch the bytes that `fetch_window` with the same arguments needs."""
+        if len(numbers):
+            self.store.prefetch(numbers.tobytes(), lambda: self.spans(numbers, split_bytes))
+
+    def fetch_window(self, numbers: Integers, split_bytes: int) -> contextlib.AbstractContextManager[object]:
+        """Return a context in which the bytes of records are available or being fetched.
+
+        Args:
+            numbers: numbers of the records, in the order in which they are read.
+            split_bytes: raw values up to this size are fetched completely. Larger ones are fetched as far as a view
+                shows them, when it is copied.
+
+        Raises:
+            CorruptFileError: as `shards_of`.
+        """
+        if not self.store.has_windows:
+            return contextlib.nullcontext()
+        return self.store.window(numbers.tobytes(), lambda: self.spans(numbers, split_bytes))
+
+    def fetches_parts(self, split_bytes: int) -> bool:
+        """Return whether some raw values are fetched record by record, as far as views show them."""
+        return self.store.fetches and any(size > split_bytes for size in self.raw_bytes.values())
+
+    def invalidate(self, shard: int, start: int, stop: int) -> None:
+        """Discard wrong bytes of a shard, so that they are fetched again."""
+        self.store.invalidate(self._shards[shard].file, start, stop)
+
+    def spans(self, numbers: Integers, split_bytes: int) -> list[Span]:
+        """Return the byte ranges of records, in the order of `numbers`; see `fetch_window`."""
+        spans = []
+        shards = self.shards_of(numbers)
+        for number, shard in zip(numbers.tolist(), shards.tolist(), strict=True):
+            name, at = self._shards[shard].file, int(self.offsets[number])
+            end = at + HEADER_BYTES + int(self.lengths[number]) + FOOTER_BYTES
+            for key, size in self.raw_bytes.items():
+                if size > split_bytes:
+                    start = int(self.raw_starts[key][number])
+                    spans.append((name, at, start))
+                    at = start + size
+            spans.append((name, at, end))
+        return spans
+
+
+def _check_index_memory(records: int, raw_fields: int, blocks: int, folder: str) -> None:
+    """Refuse a split whose indexes need more memory than this process may use."""
+    needed = records * (29 + 8 * raw_fields + 5 * blocks)
+    if needed > (memory := process_memory()):
+        raise UsageError(
+            f"{folder}: the indexes of {records:,} records take {human_bytes(needed)}, and there are "
+            f"{human_bytes(memory)}; load it where there is more memory"
+        )
