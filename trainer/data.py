@@ -27,13 +27,13 @@ from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.problem import device_augmentations
-from halofeed.trainer.record_metadata import Origins
-from halofeed.trainer.task import DataFacts, Host, Task, check_one_class_each, data_facts
+from halofeed.trainer.record_metadata import SplitMetadata
+from halofeed.trainer.task import DataFacts, Host, Task, check_no_class_overlap, data_facts
 
 
-def tiles_in_order(origins: Origins) -> list[int]:
+def tiles_in_order(metadata: SplitMetadata) -> list[int]:
     """The records' numbers, sorted by scan and tile."""
-    places = [(origin.key, int(origin.numbers["tile"]), number) for number, origin in enumerate(origins)]
+    places = [(origin.key, int(origin.numbers["tile"]), number) for number, origin in enumerate(metadata)]
     return [number for _, _, number in sorted(places)]
 
 
@@ -152,7 +152,7 @@ def open_data(
         UsageError: a split, an augmentation or a combination that cannot be, or classes that overlap.
     """
     manifest = read_manifest(path)
-    check_one_class_each(manifest)
+    check_no_class_overlap(manifest)
     loader = Loader(
         path,
         split=split,

@@ -18,7 +18,7 @@ from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.run_folder import write_json
-from halofeed.trainer.step import Problem, Variables, compile_prediction, to_host
+from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host
 
 KEPT = 6
@@ -44,21 +44,21 @@ class Predictor:
     """A model that is compiled once for predictions, on one mesh.
 
     Args:
-        problem: whose mesh the batches lie on.
+        setup: whose mesh the batches lie on.
         partition: of the config.
     """
 
-    def __init__(self, problem: Problem, partition: Partition) -> None:
-        self.problem = problem
-        self._partition = batch_partition(partition, problem.task)
-        self._predict = compile_prediction(problem)
+    def __init__(self, setup: TrainingSetup, partition: Partition) -> None:
+        self.setup = setup
+        self._partition = batch_partition(partition, setup.task)
+        self._predict = compile_prediction(setup)
 
     def batches(
         self, parameters: Variables, statistics: Variables, source: EvaluationSource
     ) -> Iterator[Predicted]:
         """The predictions of every batch of a split, in order."""
-        assert self.problem.mesh is not None
-        with Ahead(iter(source.on_mesh(self.problem.mesh, self._partition))) as batches:
+        assert self.setup.mesh is not None
+        with Ahead(iter(source.on_mesh(self.setup.mesh, self._partition))) as batches:
             for step, batch in enumerate(batches):
                 predictions, truth = map(to_host, self._predict(parameters, statistics, batch))
                 if "id" in truth:
@@ -70,10 +70,10 @@ class Predictor:
         parameters: Variables,
         statistics: Variables,
         source: EvaluationSource,
-        examples: Examples | None = None,
+        examples: ExampleCollector | None = None,
     ) -> dict[str, Any]:
         """The task's metrics over a split; `examples` collects some of its rows."""
-        metrics = self.problem.task.metrics()
+        metrics = self.setup.task.metrics()
         for batch in self.batches(parameters, statistics, source):
             scores = metrics.update(batch.predictions, batch.truth)
             if examples is not None:
@@ -90,7 +90,7 @@ class _Row:
     arrays: dict[str, Any] = field(compare=False, repr=False)
 
 
-class Examples:
+class ExampleCollector:
     """The `KEPT` worst rows of an evaluation, and as many spread over the split, held with predictions and truth.
 
     Args:

@@ -34,7 +34,7 @@ from halofeed.errors import UsageError
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import atomic_write, temporary_folder
 from halofeed.system.locks import holding
-from halofeed.trainer.step import Problem, Variables
+from halofeed.trainer.step import TrainingSetup, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 STABLEHLO, SAVED_MODEL, SIGNATURE, README = "model.stablehlo", "saved_model", "signature.json", "README.md"
@@ -42,14 +42,14 @@ FORMAT = 1
 Predict = Callable[[jax.Array], dict[str, jax.Array]]
 
 
-def prediction_function(problem: Problem, parameters: Variables, statistics: Variables) -> Predict:
+def prediction_function(setup: TrainingSetup, parameters: Variables, statistics: Variables) -> Predict:
     """Stored images [batch, ..., channel] to predictions, on one device, the parameters held as constants.
 
     Args:
-        problem: any mesh; it is left.
+        setup: any mesh; it is left.
         parameters, statistics: as a checkpoint gives them.
     """
-    alone = dataclasses.replace(problem, mesh=None, dims=None)
+    alone = dataclasses.replace(setup, mesh=None, dims=None)
     # From the host, so that no sharding of theirs gets into the program.
     held_parameters, held_statistics = jax.device_get((parameters, statistics))
 

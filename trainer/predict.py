@@ -23,7 +23,7 @@ from halofeed.system.atomic_files import temporary_folder
 from halofeed.system.locks import FolderLock
 from halofeed.system.signals import CleanupOnExit
 from halofeed.trainer.prediction_files import WRITERS, rows_of, written_labels
-from halofeed.trainer.record_metadata import Origins
+from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
 from halofeed.trainer.task import DataFacts, Host, valid_host
 from halofeed.trainer.trained import LoadedRun
@@ -106,10 +106,10 @@ def predict_batches(
         UsageError: the folder holds something else, or a record is none of the split.
         JobError: records of the split were not predicted, or twice.
     """
-    origins = Origins(data, split)
+    metadata = SplitMetadata(data, split)
     with (
         whole_folder(Path(folder), overwrite) as made,
-        WRITERS[facts.task](made, origins, facts.labels) as writer,
+        WRITERS[facts.task](made, metadata, facts.labels) as writer,
     ):
         seen: set[int] = set()
         for predictions, truth in batches:
@@ -118,15 +118,15 @@ def predict_batches(
                 if identity in seen:
                     raise JobError(f"id {identity}: was predicted twice")
                 seen.add(identity)
-                writer.add(origins.of_id(identity), arrays)
-        if len(seen) != len(origins):
-            raise JobError(f"split {split!r}: {len(seen)} of {len(origins)} records were predicted")
+                writer.add(metadata.of_id(identity), arrays)
+        if len(seen) != len(metadata):
+            raise JobError(f"split {split!r}: {len(seen)} of {len(metadata)} records were predicted")
         document = {
             "format": FORMAT,
             **(description or {}),
             "data": str(data),
-            "data_name": origins.manifest.name,
-            "data_version": origins.manifest.version,
+            "data_name": metadata.manifest.name,
+            "data_version": metadata.manifest.version,
             "split": split,
             "task": facts.task,
             "labels": written_labels(facts.labels),

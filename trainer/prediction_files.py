@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from halofeed.errors import JobError, UsageError
 from halofeed.prep.sources.file_names import extension_of
 from halofeed.system.atomic_files import atomic_write
-from halofeed.trainer.record_metadata import Origin, Origins
+from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.source_grid import (
     boxes_in_source,
     coco_results,
@@ -27,7 +27,7 @@ from halofeed.trainer.source_grid import (
     write_nifti,
     write_png,
 )
-from halofeed.trainer.windows import Blend, Tile
+from halofeed.trainer.windows import TileBlender, Tile
 
 DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
 LONGEST_NAME = 150
@@ -43,16 +43,16 @@ class PredictionWriter(ExitStack):
 
     Args:
         folder: where to.
-        origins: of the split.
+        metadata: of the split.
         labels: names by id.
     """
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__()
-        self._folder, self._origins, self._labels = folder, origins, labels
+        self._folder, self._metadata, self._labels = folder, metadata, labels
 
     @abstractmethod
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write, or keep, what was predicted for a record."""
 
     @abstractmethod
@@ -66,20 +66,20 @@ class DetectionWriter(PredictionWriter):
     Entries are written as they come.
     """
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
-        self._size = origins.manifest.field("image").shape[:2]
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._size = metadata.manifest.field("image").shape[:2]
         self._count = 0
         atomic_write(folder / CATEGORIES, (json.dumps(written_labels(labels), indent=1) + "\n").encode())
         self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
 
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write the first `num_detections` boxes."""
         used = slice(int(row["num_detections"]))
         boxes = boxes_in_source(
-            row["boxes"][used], origin.numbers["transform"], self._size, origin.source_size
+            row["boxes"][used], record.numbers["transform"], self._size, record.source_size
         )
-        for entry in coco_results(origin.id, boxes, row["classes"][used], row["scores"][used]):
+        for entry in coco_results(record.id, boxes, row["classes"][used], row["scores"][used]):
             self._stream.write(",\n" if self._count else "[\n")
             self._stream.write(json.dumps(entry))
             self._count += 1
@@ -93,21 +93,21 @@ class DetectionWriter(PredictionWriter):
 class ClassificationWriter(PredictionWriter):
     """`classes.csv`: id, key, the most probable class and its probability, then the probability of every class."""
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
         self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
         file = folder / CLASSES
         stream = self.enter_context(file.open("x", newline="", encoding="utf-8", errors="surrogateescape"))
         self._writer = csv.writer(stream)
         self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
 
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write one line."""
         shares = [
             round(value, _PROBABILITY_DECIMALS) for value in row["probabilities"].astype(float).tolist()
         ]
         label = int(row["label"])
-        self._writer.writerow([origin.id, origin.key, self._names[label], shares[label], *shares])
+        self._writer.writerow([record.id, record.key, self._names[label], shares[label], *shares])
 
     def finish(self) -> dict[str, Any]:
         """Nothing is left."""
@@ -118,46 +118,46 @@ class SegmentationWriter(PredictionWriter):
     """One file of class indices a source, on the source's own grid: `KEY.nii.gz` of a scan, `KEY.png` of a picture.
 
     Of a scan that was converted in tiles, its tiles' probabilities are blended. Memory: one scan at a time if the
-    tiles of a scan come one after the other, else all scans that are begun; see `Blend` and `labels_in_source`.
+    tiles of a scan come one after the other, else all scans that are begun; see `TileBlender` and `labels_in_source`.
 
     Raises:
         UsageError: two sources whose files would have one name.
     """
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
-        shape = origins.manifest.field("image").shape
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        shape = metadata.manifest.field("image").shape
         self._shape = (shape[0], shape[1], shape[2]) if len(shape) == 4 else None
         self._tiles: dict[str, dict[int, Tile]] = {}
         keys: dict[str, int] = {}
-        for origin in origins:
-            keys.setdefault(origin.key, origin.id)
+        for record in metadata:
+            keys.setdefault(record.key, record.id)
             if self._shape is not None:
-                tile = origin.tile(self._shape)
-                self._tiles.setdefault(origin.key, {})[tile.number] = tile
+                tile = record.tile(self._shape)
+                self._tiles.setdefault(record.key, {})[tile.number] = tile
         self._names = file_names(keys, ".png" if self._shape is None else ".nii.gz")
-        self._begun: dict[str, Blend] = {}
+        self._begun: dict[str, TileBlender] = {}
         self._files: list[dict[str, Any]] = []
 
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write a picture's or a scan's file, once its last tile has come."""
         predicted = _predicted(row)
         if self._shape is None:
-            write_png(self._file(origin), _picture_labels(origin, predicted))
+            write_png(self._file(record), _picture_labels(record, predicted))
             return
-        tiles = self._tiles[origin.key]
-        tile = origin.tile(self._shape)
+        tiles = self._tiles[record.key]
+        tile = record.tile(self._shape)
         if len(tiles) == 1:
-            label = labels_in_source(predicted, tile.grid, origin.source_grid, tile.extent)
+            label = labels_in_source(predicted, tile.grid, record.source_grid, tile.extent)
         else:
-            if origin.key not in self._begun:
-                self._begun[origin.key] = Blend(tiles, max(self._labels) + 1)
-            blend = self._begun[origin.key]
+            if record.key not in self._begun:
+                self._begun[record.key] = TileBlender(tiles, max(self._labels) + 1)
+            blend = self._begun[record.key]
             blend.add(tile.number, predicted)
             if not blend.complete:
                 return
-            label = labels_in_source(*self._begun.pop(origin.key).result(), origin.source_grid)
-        write_nifti(self._file(origin), label, origin.numbers["source_affine"])
+            label = labels_in_source(*self._begun.pop(record.key).result(), record.source_grid)
+        write_nifti(self._file(record), label, record.numbers["source_affine"])
 
     def finish(self) -> dict[str, Any]:
         """Check that every scan is whole."""
@@ -166,9 +166,9 @@ class SegmentationWriter(PredictionWriter):
             raise JobError(f"{key}: tiles {blend.awaited} were not predicted; its mask cannot be made")
         return {"masks": self._files}
 
-    def _file(self, origin: Origin) -> Path:
-        name = self._names[origin.key]
-        self._files.append({"file": name, **_named(origin)})
+    def _file(self, record: RecordMetadata) -> Path:
+        name = self._names[record.key]
+        self._files.append({"file": name, **_named(record)})
         return self._folder / name
 
 
@@ -182,19 +182,19 @@ class ClipMaskWriter(PredictionWriter):
         UsageError: two sources whose files would have one name.
     """
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
-        self._names = file_names({origin.key: origin.id for origin in origins}, "")
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._names = file_names({record.key: record.id for record in metadata}, "")
         self._files: list[dict[str, Any]] = []
 
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write the frames of a clip."""
-        name = f"{self._names[origin.key]}/{int(origin.numbers['tile'])}"
+        name = f"{self._names[record.key]}/{int(record.numbers['tile'])}"
         (self._folder / name).mkdir(parents=True)
         for number, frame in enumerate(_predicted(row)):
-            write_png(self._folder / name / f"{number:04d}.png", _picture_labels(origin, frame))
-        times = origin.numbers["times_s"].tolist()
-        self._files.append({"folder": name, **_named(origin), "times_s": times})
+            write_png(self._folder / name / f"{number:04d}.png", _picture_labels(record, frame))
+        times = record.numbers["times_s"].tolist()
+        self._files.append({"folder": name, **_named(record), "times_s": times})
 
     def finish(self) -> dict[str, Any]:
         """Nothing is left."""
@@ -205,13 +205,13 @@ def _predicted(row: Row) -> NDArray[Any]:
     return row["probabilities" if "probabilities" in row else "label"]
 
 
-def _picture_labels(origin: Origin, predicted: NDArray[Any]) -> NDArray[Any]:
-    transform = origin.numbers["transform"]
-    return picture_labels_in_source(predicted, transform, origin.source_size, origin.picture_size)
+def _picture_labels(record: RecordMetadata, predicted: NDArray[Any]) -> NDArray[Any]:
+    transform = record.numbers["transform"]
+    return picture_labels_in_source(predicted, transform, record.source_size, record.picture_size)
 
 
-def _named(origin: Origin) -> dict[str, str]:
-    return {"key": printable(origin.key), "source": printable(origin.source)}
+def _named(record: RecordMetadata) -> dict[str, str]:
+    return {"key": printable(record.key), "source": printable(record.source)}
 
 
 MASK_WRITERS: dict[str, type[PredictionWriter]] = {
@@ -221,11 +221,11 @@ MASK_WRITERS: dict[str, type[PredictionWriter]] = {
 }
 """By kind of image."""
 
-WRITERS: dict[str, Callable[[Path, Origins, Mapping[int, str]], PredictionWriter]] = {
+WRITERS: dict[str, Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]] = {
     "detection": DetectionWriter,
     "classification": ClassificationWriter,
-    "segmentation": lambda folder, origins, labels: MASK_WRITERS[origins.manifest.kind.name](
-        folder, origins, labels
+    "segmentation": lambda folder, metadata, labels: MASK_WRITERS[metadata.manifest.kind.name](
+        folder, metadata, labels
     ),
 }
 """By task."""

@@ -1,4 +1,4 @@
-"""How do a config and a data set become the problem that is compiled?
+"""How do a config and a data set become the setup that is compiled?
 
 Which program does a config train with? `train` runs it, and `plan` compiles it for devices that are elsewhere.
 """
@@ -25,7 +25,7 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS, check_model_options, model_named
 from halofeed.trainer.optimizers import Schedule, build_optimizer
-from halofeed.trainer.step import Problem, TrainState, abstract_state, compile_step, new_state
+from halofeed.trainer.step import TrainingSetup, TrainState, abstract_state, compile_step, new_state
 from halofeed.trainer.task import DataFacts, Task
 from halofeed.trainer.tasks import build_task
 
@@ -33,7 +33,7 @@ _CAFFE_MEAN = (123.68, 116.779, 103.939)
 """Of ImageNet's red, green and blue, as keras.applications subtracts it."""
 
 
-def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = None) -> Problem:
+def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = None) -> TrainingSetup:
     """What is trained on what, as the config says.
 
     Args:
@@ -62,7 +62,7 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
     if "image" in partition.dims:
         shape = (config.batch_size, *facts.image_shape)
         replace(partition, dims={"image": partition.dims["image"]}).resolve({"image": shape})
-    return Problem(
+    return TrainingSetup(
         build=partial(
             model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
         ),
@@ -135,14 +135,14 @@ class Program:
     Args:
         config: of the run.
         mesh: where the batch lies.
-        problem: what is trained on what.
+        setup: what is trained on what.
         partition: of every array of the batch.
         optimizer, schedule: of the config.
     """
 
     config: TrainConfig
     mesh: Mesh
-    problem: Problem
+    setup: TrainingSetup
     partition: Partition
     optimizer: optax.GradientTransformation
     schedule: Schedule
@@ -150,7 +150,7 @@ class Program:
     def step(self) -> jax.stages.Wrapped:
         """The jitted (state, batch) -> (state, values) of `compile_step`."""
         return compile_step(
-            self.problem,
+            self.setup,
             self.optimizer,
             schedule=self.schedule,
             average_decay=self.config.average_decay,
@@ -160,12 +160,12 @@ class Program:
     def new_state(self, pretrain: Callable[[nnx.Module], object] | None = None) -> TrainState:
         """The state before step 0."""
         return new_state(
-            self.problem, self.optimizer, self.config.seed, average=self._averages, pretrain=pretrain
+            self.setup, self.optimizer, self.config.seed, average=self._averages, pretrain=pretrain
         )
 
     def abstract_state(self) -> TrainState:
         """The state as shapes, dtypes and shardings."""
-        return abstract_state(self.problem, self.optimizer, average=self._averages)
+        return abstract_state(self.setup, self.optimizer, average=self._averages)
 
     def abstract_batch(self, spec: Spec) -> dict[str, jax.ShapeDtypeStruct]:
         """The batch that the loader puts onto the mesh, as shapes, dtypes and shardings.
@@ -201,13 +201,13 @@ def build_program(
         UsageError: options that do not go together with each other, the devices or the data.
     """
     mesh = make_mesh(config.cores_per_replica, devices)
-    problem = build_problem(config, facts, mesh)
-    partition = batch_partition(config.parsed_partition(), problem.task)
+    setup = build_problem(config, facts, mesh)
+    partition = batch_partition(config.parsed_partition(), setup.task)
     optimizer, schedule = build_optimizer(config)
     return Program(
         config=config,
         mesh=mesh,
-        problem=problem,
+        setup=setup,
         partition=partition,
         optimizer=optimizer,
         schedule=schedule,

@@ -41,13 +41,13 @@ class StopRequest(AbstractContextManager["StopRequest"]):
             write_if_possible(sys.stderr, text)
 
 
-class Pace:
+class StepTimer:
     """How long each step took, where one is dispatched before the one before it has ended.
 
     The times of all steps add up to the time that passed: each counts from the end of the one before it, or from its
     own beginning where that is later.
 
-    >>> pace = Pace()
+    >>> pace = StepTimer()
     >>> pace.ended(began=0.0, waited_before=0.0, now=3.0, waited=0.5)
     (3.0, 0.5)
     >>> pace.ended(began=1.0, waited_before=0.25, now=5.0, waited=1.5)

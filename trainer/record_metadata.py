@@ -26,7 +26,7 @@ _NOT_READ = ("id", "masks")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Origin:
+class RecordMetadata:
     """One record's origin.
 
     Args:
@@ -67,10 +67,10 @@ class Origin:
         )
 
 
-class Origins:
-    """The origins of the records of a split, by their number or their id.
+class SplitMetadata:
+    """The metadata of the records of a split, by their number or their id.
 
-    Memory: some 100 bytes a record; origins are parsed when they are asked for, and no pixel is read.
+    Memory: some 100 bytes a record; metadata are parsed when they are asked for, and no pixel is read.
 
     Args:
         path: the version's folder.
@@ -93,7 +93,7 @@ class Origins:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __iter__(self) -> Iterator[Origin]:
+    def __iter__(self) -> Iterator[RecordMetadata]:
         return map(self.of_record, range(len(self)))
 
     @property
@@ -102,15 +102,15 @@ class Origins:
         is_volume = any(field.name == "tile" for field in self._values)
         return is_volume and any(int(origin.numbers["tile"]) for origin in self)
 
-    def of_record(self, number: int) -> Origin:
+    def of_record(self, number: int) -> RecordMetadata:
         """The origin of the record of that number, in stored order."""
         record = self._shards.record(number)
         features = record.features(self._keys)
         text = {field.name: read_text(field, features, record) for field in self._text}
         numbers = {field.name: read_numbers(field, features, record) for field in self._values}
-        return Origin(id=record.id, key=text["key"], source=text["source"], numbers=numbers)
+        return RecordMetadata(id=record.id, key=text["key"], source=text["source"], numbers=numbers)
 
-    def of_id(self, identity: int) -> Origin:
+    def of_id(self, identity: int) -> RecordMetadata:
         """The origin of the record of that id; UsageError if the split has none."""
         if identity not in self._numbers:
             raise UsageError(f"id {identity}: no record of this split; the predictions are of other data")

@@ -28,7 +28,7 @@ from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.problem import build_problem
-from halofeed.trainer.step import Problem, Variables, abstract_state
+from halofeed.trainer.step import TrainingSetup, Variables, abstract_state
 from halofeed.trainer.task import DataFacts
 
 _MAY_CHANGE = {
@@ -77,15 +77,15 @@ class Run:
         changed = config.changed(cores_per_replica=cores, partition=parts)
         return replace(self, document={**self.document, "config": changed.to_json()})
 
-    def problem(self, mesh: Mesh | None = None) -> Problem:
-        """The problem of the run, on any mesh."""
+    def problem(self, mesh: Mesh | None = None) -> TrainingSetup:
+        """The setup of the run, on any mesh."""
         return build_problem(self.config, self.facts, mesh)
 
-    def restore(self, problem: Problem, which: str = "best") -> tuple[Variables, Variables, int]:
-        """Parameters and norm statistics to predict with, whole on each device of the problem's mesh, and their step.
+    def restore(self, setup: TrainingSetup, which: str = "best") -> tuple[Variables, Variables, int]:
+        """Parameters and norm statistics to predict with, whole on each device of the setup's mesh, and their step.
 
         Args:
-            problem: of this run.
+            setup: of this run.
             which: "best" by the task's metric (the last one where none was evaluated), "last", or a step.
 
         Raises:
@@ -95,7 +95,7 @@ class Run:
         with Checkpoints(self.folder / CHECKPOINTS, read_only=True) as checkpoints:
             step = _chosen(checkpoints, which, self.folder)
             optimizer, _ = build_optimizer(config)
-            template = abstract_state(problem, optimizer, average=config.average_decay > 0)
+            template = abstract_state(setup, optimizer, average=config.average_decay > 0)
             state, _ = checkpoints.restore(template, step)
         return state.best_parameters, state.statistics, step
 
@@ -125,7 +125,7 @@ def begin_run(
     Args:
         folder: the run's.
         config, facts, description: of this run; the description says which data.
-        overwrite: set aside what another run left, for `drop_replaced` or `bring_back`.
+        overwrite: set aside what another run left, for `delete_replaced` or `restore_replaced`.
         chief: whether this process writes; the others only look.
         lock: goes on holding the folder for the process that writes.
 
@@ -219,14 +219,14 @@ def _remove(folder: Path) -> None:
         print_status(f"halofeed train: {moved} stays, as halofeed did not write all that is in it")
 
 
-def drop_replaced(folder: Path) -> None:
+def delete_replaced(folder: Path) -> None:
     """Delete the run that the one in a folder replaces."""
     if _is_set_aside(_replaced(folder)):
         with contextlib.suppress(FileNotFoundError):  # another process of the run was first
             _remove(_replaced(folder))
 
 
-def bring_back(folder: Path) -> bool:
+def restore_replaced(folder: Path) -> bool:
     """Put the run that was replaced in the place of one that saved nothing; whether there was one.
 
     Whoever writes that run may still be at it, in another thread.

@@ -1,6 +1,6 @@
 """What does one training step do to the state, on one device or on a mesh?
 
-A trainer of your own may import this file and `mesh` alone: a `Problem` takes any model and any task.
+A trainer of your own may import this file and `mesh` alone: a `TrainingSetup` takes any model and any task.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TrainState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class TrainingSetup:
     """What is trained on what: all that shapes the compiled step but the batch's shapes.
 
     Args:
@@ -125,30 +125,30 @@ class Problem:
 
 
 def loss_and_gradients(
-    problem: Problem, parameters: Variables, statistics: Variables, batch: Batch
+    setup: TrainingSetup, parameters: Variables, statistics: Variables, batch: Batch
 ) -> tuple[jax.Array, dict[str, jax.Array], Variables, Variables]:
     """The loss of one batch with its parts, its gradients, and the norms' new running statistics.
 
     Args:
-        problem: model, task, precision, mesh and dims.
-        parameters, statistics: of `Problem.new_model`.
+        setup: model, task, precision, mesh and dims.
+        parameters, statistics: of `TrainingSetup.new_model`.
         batch: global arrays: `image` [batch, ..., channel] of any dtype, the task's keys, and `valid` bool
             [batch] where some rows do not count.
 
     Returns:
         The loss (a scalar), its parts by name, the gradients (as `parameters`), the statistics (as `statistics`).
     """
-    batch = problem.augmented(batch)
+    batch = setup.augmented(batch)
 
     def apply(parameters: Variables) -> tuple[Any, Variables]:
-        return problem.apply(parameters, statistics, batch, training=True)
+        return setup.apply(parameters, statistics, batch, training=True)
 
-    if problem.remat:
+    if setup.remat:
         apply = jax.checkpoint(apply, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
 
     def loss_of(parameters: Variables) -> tuple[jax.Array, tuple[dict[str, jax.Array], Variables]]:
         outputs, updated = apply(parameters)
-        loss, parts = problem.task.loss(outputs, batch)
+        loss, parts = setup.task.loss(outputs, batch)
         return loss, (parts, updated)
 
     (loss, (parts, updated)), gradients = jax.value_and_grad(loss_of, has_aux=True)(parameters)
@@ -156,7 +156,7 @@ def loss_and_gradients(
 
 
 def new_state(
-    problem: Problem,
+    setup: TrainingSetup,
     optimizer: optax.GradientTransformation,
     seed: int,
     *,
@@ -166,31 +166,31 @@ def new_state(
     """The state before step 0, the same for the same seed on every mesh, whole on each device.
 
     Args:
-        problem: whose model it is.
+        setup: whose model it is.
         optimizer: whose state it begins.
         seed: draws the parameters.
         average: whether to keep a moving average of the parameters.
         pretrain: puts weights from elsewhere into the model, in place.
     """
-    model = problem.new_model(seed)
+    model = setup.new_model(seed)
     if pretrain is not None:
         pretrain(model)
     drawn = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
-    if problem.mesh is not None:
-        drawn = jax.device_put(drawn, whole(problem.mesh))
+    if setup.mesh is not None:
+        drawn = jax.device_put(drawn, whole(setup.mesh))
     complete = partial(_complete_state, optimizer=optimizer, average=average)
-    state: TrainState = jax.jit(complete, out_shardings=whole(problem.mesh))(*drawn)
+    state: TrainState = jax.jit(complete, out_shardings=whole(setup.mesh))(*drawn)
     return state
 
 
 def abstract_state(
-    problem: Problem, optimizer: optax.GradientTransformation, *, average: bool = False
+    setup: TrainingSetup, optimizer: optax.GradientTransformation, *, average: bool = False
 ) -> TrainState:
     """`new_state` as shapes, dtypes and shardings, without arrays: what a checkpoint is read into."""
-    model = nnx.eval_shape(lambda: problem.new_model(0))
+    model = nnx.eval_shape(lambda: setup.new_model(0))
     drawn = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
     shapes = jax.eval_shape(partial(_complete_state, optimizer=optimizer, average=average), *drawn)
-    sharding = whole(problem.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = whole(setup.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
     def abstract(leaf: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
@@ -212,7 +212,7 @@ def _complete_state(
 
 
 def compile_step(
-    problem: Problem,
+    setup: TrainingSetup,
     optimizer: optax.GradientTransformation,
     *,
     schedule: Schedule | None = None,
@@ -224,7 +224,7 @@ def compile_step(
     The given state's memory is taken over (donated).
 
     Args:
-        problem: what is trained on what.
+        setup: what is trained on what.
         optimizer: of gradients to updates.
         schedule: gives "learning_rate"; without one there is none among the values.
         average_decay: of the parameters' moving average, where the state holds one; it is less after the first
@@ -235,12 +235,12 @@ def compile_step(
     @partial(
         jax.jit,
         donate_argnums=0,
-        out_shardings=whole(problem.mesh),
-        compiler_options=_compiler_options(problem.mesh),
+        out_shardings=whole(setup.mesh),
+        compiler_options=_compiler_options(setup.mesh),
     )
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         loss, parts, gradients, statistics = loss_and_gradients(
-            problem, state.parameters, state.statistics, batch
+            setup, state.parameters, state.statistics, batch
         )
         updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
@@ -265,20 +265,20 @@ def compile_step(
     return step
 
 
-def compile_prediction(problem: Problem) -> jax.stages.Wrapped:
+def compile_prediction(setup: TrainingSetup) -> jax.stages.Wrapped:
     """The jitted (parameters, statistics, batch) -> (predictions, truth), each whole on every device.
 
     `truth` holds the task's `truth` keys, `id` and `valid`, as far as the batch has them.
     """
 
-    @partial(jax.jit, out_shardings=whole(problem.mesh), compiler_options=_compiler_options(problem.mesh))
+    @partial(jax.jit, out_shardings=whole(setup.mesh), compiler_options=_compiler_options(setup.mesh))
     def predict(
         parameters: Variables, statistics: Variables, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        outputs, _ = problem.apply(parameters, statistics, batch, training=False)
-        wanted = (*problem.task.truth, *problem.task.include, "id", "valid")
+        outputs, _ = setup.apply(parameters, statistics, batch, training=False)
+        wanted = (*setup.task.truth, *setup.task.include, "id", "valid")
         truth = {key: batch[key] for key in wanted if key in batch}
-        return problem.task.predict(outputs, batch), truth
+        return setup.task.predict(outputs, batch), truth
 
     return predict
 

@@ -88,10 +88,10 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
     Raises:
         UsageError: an unknown split, no labels, classes that overlap, or a split without records or pixels.
     """
-    check_one_class_each(manifest)
+    check_no_class_overlap(manifest)
     if not manifest.labels:
         raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
-    refuse_several_classes(manifest)
+    check_single_label(manifest)
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
     normalization = Normalization.of(manifest, split)
@@ -107,7 +107,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
     )
 
 
-def refuse_several_classes(manifest: Manifest) -> None:
+def check_single_label(manifest: Manifest) -> None:
     """Refuse a data set whose pictures may have several classes: no task of the trainer learns or counts them."""
     if any(field.encoding == "classes" for field in manifest.fields):
         raise UsageError(
@@ -117,7 +117,7 @@ def refuse_several_classes(manifest: Manifest) -> None:
         )
 
 
-def check_one_class_each(manifest: Manifest) -> None:
+def check_no_class_overlap(manifest: Manifest) -> None:
     """Refuse a data set whose voxels may be in several classes: no task of the trainer learns or evaluates that."""
     if any(field.holds_sets for field in manifest.fields):
         raise UsageError(

@@ -14,9 +14,9 @@ from halofeed.trainer.data import OrderedRecords, evaluation_loader, evaluation_
 from halofeed.trainer.evaluate import Predicted, Predictor
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.problem import build_problem
-from halofeed.trainer.record_metadata import Origins
+from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.task import check_one_class_each, refuse_several_classes
+from halofeed.trainer.task import check_no_class_overlap, check_single_label
 from halofeed.trainer.tasks.segmentation import Segmentation
 
 
@@ -48,7 +48,7 @@ class LoadedRun:
         with_probabilities: bool = False,
     ) -> None:
         manifest = read_manifest(data)
-        check_one_class_each(manifest)
+        check_no_class_overlap(manifest)
         shape = manifest.field("image").shape
         learned = run.facts.image_shape
         if len(shape) != len(learned) or shape[-1] != learned[-1]:
@@ -60,21 +60,21 @@ class LoadedRun:
         # What is not known is the data's own matter: a run may be evaluated on data with another ignore label, or none.
         self.facts = replace(run.facts, image_shape=shape, ignore_label=manifest.ignore_label)
         config = replace(run.config, image_shape=None)
-        self._problem = build_problem(config, self.facts, make_mesh(config.cores_per_replica))
-        if with_probabilities and isinstance(self._problem.task, Segmentation):
-            task = replace(self._problem.task, with_probabilities=True)
-            self._problem = replace(self._problem, task=task)
-        self._parameters, self._statistics, self.step = run.restore(self._problem, which)
-        self._predictor = Predictor(self._problem, config.parsed_partition())
+        self._setup = build_problem(config, self.facts, make_mesh(config.cores_per_replica))
+        if with_probabilities and isinstance(self._setup.task, Segmentation):
+            task = replace(self._setup.task, with_probabilities=True)
+            self._setup = replace(self._setup, task=task)
+        self._parameters, self._statistics, self.step = run.restore(self._setup, which)
+        self._predictor = Predictor(self._setup, config.parsed_partition())
         self._data, self._split, self._manifest = data, split, manifest
         self._rows = config.evaluate_batch_size or config.batch_size
 
     def predictions(self) -> Iterator[Predicted]:
         """Of every batch of the split, in stored order; where scans lie in tiles, one scan after the other."""
-        origins = Origins(self._data, self._split)
+        metadata = SplitMetadata(self._data, self._split)
         source: Any = self._loader(self._rows)
-        if origins.has_tiles:
-            source = OrderedRecords(self._loader(1), tiles_in_order(origins), self._rows)
+        if metadata.has_tiles:
+            source = OrderedRecords(self._loader(1), tiles_in_order(metadata), self._rows)
         return self._predictor.batches(self._parameters, self._statistics, source)
 
     def evaluate(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class LoadedRun:
         Raises:
             UsageError: the data set's task or labels are not those that the model learned.
         """
-        refuse_several_classes(self._manifest)
+        check_single_label(self._manifest)
         if self._manifest.task != self.facts.task:
             raise UsageError(
                 f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}"
@@ -96,7 +96,7 @@ class LoadedRun:
         return self._predictor.evaluate(self._parameters, self._statistics, self._loader(self._rows))
 
     def _loader(self, rows: int) -> Loader:
-        return evaluation_loader(self._data, self._split, rows, self._problem.task)
+        return evaluation_loader(self._data, self._split, rows, self._setup.task)
 
 
 def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:

@@ -64,7 +64,7 @@ class Tile:
         return np.asarray(self.extent + np.array(self.origin))
 
 
-class Blend:
+class TileBlender:
     """The class probabilities of one whole scan, gathered from its tiles in any order.
 
     Memory: float32 [class, depth, height, width] of sums and [depth, height, width] of weights over the part of the

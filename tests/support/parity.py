@@ -44,7 +44,7 @@ from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import platform_environment
 from halofeed.trainer.problem import batch_partition
-from halofeed.trainer.step import Problem, TrainState, abstract_state, compile_prediction, compile_step, whole
+from halofeed.trainer.step import TrainingSetup, TrainState, abstract_state, compile_prediction, compile_step, whole
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks import build_task
 from tests.support.training import facts_of, placed
@@ -130,7 +130,7 @@ class Case:
         mean, std = (tuple(a + b * channel for channel in channels) for a, b in ((120.0, -10), (60.0, 5)))
         return facts_of(self.task, labels, self.image_shape, mean=mean, std=std)
 
-    def problem(self, dtype: str) -> Problem:
+    def problem(self, dtype: str) -> TrainingSetup:
         """On one device, all of it in one precision."""
         facts = self.facts()
 
@@ -144,7 +144,7 @@ class Case:
             Normalization(mean=facts.mean, std=facts.std),
         )
         given = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
-        return Problem(build=build, task=task, normalization=normalization, **given)
+        return TrainingSetup(build=build, task=task, normalization=normalization, **given)
 
     def batch(self) -> Arrays:
         """Images of noise, so that every gradient depends on every row, with labels as the loader gives them."""
@@ -283,7 +283,7 @@ def _walk(case: Case, splits: Sequence[Split]) -> Iterator[tuple[str, dict[str, 
         yield name, found
 
 
-def _placed(case: Case, dtype: str, cores: int, dims: tuple[int, ...] | None) -> tuple[Problem, Any]:
+def _placed(case: Case, dtype: str, cores: int, dims: tuple[int, ...] | None) -> tuple[TrainingSetup, Any]:
     problem, batch = case.problem(dtype), case.batch()
     if dims is None:
         return problem, batch

@@ -15,7 +15,7 @@ from halofeed.loader.device import Normalization
 from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
-from halofeed.trainer.step import Problem, whole
+from halofeed.trainer.step import TrainingSetup, whole
 from halofeed.trainer.task import Batch
 from halofeed.trainer.tasks.classification import Classification
 from tests.support.scripts import run_script
@@ -55,8 +55,8 @@ def exported_in(folder: Any) -> Any:
     return jax.export.deserialize(bytearray((folder / "model.stablehlo").read_bytes())).call
 
 
-def small_problem(**options: Any) -> tuple[Problem, Any, Any]:
-    problem = Problem(
+def small_problem(**options: Any) -> tuple[TrainingSetup, Any, Any]:
+    problem = TrainingSetup(
         build=partial(MODELS["classifier"].build, classes=3, image_shape=SHAPE),
         task=Classification(labels=tuple(LABELS.values())),
         normalization=Normalization(mean=(100.0, 120.0, 140.0), std=(50.0, 60.0, 70.0)),
@@ -118,7 +118,7 @@ def test_what_needs_a_known_number_of_rows_is_exported_for_one_and_says_so(tmp_p
             return {"order": order.reshape(-1, 3)}
 
     problem, parameters, statistics = small_problem()
-    ranked = Problem(**{**vars(problem), "task": Ranked(labels=tuple("abc"))})
+    ranked = TrainingSetup(**{**vars(problem), "task": Ranked(labels=tuple("abc"))})
     predict = export.prediction_function(ranked, parameters, statistics)
     signature = export.export_stablehlo(predict, SHAPE, "uint8", tmp_path, platforms=("cpu",))
     assert signature["inputs"]["image"]["shape"] == [1, *SHAPE] and "symbolic" in signature["batch"]

@@ -168,7 +168,7 @@ def test_sigterm_saves_and_leaves_and_the_same_run_goes_on(tmp_path: Path) -> No
     stopped = run(config, batches, folder=tmp_path / "run", stream=stream)
     assert signal.getsignal(signal.SIGTERM) == before
     assert stopped.stopped_by == signal.SIGTERM and 0 < stopped.steps <= 10
-    assert f"stopped after step {stopped.steps}; the same command goes on there" in stream.getvalue()
+    assert f"stopped after step {stopped.steps}; the same command resumes there" in stream.getvalue()
     resumed = run(config, Stripes(4), folder=tmp_path / "run")
     assert stopped.losses + resumed.losses == undisturbed.losses
 

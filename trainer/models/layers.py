@@ -96,7 +96,7 @@ def _named(kind: type[nnx.Module]) -> type[nnx.Module]:
 Activation = Callable[[jax.Array], jax.Array]
 Padding = str | Sequence[tuple[int, int]]
 KEPT = "kept"
-"""The name of what is not computed again in the backward pass where `Problem.remat` asks for the rest to be."""
+"""The name of what is not computed again in the backward pass where `TrainingSetup.remat` asks for the rest to be."""
 
 
 @dataclass(frozen=True, kw_only=True)

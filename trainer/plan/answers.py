@@ -173,7 +173,7 @@ def answer(request: Request, cache: Cache) -> None:
     asked: dict[str, Any] = {
         "state": _state_bytes(program.abstract_state()),
         "batch_bytes": _batch_bytes(program, spec),
-        "whole_levels": whole_levels(traced, program.problem.dims),
+        "whole_levels": whole_levels(traced, program.setup.dims),
         "device_bytes": None if topology.platform == "tpu" else _device_bytes(devices[0]),
     }
     cache.remember(request.key(), key, asked)
@@ -202,7 +202,7 @@ def _device_bytes(device: jax.Device) -> int | None:
 
 def _batch_bytes(program: Program, spec: Spec) -> int:
     """Of a core's part of what the step reads of a batch; jit drops the rest."""
-    read = {"image", "valid", *program.problem.task.keys}
+    read = {"image", "valid", *program.setup.task.keys}
     return sum(
         math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
         for name, array in program.abstract_batch(spec).items()

@@ -28,7 +28,7 @@ from halofeed.trainer.task import DataFacts
 
 _LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 _SOURCES = (
-    *(f"trainer/{name}.py" for name in ("config", "problem", "program", "step", "optimizers", "schedules")),
+    *(f"trainer/{name}.py" for name in ("config", "setup", "program", "step", "optimizers", "schedules")),
     *(f"trainer/{name}/*.py" for name in ("mesh", "models", "tasks", "losses", "detection", "shared")),
     *(
         "trainer/plan/requests.py",
