@@ -221,5 +221,5 @@ def test_a_prediction_uses_the_running_statistics_and_changes_none() -> None:
 
 
 def test_a_problem_that_splits_channels_is_refused() -> None:
-    with pytest.raises(UsageError, match="the models keep channels whole; split depth, height or width"):
+    with pytest.raises(UsageError, match="the models do not split channels; split depth, height or width"):
         dataclasses.replace(PROBLEM, dims=(1, 2, 1, 2))

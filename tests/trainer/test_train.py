@@ -328,4 +328,4 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     refused(r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]", batch_size=16)
     refused(r"model\.widht: classifier has no such option; it takes features=", model_options={"widht": 3})
     of_boxes = facts_of("detection", {1: "a"}, (32, 32, 3))
-    refused("model classifier: learns classification, the data set is for detection", facts=of_boxes)
+    refused("model classifier: is for classification, the data set is for detection", facts=of_boxes)
