@@ -179,7 +179,7 @@ def _f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
 def _areas(
     one: NDArray[np.float64], many: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float, NDArray[np.float64]]:
-    """What rows of `_columns` have in common with one, its area, and theirs."""
+    """Return the intersections of rows of `_columns` with one of them, its area, and their areas."""
     low, high = slice(2, 4), slice(4, 6)
     common = np.minimum(one[high], many[:, high]) - np.maximum(one[low], many[:, low])
     own, others = one[high] - one[low], many[:, high] - many[:, low]
@@ -187,7 +187,7 @@ def _areas(
 
 
 def _mean(precision: NDArray[np.float64]) -> float | None:
-    """Over what counts; None where nothing does."""
+    """Return the mean of the values that count; None without any."""
     counted = precision[precision > -1]
     return float(counted.mean()) if counted.size else None
 

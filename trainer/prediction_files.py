@@ -1,4 +1,4 @@
-"""Which files do predictions become: one writer a task, and names that cannot leave their folder."""
+"""Writers of prediction files, one per task, and safe file names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,16 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _PROBABILITY_DECIMALS = 6
 
 Row = Mapping[str, NDArray[Any]]
-"""One record's predictions, without the batch axis."""
+"""Predictions of one record by name, without the batch axis."""
 
 
 class PredictionWriter(ExitStack):
-    """Takes the predictions of one record after the other; what it has opened is closed at the end of the block.
+    """Base class of writers: a context manager that gets one record at a time and closes its files at the end.
 
     Args:
-        folder: where to.
-        metadata: of the split.
-        labels: names by id.
+        folder: output folder.
+        metadata: metadata of the split.
+        labels: class names by id.
     """
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
@@ -53,45 +53,42 @@ class PredictionWriter(ExitStack):
 
     @abstractmethod
     def add(self, record: RecordMetadata, row: Row) -> None:
-        """Write, or keep, what was predicted for a record."""
+        """Write the predictions of a record, or keep them until a scan is complete."""
 
     @abstractmethod
     def finish(self) -> dict[str, Any]:
-        """Write what is left; gives what predictions.json says of the files."""
+        """Write the rest and return the members of predictions.json that describe the files."""
 
 
 class DetectionWriter(PredictionWriter):
-    """`detections.json`, a COCO results file, and `categories.json`, the names of its category ids.
-
-    Entries are written as they come.
-    """
+    """Writer of `detections.json`, a COCO results file, and of `categories.json`, the names of its category ids."""
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__(folder, metadata, labels)
         self._size = metadata.manifest.field("image").shape[:2]
         self._count = 0
-        atomic_write(folder / CATEGORIES, (json.dumps(written_labels(labels), indent=1) + "\n").encode())
+        atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
 
     def add(self, record: RecordMetadata, row: Row) -> None:
         """Write the first `num_detections` boxes."""
-        used = slice(int(row["num_detections"]))
+        count = int(row["num_detections"])
         boxes = boxes_in_source(
-            row["boxes"][used], record.numbers["transform"], self._size, record.source_size
+            row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
         )
-        for entry in coco_results(record.id, boxes, row["classes"][used], row["scores"][used]):
+        for entry in coco_results(record.id, boxes, row["classes"][:count], row["scores"][:count]):
             self._stream.write(",\n" if self._count else "[\n")
             self._stream.write(json.dumps(entry))
             self._count += 1
 
     def finish(self) -> dict[str, Any]:
-        """End the list."""
+        """Close the JSON list."""
         self._stream.write("\n]\n" if self._count else "[]\n")
         return {"detections": DETECTIONS, "categories": CATEGORIES, "boxes": self._count}
 
 
 class ClassificationWriter(PredictionWriter):
-    """`classes.csv`: id, key, the most probable class and its probability, then the probability of every class."""
+    """Writer of `classes.csv`: id, key, most probable class, its probability, and the probability of every class."""
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__(folder, metadata, labels)
@@ -103,25 +100,24 @@ class ClassificationWriter(PredictionWriter):
 
     def add(self, record: RecordMetadata, row: Row) -> None:
         """Write one line."""
-        shares = [
-            round(value, _PROBABILITY_DECIMALS) for value in row["probabilities"].astype(float).tolist()
-        ]
+        probabilities = row["probabilities"].astype(float).tolist()
+        rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities]
         label = int(row["label"])
-        self._writer.writerow([record.id, record.key, self._names[label], shares[label], *shares])
+        self._writer.writerow([record.id, record.key, self._names[label], rounded[label], *rounded])
 
     def finish(self) -> dict[str, Any]:
-        """Nothing is left."""
+        """Return the name of the file."""
         return {"classes": CLASSES}
 
 
 class SegmentationWriter(PredictionWriter):
-    """One file of class indices a source, on the source's own grid: `KEY.nii.gz` of a scan, `KEY.png` of a picture.
+    """Writer of class indices on the source's own grid: `KEY.nii.gz` for a scan, `KEY.png` for a picture.
 
-    Of a scan that was converted in tiles, its tiles' probabilities are blended. Memory: one scan at a time if the
-    tiles of a scan come one after the other, else all scans that are begun; see `TileBlender` and `labels_in_source`.
+    The probabilities of a scan's tiles are blended. Memory: one scan at a time if tiles come scan by scan, else all
+    incomplete scans; see `TileBlender` and `labels_in_source`.
 
     Raises:
-        UsageError: two sources whose files would have one name.
+        UsageError: two sources would have the same file name.
     """
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
@@ -136,11 +132,11 @@ class SegmentationWriter(PredictionWriter):
                 tile = record.tile(self._shape)
                 self._tiles.setdefault(record.key, {})[tile.number] = tile
         self._names = file_names(keys, ".png" if self._shape is None else ".nii.gz")
-        self._begun: dict[str, TileBlender] = {}
+        self._incomplete: dict[str, TileBlender] = {}
         self._files: list[dict[str, Any]] = []
 
     def add(self, record: RecordMetadata, row: Row) -> None:
-        """Write a picture's or a scan's file, once its last tile has come."""
+        """Write the file of a picture, or of a scan after its last tile."""
         predicted = _predicted(row)
         if self._shape is None:
             write_png(self._file(record), _picture_labels(record, predicted))
@@ -150,36 +146,36 @@ class SegmentationWriter(PredictionWriter):
         if len(tiles) == 1:
             label = labels_in_source(predicted, tile.grid, record.source_grid, tile.extent)
         else:
-            if record.key not in self._begun:
-                self._begun[record.key] = TileBlender(tiles, max(self._labels) + 1)
-            blend = self._begun[record.key]
-            blend.add(tile.number, predicted)
-            if not blend.complete:
+            if record.key not in self._incomplete:
+                self._incomplete[record.key] = TileBlender(tiles, max(self._labels) + 1)
+            blender = self._incomplete[record.key]
+            blender.add(tile.number, predicted)
+            if blender.missing:
                 return
-            label = labels_in_source(*self._begun.pop(record.key).result(), record.source_grid)
+            label = labels_in_source(*self._incomplete.pop(record.key).result(), record.source_grid)
         write_nifti(self._file(record), label, record.numbers["source_affine"])
 
     def finish(self) -> dict[str, Any]:
-        """Check that every scan is whole."""
-        if self._begun:
-            key, blend = next(iter(self._begun.items()))
-            raise JobError(f"{key}: tiles {blend.awaited} were not predicted; its mask cannot be made")
+        """Return the list of files; raise JobError if a tile of a scan was not predicted."""
+        if self._incomplete:
+            key, blender = next(iter(self._incomplete.items()))
+            raise JobError(f"{key}: tiles {blender.missing} were not predicted; its mask cannot be made")
         return {"masks": self._files}
 
     def _file(self, record: RecordMetadata) -> Path:
         name = self._names[record.key]
-        self._files.append({"file": name, **_named(record)})
+        self._files.append({"file": name, **_source_names(record)})
         return self._folder / name
 
 
 class ClipMaskWriter(PredictionWriter):
-    """A PNG of class indices for each frame of a clip, of the source's size: `KEY/CLIP/FRAME.png`.
+    """Writer of a PNG of class indices for each frame of a clip, in the source's size: `KEY/CLIP/FRAME.png`.
 
-    CLIP counts the clips of a source from 0, FRAME the frames of a clip. In predictions.json stands when each is shown
-    (`times_s`), -1 where nobody knows.
+    CLIP counts the clips of a source from 0, FRAME the frames of a clip. predictions.json has the time of each frame
+    (`times_s`), -1 if unknown.
 
     Raises:
-        UsageError: two sources whose files would have one name.
+        UsageError: two sources would have the same file name.
     """
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
@@ -194,10 +190,10 @@ class ClipMaskWriter(PredictionWriter):
         for number, frame in enumerate(_predicted(row)):
             write_png(self._folder / name / f"{number:04d}.png", _picture_labels(record, frame))
         times = record.numbers["times_s"].tolist()
-        self._files.append({"folder": name, **_named(record), "times_s": times})
+        self._files.append({"folder": name, **_source_names(record), "times_s": times})
 
     def finish(self) -> dict[str, Any]:
-        """Nothing is left."""
+        """Return the list of folders."""
         return {"masks": self._files}
 
 
@@ -210,7 +206,7 @@ def _picture_labels(record: RecordMetadata, predicted: NDArray[Any]) -> NDArray[
     return picture_labels_in_source(predicted, transform, record.source_size, record.picture_size)
 
 
-def _named(record: RecordMetadata) -> dict[str, str]:
+def _source_names(record: RecordMetadata) -> dict[str, str]:
     return {"key": printable(record.key), "source": printable(record.source)}
 
 
@@ -219,7 +215,7 @@ MASK_WRITERS: dict[str, type[PredictionWriter]] = {
     "volume": SegmentationWriter,
     "clip": ClipMaskWriter,
 }
-"""By kind of image."""
+"""Writers of masks by kind of image."""
 
 WRITERS: dict[str, Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]] = {
     "detection": DetectionWriter,
@@ -228,11 +224,11 @@ WRITERS: dict[str, Callable[[Path, SplitMetadata, Mapping[int, str]], Prediction
         folder, metadata, labels
     ),
 }
-"""By task."""
+"""Writers by task."""
 
 
 def printable(text: str) -> str:
-    """Text that can be written as UTF-8: bytes of a file's name that are not are shown as \\xNN.
+    """Return text that can be written as UTF-8; undecodable bytes of a file name become \\xNN.
 
     >>> printable("a" + chr(0xDCFF))
     'a\\\\xff'
@@ -241,17 +237,17 @@ def printable(text: str) -> str:
 
 
 def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
-    """A file name for each key that leads nowhere but into its folder.
+    """Return a safe file name for each key: no name contains a path separator.
 
-    A key loses its extension; what is no letter, digit, dot, dash or underscore becomes an underscore. Keys that
-    would share a name, in upper and lower case too, have their id behind it.
+    The key's extension is removed, and characters except letters, digits, dots, dashes and underscores become an
+    underscore. The record's id is appended to names that would be equal, ignoring case.
 
     Args:
-        keys: each with its record's id.
-        extension: of the files.
+        keys: record id by key.
+        extension: extension of the files.
 
     Raises:
-        UsageError: two keys share a name even so.
+        UsageError: two names are equal even with their ids.
 
     >>> file_names({"a/b.nii.gz": 1, "../B": 2, "a_b": 3}, ".png")
     {'a/b.nii.gz': 'a_b-1.png', '../B': 'B.png', 'a_b': 'a_b-3.png'}
@@ -277,13 +273,6 @@ def _safe(key: str) -> str:
     return name
 
 
-def written_labels(labels: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Class names by id, for predictions.json."""
+def label_entries(labels: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return class ids and names as a JSON list."""
     return [{"id": label, "name": name} for label, name in sorted(labels.items())]
-
-
-def rows_of(batch: Mapping[str, NDArray[Any]], valid: Iterable[bool]) -> list[tuple[int, Row]]:
-    """The rows of a batch that are real, each with its number."""
-    return [
-        (row, {key: value[row] for key, value in batch.items()}) for row, real in enumerate(valid) if real
-    ]

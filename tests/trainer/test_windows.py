@@ -45,10 +45,10 @@ def test_tiles_of_one_truth_give_the_truth_on_the_scans_grid(shape):
     tiles = tiles_of(SCAN, shape, (5, 8, 10))
     blend = TileBlender(tiles, 3)
     for number in reversed(tiles):
-        assert not blend.complete
+        assert blend.missing
         blend.add(number, cut(truth, tiles[number], 99))
     found, grid = blend.result()
-    assert blend.complete and grid.shape == SCAN.shape and np.abs(grid.affine - SCAN.affine).max() < 1e-9
+    assert not blend.missing and grid.shape == SCAN.shape and np.abs(grid.affine - SCAN.affine).max() < 1e-9
     assert np.abs(found - truth).max() < 1e-6
 
 
@@ -84,7 +84,7 @@ def test_a_tile_that_is_missing_or_comes_twice_is_refused():
     blend.add(0, np.zeros((30, 60, 60, 1), np.float32))
     with pytest.raises(UsageError, match="twice"):
         blend.add(0, np.zeros((30, 60, 60, 1), np.float32))
-    with pytest.raises(UsageError, match="have not come"):
+    with pytest.raises(UsageError, match="were not added"):
         blend.result()
 
 
