@@ -19,7 +19,7 @@ from halofeed.inspection.html.run_report import config_as_toml
 from halofeed.loader import Mixture
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.new_files import recipe_for_new_files
-from halofeed.trainer.plan.children import Answer
+from halofeed.trainer.plan.children import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.task import data_facts
 from tests.mistakes.conversion_advice import organs, patched, pictures, scans
@@ -186,19 +186,19 @@ def compiled(*, needs_remat: bool = False) -> Iterator[None]:
         memory = dict.fromkeys(("argument", "output", "alias", "temp", "generated_code"), 1)
         return {**known, "memory": memory, "cost": {"flops": 1e9}, "hlo": ""}
 
-    def answers(requests: Sequence[Request], cache: object, **_: object) -> list[Answer]:
-        return [Answer(said=said(request)) for request in requests]
+    def answers(requests: Sequence[Request], cache: object, **_: object) -> list[CompileResult]:
+        return [CompileResult(compiled=said(request)) for request in requests]
 
     with contextlib.ExitStack() as stack:
         for module in ("document", "search"):
-            stack.enter_context(patched(f"trainer.plan.{module}.answers", new=answers)())
-        stack.enter_context(patched("trainer.plan.request.versions", return_value={"libtpu": "1"})())
+            stack.enter_context(patched(f"trainer.plan.{module}.compile_all", new=answers)())
+        stack.enter_context(patched("trainer.plan.requests.versions", return_value={"libtpu": "1"})())
         yield
 
 
 @contextlib.contextmanager
 def without_libtpu() -> Iterator[None]:
-    with compiled(), patched("trainer.plan.request.versions", return_value={"libtpu": "none"})():
+    with compiled(), patched("trainer.plan.requests.versions", return_value={"libtpu": "none"})():
         yield
 
 
