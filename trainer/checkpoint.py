@@ -173,7 +173,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             step: step of the checkpoint, the last by default.
 
         Raises:
-            UsageError: there is no such checkpoint, or it is of another model or optimizer (with each leaf that differs).
+            UsageError: there is no such checkpoint, or its leaves are those of another model or optimizer.
             CorruptFileError: the checkpoint is damaged.
         """
         self.wait()

@@ -106,7 +106,8 @@ class TrainConfig:
     )
     cores_per_replica: int = option(1, "number of cores that share each image: 1, 2, 4, ..., 128")
     partition: str = option(
-        "", "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;"
+        "",
+        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;",
     )
 
     evaluate_every: int = option(0, "steps between evaluations; 0 evaluates once, at the end")

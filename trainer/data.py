@@ -76,7 +76,9 @@ class OrderedRecords:
 
     def _rows(self, step: int, start: int, stop: int) -> dict[str, NDArray[Any]]:
         positions = range(step * self.batch_size + start, step * self.batch_size + stop)
-        rows = [self._loader.batch(self._order[min(position, self.num_records - 1)]) for position in positions]
+        rows = [
+            self._loader.batch(self._order[min(position, self.num_records - 1)]) for position in positions
+        ]
         batch = {name: np.concatenate([row[name] for row in rows]) for name in self._loader.spec}
         past_last = np.array([position >= self.num_records for position in positions])
         batch["valid"] = batch["valid"] & ~past_last

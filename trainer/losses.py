@@ -195,7 +195,9 @@ def tversky(overlap: Overlap, *, false_positives: float = 0.3, false_negatives: 
     excess = false_positives * (overlap.predicted - overlap.both)
     missed = false_negatives * (overlap.true - overlap.both)
     # Numerator and denominator are half of Dice's, so the smoothing is halved too.
-    return 1 - jnp.mean((overlap.both + SMOOTHING / 2) / (overlap.both + (excess + missed) + SMOOTHING / 2), -1)
+    return 1 - jnp.mean(
+        (overlap.both + SMOOTHING / 2) / (overlap.both + (excess + missed) + SMOOTHING / 2), -1
+    )
 
 
 OVERLAP_LOSSES: dict[str, Callable[[Overlap], jax.Array]] = {

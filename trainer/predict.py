@@ -1,11 +1,11 @@
 """Prediction of a split by a trained model, written on the grid of the source files.
 
-    OUT/predictions.json    run, data set and list of files
-    OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
-    OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
-    OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
-    OUT/classes.csv         classification: the most probable class, and the probability of each
-    OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.owned_files)
+OUT/predictions.json    run, data set and list of files
+OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
+OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
+OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
+OUT/classes.csv         classification: the most probable class, and the probability of each
+OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.owned_files)
 """
 
 from __future__ import annotations

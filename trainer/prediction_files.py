@@ -27,7 +27,7 @@ from halofeed.trainer.source_grid import (
     write_nifti,
     write_png,
 )
-from halofeed.trainer.windows import TileBlender, Tile
+from halofeed.trainer.windows import Tile, TileBlender
 
 DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
 LONGEST_NAME = 150

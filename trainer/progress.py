@@ -54,7 +54,9 @@ class StepTimer:
     def __init__(self) -> None:
         self._now = self._waited = float("-inf")
 
-    def end_step(self, *, began: float, waited_before: float, now: float, waited: float) -> tuple[float, float]:
+    def end_step(
+        self, *, began: float, waited_before: float, now: float, waited: float
+    ) -> tuple[float, float]:
         """Return the seconds of a step that ended now, and the seconds of these in which it waited for its batch.
 
         Args:

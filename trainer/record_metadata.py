@@ -81,7 +81,9 @@ class SplitMetadata:
         store = open_store(path)
         self.manifest: Manifest = store.manifest()
         self._shards = Shards(store, self.manifest, split, "always")
-        self._numbers = {record_id: number for number, record_id in enumerate(self._shards.all_ids().tolist())}
+        self._numbers = {
+            record_id: number for number, record_id in enumerate(self._shards.all_ids().tolist())
+        }
         fields = [field for field in self.manifest.fields if field.optional and field.name not in _NOT_READ]
         self._text = [field for field in fields if field.encoding == "text"]
         self._values = [field for field in fields if field.encoding == "value"]

@@ -1,10 +1,10 @@
 """Run folder of a training: create it, resume it, replace it and open it again.
 
-    --overwrite sets the old run aside until the new one has saved a checkpoint:
+--overwrite sets the old run aside until the new one has saved a checkpoint:
 
-    runs/cards               new run            delete_replaced: .cards.replaced is deleted
-    runs/.cards.replaced     old run            restore_replaced: it becomes runs/cards again
-    runs/.cards.HEX.removed  being deleted      the next run deletes what a killed deletion left
+runs/cards               new run            delete_replaced: .cards.replaced is deleted
+runs/.cards.replaced     old run            restore_replaced: it becomes runs/cards again
+runs/.cards.HEX.removed  being deleted      the next run deletes what a killed deletion left
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from halofeed.errors import UsageError
 from halofeed.loader.device import DeviceAugmentation, Normalization, augment_on_device
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import platform_of
-from halofeed.trainer.models.layers import KEPT, Layers, Pass, name_layers
+from halofeed.trainer.models.layers import SAVED, Layers, Pass, name_layers
 from halofeed.trainer.task import Batch, Task
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def loss_and_gradients(
         return setup.apply(parameters, statistics, batch, training=True)
 
     if setup.remat:
-        apply = jax.checkpoint(apply, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
+        apply = jax.checkpoint(apply, policy=jax.checkpoint_policies.save_only_these_names(SAVED))
 
     def loss_of(parameters: Variables) -> tuple[jax.Array, tuple[dict[str, jax.Array], Variables]]:
         outputs, updated = apply(parameters)

@@ -32,8 +32,8 @@ from halofeed.trainer.log import RunLog
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.problem import build_program
-from halofeed.trainer.progress import StepTimer, Progress, StopRequest
-from halofeed.trainer.run_folder import begin_run, restore_replaced, delete_replaced, run_lock
+from halofeed.trainer.progress import Progress, StepTimer, StopRequest
+from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import Batch
 
@@ -95,7 +95,9 @@ def train(
     hide_accelerators_from_tensorflow()
     program = build_program(config, data.facts, devices)
     mesh, setup, partition = program.mesh, program.setup, program.partition
-    data.batches.on_mesh(mesh, partition)  # raises for a partition that does not fit, before anything is written
+    data.batches.on_mesh(
+        mesh, partition
+    )  # raises for a partition that does not fit, before anything is written
     state = program.new_state(_pretrain(config))
     parameter_count = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
@@ -150,7 +152,9 @@ def train(
                 state, values = take_step(state, batch)
                 step_number += 1
                 pending.append(
-                    _PendingStep(step_number, values, batch.get("id"), began=began, waited_before=waited_before)
+                    _PendingStep(
+                        step_number, values, batch.get("id"), began=began, waited_before=waited_before
+                    )
                 )
                 finish_steps(keep=max_pending)
                 began, waited_before = time.perf_counter(), batches.waited_seconds
@@ -311,7 +315,12 @@ class _Evaluation:
     """Evaluation at intervals; the first one compiles the prediction program."""
 
     def __init__(
-        self, config: TrainConfig, data: TrainData, setup: TrainingSetup, writer: RunWriter, progress: Progress
+        self,
+        config: TrainConfig,
+        data: TrainData,
+        setup: TrainingSetup,
+        writer: RunWriter,
+        progress: Progress,
     ) -> None:
         self.metrics: Mapping[str, Any] | None = None
         self._config, self._data, self._writer, self._progress = config, data, writer, progress
@@ -397,7 +406,9 @@ def _check_finite(loss: float, step: _PendingStep, config: TrainConfig) -> None:
     if step.ids is not None:
         ids = multihost_utils.process_allgather(step.ids, tiled=True) if jax.process_count() > 1 else step.ids
         listed = join_id(np.asarray(ids)).tolist()
-        id_text = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (" ..." if len(listed) > 64 else "")
+        id_text = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (
+            " ..." if len(listed) > 64 else ""
+        )
     raise TrainingError(
         f"step {step.number}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
         f"broken record in that batch (seed {config.seed}, batch {step.number - 1}){id_text}"

@@ -44,7 +44,14 @@ from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import platform_environment
 from halofeed.trainer.problem import batch_partition
-from halofeed.trainer.step import TrainingSetup, TrainState, abstract_state, compile_prediction, compile_step, whole
+from halofeed.trainer.step import (
+    TrainingSetup,
+    TrainState,
+    abstract_state,
+    compile_prediction,
+    compile_step,
+    whole,
+)
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks import build_task
 from tests.support.training import facts_of, placed

@@ -13,7 +13,7 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import plan_tiles
 from halofeed.prep.voxels.phantom import grid_around
 from halofeed.trainer.source_grid import labels_in_source
-from halofeed.trainer.windows import TileBlender, Tile, window_weight
+from halofeed.trainer.windows import Tile, TileBlender, window_weight
 from tests.support.phantom import dice
 from tests.support.training import convert_scans
 

@@ -73,7 +73,9 @@ class Matcher:
 
     def _by_threshold(self, similarity: jax.Array, is_object: jax.Array) -> jax.Array:
         similarity = jnp.where(_per_anchor(is_object), similarity, -jnp.inf)
-        value, box = _first_largest(similarity, jax.lax.broadcasted_iota(jnp.int32, similarity.shape, 4), (4,))
+        value, box = _first_largest(
+            similarity, jax.lax.broadcasted_iota(jnp.int32, similarity.shape, 4), (4,)
+        )
         below, between = (UNMATCHED, IGNORED) if self.negatives_lower_than_unmatched else (IGNORED, UNMATCHED)
         matched = jnp.where(value >= self.matched_threshold, box, between)
         matched = jnp.where(value < self.unmatched_threshold, below, matched)

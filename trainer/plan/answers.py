@@ -1,7 +1,7 @@
 """Compilation of plan requests, with a cache of the compilers' output.
 
-    FOLDER/asked/REQUEST.json          key of the program that a request makes, and facts about the request
-    FOLDER/programs/PROGRAM.json.gz    output of the compiler for a program
+FOLDER/asked/REQUEST.json          key of the program that a request makes, and facts about the request
+FOLDER/programs/PROGRAM.json.gz    output of the compiler for a program
 """
 
 from __future__ import annotations

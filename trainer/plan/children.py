@@ -48,7 +48,7 @@ class _Process:
     def __init__(self, request: Request, name: str, folder: Path) -> None:
         self.name, self.began = name, time.monotonic()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed where the process ends)
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 (`main` below)
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=self._output,
@@ -112,7 +112,9 @@ def compile_all(
     if folder is None:
         raise UsageError("plans are compiled by other processes, whose results need a cache folder")
     keys = [request.key() for request in requests]
-    results = {key: CompileResult(compiled=compiled) for key in keys if (compiled := cache.lookup(key)) is not None}
+    results = {
+        key: CompileResult(compiled=compiled) for key in keys if (compiled := cache.lookup(key)) is not None
+    }
     named = zip(keys, requests, names, strict=True)
     waiting = {key: (request, name) for key, request, name in named if key not in results}
     if known_only:
@@ -139,7 +141,10 @@ def compile_all(
                 last_status = time.monotonic()
             if running and time.monotonic() - last_status > _STATUS_SECONDS:
                 last_status = time.monotonic()
-                still = (f"{process.name} ({_minutes(last_status - process.began)})" for process in running.values())
+                still = (
+                    f"{process.name} ({_minutes(last_status - process.began)})"
+                    for process in running.values()
+                )
                 tell(f"still compiling {', '.join(still)}")
     finally:
         for process in running.values():

@@ -19,7 +19,13 @@ _BYTES = {
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$")
 _TILE = re.compile(r"T\(([\d,]+)\)")
-_SOURCE_RANKING = ("/trainer/models/", "/trainer/losses", "/trainer/detection/", "/trainer/tasks/", "/trainer/")
+_SOURCE_RANKING = (
+    "/trainer/models/",
+    "/trainer/losses",
+    "/trainer/detection/",
+    "/trainer/tasks/",
+    "/trainer/",
+)
 """Parts of paths: of an instruction's stack the frame that matches the first of these is shown."""
 _NOT_LAYERS = {"checkpoint", "rematted_computation", "while", "body", "cond", "remat", "shard_map"}
 _LIBRARIES = ("site-packages/", "dist-packages/", "<")
@@ -257,9 +263,7 @@ def peak(module: Module) -> Peak:
         reads = frozenset().union(*(buffers.get(name, frozenset()) for name in instruction.operands))
         for name in reads:
             last_use[name] = index
-        buffers[instruction.name] = (
-            reads if instruction.opcode in _ALIASES else frozenset({instruction.name})
-        )
+        buffers[instruction.name] = reads if instruction.opcode in _ALIASES else frozenset({instruction.name})
         last_use[instruction.name] = index
     freed_after: dict[int, list[str]] = {}
     for name, index in last_use.items():

@@ -33,8 +33,8 @@ def build_task(facts: DataFacts, options: Mapping[str, Any]) -> Task:
     fields = [field.name for field in dataclasses.fields(default) if field.name not in _DATA_FIELDS]
     if unknown := sorted(set(options) - set(fields)):
         raise UsageError(
-            f"task_options of {facts.task}: {unknown[0]} is unknown; known: {', '.join(fields)}. Leave it out, or name a "
-            f"--config for {facts.task} (`halofeed configs` lists them)"
+            f"task_options of {facts.task}: {unknown[0]} is unknown; known: {', '.join(fields)}. Leave it out, or name "
+            f"a --config for {facts.task} (`halofeed configs` lists them)"
         )
     try:
         return TASKS[facts.task](facts, **options)

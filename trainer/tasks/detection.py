@@ -21,8 +21,8 @@ from halofeed.trainer.task import Batch, Metrics, valid_rows
 class Detection(Matcher):
     """Detection by levels of class logits and box codes.
 
-    The ground truth is `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`. Both losses are sums over all anchors of
-    the batch's valid images, divided by max(matched anchors, 1).
+    The ground truth is `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`. Both losses are sums over all anchors
+    of the batch's valid images, divided by max(matched anchors, 1).
 
     Args:
         labels: names of the classes, without the background.
@@ -92,7 +92,7 @@ class Detection(Matcher):
         return loss, {"class_loss": class_loss, "box_loss": box_loss}
 
     def _class_loss(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
-        """Sum the focal loss of anchors with a label [batch, height, width, anchor] of 0 (background) or from 1 (class).
+        """Sum the focal loss of anchors with labels [batch, height, width, anchor] of 0 (background) or above.
 
         Anchor and class stay one axis, as in the convolution's output: two axes would make a TPU copy several arrays
         of the logits' size.

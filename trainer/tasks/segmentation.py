@@ -82,8 +82,8 @@ class Segmentation:
         """Return the weighted sum of `losses`; each part is the mean over the rows that count, and over all sizes.
 
         Args:
-            outputs: `logits`, and `coarse`, a list of logits at coarser sizes (deep supervision). Each size has half the
-                weight of the one before and uses every second, fourth, ... value of `label`. Weights sum to 1.
+            outputs: `logits`, and `coarse`, a list of logits at coarser sizes (deep supervision). Each size has half
+                the weight of the one before and uses every second, fourth, ... value of `label`. Weights sum to 1.
             batch: batch with `label`, and `labelled` if some rows have no label.
         """
         levels = [outputs["logits"], *outputs.get("coarse", ())]
