@@ -67,15 +67,15 @@ def activation_axes(
 ) -> tuple[tuple[str, ...], ...]:
     """Return the axes of the mesh over which `activation_spec` splits each axis of an activation."""
     batch, *others = axis_names(dims if dims is not None else (1,) * len(shape))
-    if dims is not None and why_whole(shape, dims, least_rows) is not None:
+    if dims is not None and reason_not_split(shape, dims, least_rows) is not None:
         others = [()] * len(others)
     return (REPLICA_AXIS, *batch), *others
 
 
-def why_whole(shape: Sequence[int], dims: Sequence[int], least_rows: int = LEAST_ROWS) -> str | None:
+def reason_not_split(shape: Sequence[int], dims: Sequence[int], least_rows: int = LEAST_ROWS) -> str | None:
     """Return the reason why an activation is not split like its image; None if it is split.
 
-    >>> why_whole((8, 20, 20, 64), (1, 8, 1, 1)), why_whole((8, 8, 8, 64), (1, 8, 1, 1))
+    >>> reason_not_split((8, 20, 20, 64), (1, 8, 1, 1)), reason_not_split((8, 8, 8, 64), (1, 8, 1, 1))
     ('20 does not divide by 8', '8 over 8 cores leaves fewer than 2 on each')
     """
     for size, parts in zip(shape[1:], dims[1:], strict=True):

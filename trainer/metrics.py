@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -98,7 +98,10 @@ class CocoMetrics:
         sides = []
         # pycocotools prints its progress and tables.
         with contextlib.redirect_stdout(io.StringIO()):
-            for entries in (self._truth_entries(), self._detection_entries()):
+            for entries in (
+                _entries(self._truth, ("area", "iscrowd")),
+                _entries(self._detections, ("score",)),
+            ):
                 side = COCO()
                 side.dataset = {**shared, "annotations": entries}
                 side.createIndex()
@@ -110,20 +113,6 @@ class CocoMetrics:
         stats: NDArray[np.float64] = evaluation.stats
         return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MOST_DETECTIONS]
 
-    def _truth_entries(self) -> list[dict[str, Any]]:
-        return [
-            {**_entry(number, *values), "area": area, "iscrowd": int(is_crowd)}
-            for number, (*values, area, is_crowd) in _numbered(self._truth)
-        ]
-
-    def _detection_entries(self) -> list[dict[str, Any]]:
-        entries = []
-        for number, (*values, score) in _numbered(self._detections):
-            entry = _entry(number, *values)
-            _, _, width, height = entry["bbox"]
-            entries.append({**entry, "area": width * height, "iscrowd": 0, "score": score})
-        return entries
-
 
 def _columns(
     image: int, arrays: Host, row: int, count: int, sides: NDArray[np.float64], extra: tuple[str, ...]
@@ -134,20 +123,17 @@ def _columns(
     return np.column_stack([np.full(count, image), columns["classes"], columns["boxes"] * sides, *others])
 
 
-def _numbered(parts: list[NDArray[np.float64]]) -> Iterator[tuple[int, list[float]]]:
-    """Yield rows with ids from 1: in pycocotools the id 0 means that nothing was matched."""
-    return enumerate(itertools.chain.from_iterable(part.tolist() for part in parts), 1)
-
-
-def _entry(
-    number: int, image: float, label: float, ymin: float, xmin: float, ymax: float, xmax: float
-) -> dict[str, Any]:
-    return {
-        "id": number,
-        "image_id": int(image),
-        "category_id": int(label),
-        "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
-    }
+def _entries(parts: list[NDArray[np.float64]], extra: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return rows of `_columns` as annotations of COCO; `extra` names their last columns."""
+    entries = []
+    rows = itertools.chain.from_iterable(part.tolist() for part in parts)
+    # Ids begin at 1, because 0 means "no match" in pycocotools.
+    for number, (image, label, ymin, xmin, ymax, xmax, *values) in enumerate(rows, 1):
+        width, height = xmax - xmin, ymax - ymin
+        entry = {"area": width * height, "iscrowd": 0, **dict(zip(extra, values, strict=True))}
+        entry |= {"id": number, "image_id": int(image), "category_id": int(label)}
+        entries.append({**entry, "iscrowd": int(entry["iscrowd"]), "bbox": [xmin, ymin, width, height]})
+    return entries
 
 
 def _f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:

@@ -124,14 +124,6 @@ def _warm_up(config: TrainConfig) -> dict[str, Any]:
     return {**rates, "warmup_steps": config.warmup_steps}
 
 
-def _cosine(config: TrainConfig, updates: int) -> Schedule:
-    return cosine_with_warmup(total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config))
-
-
-def _constant(config: TrainConfig, updates: int) -> Schedule:
-    return constant_with_warmup(**_warm_up(config))
-
-
 def _manual_step(config: TrainConfig, updates: int) -> Schedule:
     if not config.rates:
         raise UsageError("rates: expected those of the manual_step schedule, got none")
@@ -154,10 +146,13 @@ def _manual_step(config: TrainConfig, updates: int) -> Schedule:
 
 
 SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
-    "cosine": _cosine,
+    "cosine": lambda config, updates: cosine_with_warmup(
+        total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config)
+    ),
     "manual_step": _manual_step,
-    "constant": _constant,
+    "constant": lambda config, updates: constant_with_warmup(**_warm_up(config)),
 }
+"""Functions that make a schedule from a config and its number of updates."""
 
 ONLY_OF = {"hold_steps": "cosine", "boundaries": "manual_step", "rates": "manual_step"}
 """Settings that only one schedule uses."""

@@ -155,9 +155,9 @@ def _duration(seconds: float) -> str:
     >>> [_duration(seconds) for seconds in (8.4, 125, 7325)]
     ['8 s', '2:05 min', '2:02 h']
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60}:{total % 60:02d} min"
+    return f"{total // 3600}:{total % 3600 // 60:02d} h"

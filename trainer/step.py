@@ -178,9 +178,9 @@ def new_state(
         pretrain(model)
     initial = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
     if setup.mesh is not None:
-        initial = jax.device_put(initial, whole(setup.mesh))
+        initial = jax.device_put(initial, replicated_sharding(setup.mesh))
     complete = partial(_complete_state, optimizer=optimizer, average=average)
-    state: TrainState = jax.jit(complete, out_shardings=whole(setup.mesh))(*initial)
+    state: TrainState = jax.jit(complete, out_shardings=replicated_sharding(setup.mesh))(*initial)
     return state
 
 
@@ -191,7 +191,7 @@ def abstract_state(
     model = nnx.eval_shape(lambda: setup.new_model(0))
     initial = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
     shapes = jax.eval_shape(partial(_complete_state, optimizer=optimizer, average=average), *initial)
-    sharding = whole(setup.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = replicated_sharding(setup.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
     def abstract(leaf: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
@@ -236,7 +236,7 @@ def compile_step(
     @partial(
         jax.jit,
         donate_argnums=0,
-        out_shardings=whole(setup.mesh),
+        out_shardings=replicated_sharding(setup.mesh),
         compiler_options=_compiler_options(setup.mesh),
     )
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -272,7 +272,9 @@ def compile_prediction(setup: TrainingSetup) -> jax.stages.Wrapped:
     `truth` holds those of the task's `truth` and `include` keys, `id` and `valid` that the batch has.
     """
 
-    @partial(jax.jit, out_shardings=whole(setup.mesh), compiler_options=_compiler_options(setup.mesh))
+    @partial(
+        jax.jit, out_shardings=replicated_sharding(setup.mesh), compiler_options=_compiler_options(setup.mesh)
+    )
     def predict(
         parameters: Variables, statistics: Variables, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
@@ -289,7 +291,7 @@ def _compiler_options(mesh: Mesh | None) -> dict[str, int] | None:
     return {"xla_backend_optimization_level": 1} if platform_of(mesh) == "cpu" else None
 
 
-def whole(mesh: Mesh | None) -> NamedSharding | None:
+def replicated_sharding(mesh: Mesh | None) -> NamedSharding | None:
     """Return the sharding of arrays that are replicated on every device."""
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
 

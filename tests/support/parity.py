@@ -50,7 +50,7 @@ from halofeed.trainer.step import (
     abstract_state,
     compile_prediction,
     compile_step,
-    whole,
+    replicated_sharding,
 )
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks import build_task
@@ -222,7 +222,7 @@ def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> 
     with jax.enable_x64(True):
         before = _start(case.to_json(), "float64")
         problem, batch = _placed(case, "float64", cores, dims)
-        state = jax.device_put(before, whole(problem.mesh))
+        state = jax.device_put(before, replicated_sharding(problem.mesh))
         step = compile_step(problem, optimizer()).lower(state, batch).compile(QUICKLY_COMPILED)
         after, scalars = step(state, batch)
         parameters, start = _by_name(after.parameters), _by_name(before.parameters)
@@ -329,7 +329,7 @@ def _start(case: str, dtype: str) -> TrainState:
 def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
     with jax.enable_x64(True):
         problem, batch = _placed(Case.from_json(case), "float64", cores, dims)
-        state = jax.device_put(_start(case, "float64"), whole(problem.mesh))
+        state = jax.device_put(_start(case, "float64"), replicated_sharding(problem.mesh))
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
         return {name: np.asarray(values, np.float64) for name, values in predictions.items()}
@@ -339,7 +339,7 @@ def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None)
 def _float32_loss(case: str, cores: int, dims: tuple[int, ...] | None) -> float:
     read = Case.from_json(case)
     problem, batch = _placed(read, "float32", cores, dims)
-    state = jax.device_put(_start(case, "float32"), whole(problem.mesh))
+    state = jax.device_put(_start(case, "float32"), replicated_sharding(problem.mesh))
 
     @jax.jit
     def loss(state: TrainState, batch: Any) -> jax.Array:

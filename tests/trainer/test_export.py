@@ -15,7 +15,7 @@ from halofeed.loader.device import Normalization
 from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
-from halofeed.trainer.step import TrainingSetup, whole
+from halofeed.trainer.step import TrainingSetup, replicated_sharding
 from halofeed.trainer.task import Batch
 from halofeed.trainer.tasks.classification import Classification
 from tests.support.scripts import run_script
@@ -102,7 +102,7 @@ def test_a_saved_model_gives_the_same_in_a_fresh_process(tmp_path):
 
 def test_a_model_of_a_mesh_is_exported_for_one_device(tmp_path):
     problem, parameters, statistics = small_problem(mesh=make_mesh(2), dims=(1, 2, 1, 1))
-    parameters, statistics = jax.device_put((parameters, statistics), whole(problem.mesh))
+    parameters, statistics = jax.device_put((parameters, statistics), replicated_sharding(problem.mesh))
     predict = export.prediction_function(problem, parameters, statistics)
     export.export_stablehlo(predict, SHAPE, "uint8", tmp_path, platforms=("cpu",))
     found = exported_in(tmp_path)(images(2))

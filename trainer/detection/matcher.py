@@ -64,7 +64,11 @@ class Matcher:
         matches = [self._by_threshold(similarity(), is_object) for similarity in similarities]
         if not self.force_match:
             return matches
-        best = [_best_anchor(similarity()) for similarity in similarities]
+        # Largest similarity of each box, and its first anchor in the order height, width, anchor: [batch, box] each.
+        best = [
+            _first_largest(values, _anchor_index(values.shape), (1, 2, 3))
+            for values in (similarity() for similarity in similarities)
+        ]
         best_level = jnp.argmax(jnp.stack([value for value, _ in best]), 0)
         return [
             _force(matched, jnp.where(is_object & (best_level == level), index, -1))
@@ -197,15 +201,6 @@ def _area(boxes: jax.Array) -> jax.Array:
 def _per_anchor(by_box: jax.Array) -> jax.Array:
     """Reshape [batch, box] to [batch, 1, 1, 1, box]."""
     return by_box[:, None, None, None, :]
-
-
-def _best_anchor(similarity: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the largest similarity of each box of [batch, height, width, anchor, box], and its first anchor.
-
-    Returns:
-        [batch, box], and int32 [batch, box], the anchor's index in the order height, width, anchor.
-    """
-    return _first_largest(similarity, _anchor_index(similarity.shape), (1, 2, 3))
 
 
 def _anchor_index(shape: Sequence[int]) -> jax.Array:

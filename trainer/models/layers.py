@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from halofeed.errors import UsageError
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import constrain, why_whole
+from halofeed.trainer.mesh import constrain, reason_not_split
 from halofeed.trainer.models.convolutions import (
     VOLUME_CONVOLUTIONS,
     computed_by_planes,
@@ -117,14 +117,14 @@ class Pass:
 
     def is_split(self, shape: Sequence[int]) -> bool:
         """Return whether an activation of that shape is split."""
-        return self.mesh is not None and self.dims is not None and why_whole(shape, self.dims) is None
+        return self.mesh is not None and self.dims is not None and reason_not_split(shape, self.dims) is None
 
-    def hold(self, activation: jax.Array, *, whole: bool = False) -> jax.Array:
+    def hold(self, activation: jax.Array, *, replicate: bool = False) -> jax.Array:
         """Constrain an activation to its split; call it after every layer that mixes neighbors or changes the size.
 
-        `whole` replicates the activation on every core of its replica instead.
+        `replicate` replicates the activation on every core of its replica instead.
         """
-        return constrain(activation, self.mesh, None if whole else self.dims)
+        return constrain(activation, self.mesh, None if replicate else self.dims)
 
     def hold_split(self, activation: jax.Array) -> jax.Array:
         """Constrain an activation to its split even with a single row per core; it must not be convolved then."""

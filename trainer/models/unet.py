@@ -158,7 +158,7 @@ def pooled(x: jax.Array, stride: tuple[int, ...], run: Pass) -> jax.Array:
             unsplit = (*(1,) * (last + 1), *stride[last + 1 :])
             x = run.hold_split(max_pool(x, unsplit, unsplit))
             stride = (*stride[: last + 1], *(1,) * (len(stride) - last - 1))
-            x = run.hold(x, whole=True)
+            x = run.hold(x, replicate=True)
     return run.hold(max_pool(x, stride, stride))
 
 

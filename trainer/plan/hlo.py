@@ -141,10 +141,6 @@ class Module:
                     )
                 )
 
-    def entry_instructions(self) -> list[Instruction]:
-        """Return the instructions of the entry computation, in their order of execution."""
-        return [instruction for instruction in self.instructions if instruction.computation == self.entry]
-
     def origin_of(self, instruction: Instruction) -> dict[str, str]:
         """Return the origin of an instruction; unknown parts are "".
 
@@ -255,7 +251,7 @@ class Peak:
 
 def peak(module: Module) -> Peak:
     """Return the peak memory of a program in its order of execution."""
-    instructions = module.entry_instructions()
+    instructions = [one for one in module.instructions if one.computation == module.entry]
     by_name = {instruction.name: instruction for instruction in instructions}
     buffers: dict[str, frozenset[str]] = {}  # names of the instructions that own the memory of a result
     last_use: dict[str, int] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import why_whole
+from halofeed.trainer.mesh import reason_not_split
 from halofeed.trainer.plan.hlo import KINDS, Collective, Module, collectives, peak
 from halofeed.trainer.plan.topologies import Topology
 
@@ -24,7 +24,7 @@ def whole_levels(traced: jax.stages.Traced, dims: Dims) -> list[dict[str, Any]]:
         return []
     counts: dict[tuple[tuple[int, ...], str], int] = {}
     for shape in _constrained_shapes(traced.jaxpr.jaxpr):
-        if len(shape) == len(dims) and (reason := why_whole(shape, dims)) is not None:
+        if len(shape) == len(dims) and (reason := reason_not_split(shape, dims)) is not None:
             key = shape[1:-1], reason
             counts[key] = counts.get(key, 0) + 1
     ordered = sorted(counts.items(), key=lambda entry: -math.prod(entry[0][0]))

@@ -79,5 +79,5 @@ class ClassificationMetrics:
         }
 
 
-def _share(part: np.int64, whole: np.int64) -> float | None:
-    return float(part / whole) if whole else None
+def _share(part: np.int64, total: np.int64) -> float | None:
+    return float(part / total) if total else None
