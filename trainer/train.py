@@ -95,9 +95,8 @@ def train(
     hide_accelerators_from_tensorflow()
     program = build_program(config, data.facts, devices)
     mesh, setup, partition = program.mesh, program.setup, program.partition
-    data.batches.on_mesh(
-        mesh, partition
-    )  # raises for a partition that does not fit, before anything is written
+    # Raises for a partition that does not fit the batch, before anything is written.
+    data.batches.on_mesh(mesh, partition)
     state = program.new_state(_pretrain(config))
     parameter_count = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
@@ -108,32 +107,6 @@ def train(
         if start:
             progress.say(f"resuming after step {start}")
         evaluate = _Evaluation(config, data, setup, writer, progress)
-
-        losses: list[float] = []
-        pending: list[_PendingStep] = []
-        timer = StepTimer()
-        # On the CPU two programs at once could wait for each other's collectives forever.
-        max_pending = 0 if mesh.devices.flat[0].platform == "cpu" else 1
-
-        def finish_steps(keep: int = 0) -> None:
-            """Wait for the oldest dispatched steps, log their values, and leave `keep` of them running."""
-            while len(pending) > keep:
-                step = pending.pop(0)
-                # One transfer for all values: each wait hands the interpreter lock to the threads that make batches.
-                local = {name: value.addressable_data(0) for name, value in step.values.items()}
-                values = {name: float(value) for name, value in jax.device_get(local).items()}
-                _check_finite(values["loss"], step, config)
-                seconds, waited = timer.end_step(
-                    began=step.began,
-                    waited_before=step.waited_before,
-                    now=time.perf_counter(),
-                    waited=batches.waited_seconds,
-                )
-                progress.record(step.number, values, seconds, waited)
-                losses.append(values["loss"])
-                seconds = max(seconds, 1e-9)
-                rates = {"images_per_second": config.batch_size / seconds, "waiting_share": waited / seconds}
-                writer.log(step.number, values | rates)
 
         with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
             step_number, batch = start, next(batches, None) if start < config.steps else None
@@ -147,27 +120,25 @@ def train(
                 progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
 
             stop.begin()
-            began, waited_before = time.perf_counter(), batches.waited_seconds
+            # On the CPU two programs at once could wait for each other's collectives forever.
+            max_running = 0 if mesh.devices.flat[0].platform == "cpu" else 1
+            running = _RunningSteps(config, progress, writer, batches, max_running)
+            running.begin_step()
             while batch is not None:
                 state, values = take_step(state, batch)
                 step_number += 1
-                pending.append(
-                    _PendingStep(
-                        step_number, values, batch.get("id"), began=began, waited_before=waited_before
-                    )
-                )
-                finish_steps(keep=max_pending)
-                began, waited_before = time.perf_counter(), batches.waited_seconds
+                running.add(step_number, values, batch.get("id"))
+                running.begin_step()
                 if _asked_to_stop(stop, step_number):
                     break
                 is_last = step_number == config.steps
                 if not is_last and (evaluate.is_due(step_number) or writer.is_due(step_number)):
-                    finish_steps()
+                    running.finish()
                     metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
                     writer.save(step_number, state, metric)
-                    began, waited_before = time.perf_counter(), batches.waited_seconds
+                    running.begin_step()
                 batch = None if is_last else next(batches, None)
-            finish_steps()
+            running.finish()
             progress.end()
             if step_number > start:
                 metric = None if stop.signal is not None else evaluate(state, step_number, last=True)
@@ -179,7 +150,7 @@ def train(
                 progress.say(f"nothing to do: all {start} steps were taken")
         return TrainSummary(
             steps=step_number,
-            losses=tuple(losses),
+            losses=tuple(running.losses),
             metrics=evaluate.metrics,
             mesh_shape=dict(mesh.shape),
             images_per_second=progress.images_per_second(),
@@ -190,7 +161,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class _PendingStep:
+class _Step:
     """A step that was dispatched to the devices, with the time at which it began and the waiting time until then."""
 
     number: int
@@ -198,6 +169,57 @@ class _PendingStep:
     ids: jax.Array | None
     began: float
     waited_before: float
+
+
+class _RunningSteps:
+    """Steps that run on the devices: it waits for the oldest ones, checks their loss and logs their values."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        progress: Progress,
+        writer: RunWriter,
+        batches: Ahead[Batch],
+        max_running: int,
+    ) -> None:
+        self.losses: list[float] = []
+        self._config, self._progress, self._writer, self._batches = config, progress, writer, batches
+        self._max_running = max_running
+        self._steps: list[_Step] = []
+        self._timer = StepTimer()
+
+    def begin_step(self) -> None:
+        """Start the time of the next step, which includes the waiting for its batch."""
+        self._began, self._waited_before = time.perf_counter(), self._batches.waited_seconds
+
+    def add(self, number: int, values: Mapping[str, jax.Array], ids: jax.Array | None) -> None:
+        """Add a step that was dispatched, and wait until at most `max_running` steps run."""
+        self._steps.append(_Step(number, values, ids, self._began, self._waited_before))
+        while len(self._steps) > self._max_running:
+            self._finish_oldest()
+
+    def finish(self) -> None:
+        """Wait for all steps."""
+        while self._steps:
+            self._finish_oldest()
+
+    def _finish_oldest(self) -> None:
+        step = self._steps.pop(0)
+        # One transfer for all values: each wait hands the interpreter lock to the threads that make batches.
+        local = {name: value.addressable_data(0) for name, value in step.values.items()}
+        values = {name: float(value) for name, value in jax.device_get(local).items()}
+        _check_finite(values["loss"], step, self._config)
+        seconds, waited = self._timer.end_step(
+            began=step.began,
+            waited_before=step.waited_before,
+            now=time.perf_counter(),
+            waited=self._batches.waited_seconds,
+        )
+        self._progress.record(step.number, values, seconds, waited)
+        self.losses.append(values["loss"])
+        seconds = max(seconds, 1e-9)
+        rates = {"images_per_second": self._config.batch_size / seconds, "waiting_share": waited / seconds}
+        self._writer.log(step.number, values | rates)
 
 
 class RunWriter(AbstractContextManager["RunWriter"]):
@@ -399,7 +421,7 @@ def _asked_to_stop(stop: StopRequest, step: int) -> bool:
     return False
 
 
-def _check_finite(loss: float, step: _PendingStep, config: TrainConfig) -> None:
+def _check_finite(loss: float, step: _Step, config: TrainConfig) -> None:
     if math.isfinite(loss):
         return
     id_text = ""
