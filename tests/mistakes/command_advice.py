@@ -245,10 +245,10 @@ READY: dict[str, Any] = {
 ADVICE: dict[str, Advice] = {
     # settings of training
     "cores without a partition": usage(
-        train("--cores-per-replica 2"), r"pass (--partition image=1,2,1,1) \(of volumes", proves="step 1/1"
+        train("--cores-per-replica 2"), r"pass (--partition image=1,2,1,1) \(for volumes", proves="step 1/1"
     ),
     "cores without a partition, of scans": usage(
-        train_scans("--cores-per-replica 2"), r"(--partition) .*\(of volumes (image=1,2,1,1,1)\)", **READY
+        train_scans("--cores-per-replica 2"), r"(--partition) .*\(for volumes (image=1,2,1,1,1)\)", **READY
     ),
     "cores that all do the same": refused(
         train("--cores-per-replica 2 --partition image=1,1,1,1"),
@@ -343,7 +343,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "a plan of volumes without a size": usage(
         plan("--config unet3d_small"),
-        (r"such as (--set) image_shape=.*of volumes", "image_shape=[64,64,64,1]"),
+        (r"such as (--set) image_shape=.*for volumes", "image_shape=[64,64,64,1]"),
         throughout=compiled,
     ),
     "a TPU's plan without its compiler": usage(
