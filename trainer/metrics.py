@@ -6,17 +6,14 @@ import contextlib
 import io
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from halofeed.errors import UsageError
-
-if TYPE_CHECKING:
-    from halofeed.trainer.task import Host
-
+from halofeed.trainer.task import Host
 
 NAMES = (
     *("mAP", "mAP@0.5", "mAP@0.75", "mAP small", "mAP medium", "mAP large"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,8 @@ from halofeed.loader.device import DeviceAugmentation, Normalization, augment_on
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import platform_of
 from halofeed.trainer.models.layers import SAVED, Layers, Pass, name_layers
+from halofeed.trainer.optimizers import Schedule
 from halofeed.trainer.task import Batch, Task
-
-if TYPE_CHECKING:
-    from halofeed.trainer.optimizers import Schedule
 
 Variables = nnx.State[Any, Any]
 
