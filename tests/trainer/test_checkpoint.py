@@ -350,7 +350,7 @@ def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
             checkpoints.save(2, big(2, 200_000), {}, None)
             # Which file meets the limit first, and in which words, differs from time to time.
-            with pytest.raises(TrainingError, match=r"(?s)could not be written: .*; those before it"):
+            with pytest.raises(TrainingError, match=r"(?s)could not be written: .*; earlier ones"):
                 checkpoints.wait()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
