@@ -1,6 +1,6 @@
-"""Which options does a training run have? One frozen dataclass; the named ones are the files of `configs/`.
+"""Options of a training run: one frozen dataclass, read from the TOML files in `configs/` or from a user's file.
 
-Nothing here imports JAX, so that the command line can set the platform first.
+This file does not import JAX, so that the command line can set the platform first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
 
-_MOST_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "manual_step", "constant")
@@ -34,58 +34,60 @@ DEFAULT_CONFIGS = {
     ("segmentation", "volume"): "unet3d_small",
     ("segmentation", "clip"): "unet3d_small",
 }
-"""Per task and kind, what `halofeed train` takes where no config is named."""
+"""Default config of `halofeed train` by task and kind of image."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything that decides a training run, beside the data.
+    """Options of a training run, except the data.
 
-    Fields that have a help text are options of the command line too; all can be set by `--set name=value`.
+    A field with a help text is also an option of the command line. `--set name=value` sets any field.
 
     Args:
-        model_options: of the model, by name; `--set model.width=16`.
-        task_options: of the task, by name; `--set task.alpha=0.75`.
-        image_shape: that the config is made for, [height, width, channel] or [depth, height, width, channel];
-            another one is refused with the way to convert. None takes what the data set has.
-        normalization: "dataset" by the mean and deviation of the data set's manifest; "foreground", of volumes, by
-            those of the labeled voxels, clipped to their percentiles 0.5 and 99.5, as nnU-Net does with CT; "caffe" and
-            "tf" as the weights of keras.applications expect it.
-        augment: tables of a `name` in halofeed.loader.augment and its arguments, applied in order.
-        device_augment: the same of halofeed.loader.device, applied within the training step, before normalization.
-        backbone_weights: a file of keras.applications weights (.weights.h5, .h5); "" draws them at random.
-        warmup_learning_rate: at step 0; it rises linearly to `learning_rate` at `warmup_steps`.
-        hold_steps: of cosine, after the warm-up.
-        boundaries, rates: of manual_step: rates[i] from step boundaries[i - 1] on.
-        base_batch_size: the batch that `learning_rate` is meant for; the rates grow linearly with the batch.
-            0 takes them as they are.
-        weight_decay: of kernels only; norms and biases are spared. With sgd it is L2, added to the gradients.
-        clip_norm: gradients of a greater global norm are scaled down to it; 0 for none.
-        accumulate_steps: how many batches make one update.
-        average_decay: of the moving average of the parameters that is evaluated; 0 for none.
-        norm_decay: of batch norm's running statistics.
+        model_options: options of the model by name; `--set model.width=16`.
+        task_options: options of the task by name; `--set task.alpha=0.75`.
+        image_shape: required shape of the images, [height, width, channel] or [depth, height, width, channel]; None
+            takes the shape of the data set.
+        normalization: "dataset" uses the mean and deviation in the data set's manifest. "foreground" (volumes) uses
+            those of the labeled voxels and clips to their percentiles 0.5 and 99.5, as nnU-Net does with CT. "caffe"
+            and "tf" are the normalizations of keras.applications weights.
+        augment: tables with a `name` in halofeed.loader.augment and its arguments, applied in order.
+        device_augment: the same for halofeed.loader.device, applied in the training step before the normalization.
+        backbone_weights: file of keras.applications weights (.weights.h5, .h5); "" initializes the weights at random.
+        warmup_learning_rate: rate at step 0; it rises linearly to `learning_rate` at `warmup_steps`.
+        hold_steps: number of steps at the highest rate, between warm-up and cosine.
+        boundaries: steps at which the rate of manual_step changes.
+        rates: rates of manual_step: rates[i] applies from step boundaries[i - 1].
+        base_batch_size: batch size for which `learning_rate` is given; the rates grow linearly with the batch. 0 uses
+            the rates unchanged.
+        weight_decay: decay of kernels, not of norms and biases. With sgd it is L2, added to the gradients.
+        clip_norm: maximum global norm of the gradients; larger ones are scaled down. 0 is no limit.
+        accumulate_steps: number of batches per update.
+        average_decay: decay of the moving average of the parameters, which is evaluated; 0 for no average.
+        norm_decay: decay of batch norm's running statistics.
 
     Raises:
-        UsageError: with every option that is wrong; PartitionError if the partition breaks a rule.
+        UsageError: options are invalid; the message names all of them.
+        PartitionError: the partition breaks a rule.
     """
 
-    model: str = option("classifier", "which network; `halofeed configs` lists them")
+    model: str = option("classifier", "name of the network; `halofeed configs` lists them")
     model_options: Mapping[str, Any] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
     normalization: str = "dataset"
     augment: tuple[Mapping[str, Any], ...] = ()
     device_augment: tuple[Mapping[str, Any], ...] = ()
-    backbone_weights: str = option("", "a file of keras.applications weights for the backbone")
+    backbone_weights: str = option("", "file of keras.applications weights for the backbone")
 
-    steps: int = option(100, "how many steps to take")
-    batch_size: int = option(8, "images in a step, over all devices")
-    seed: int = option(0, "draws the initial parameters and the order of the data")
+    steps: int = option(100, "number of steps to take")
+    batch_size: int = option(8, "images per step, over all devices")
+    seed: int = option(0, "seed of the initial parameters and of the order of the data")
 
-    optimizer: str = option("sgd", "of gradients to updates", choices=OPTIMIZER_NAMES)
+    optimizer: str = option("sgd", "name of the optimizer", choices=OPTIMIZER_NAMES)
     momentum: float = 0.9
-    learning_rate: float = option(0.05, "the highest rate")
-    schedule: str = option("cosine", "how the rate changes after its warm-up", choices=SCHEDULE_NAMES)
+    learning_rate: float = option(0.05, "highest learning rate")
+    schedule: str = option("cosine", "change of the rate after its warm-up", choices=SCHEDULE_NAMES)
     warmup_steps: int = 0
     warmup_learning_rate: float = 0.0
     hold_steps: int = 0
@@ -100,21 +102,21 @@ class TrainConfig:
 
     compute_dtype: str = option("bfloat16", "precision of the activations", choices=COMPUTE_DTYPES)
     remat: bool = option(
-        False, "keep the convolutions' outputs alone for the backward pass, and compute the rest again"
+        False, "keep only the convolutions' outputs for the backward pass and compute the rest again"
     )
-    cores_per_replica: int = option(1, "over how many cores each image is split: 1, 2, 4, ..., 128")
+    cores_per_replica: int = option(1, "number of cores that share each image: 1, 2, 4, ..., 128")
     partition: str = option(
         "",
-        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; part several by ;",
+        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;",
     )
 
     evaluate_every: int = option(0, "steps between evaluations; 0 evaluates once, at the end")
     evaluate_split: str = option(
-        "", "split to evaluate on (default: validation, val or test, the first there is)"
+        "", "split to evaluate on (default: the first of validation, val and test that exists)"
     )
-    evaluate_batch_size: int = option(0, "images in a step of evaluation (default: the batch size)")
+    evaluate_batch_size: int = option(0, "images per evaluation step (default: the batch size)")
     checkpoint_every: int = option(0, "steps between checkpoints; 0 saves at evaluations and at the end")
-    keep_last: int = option(2, "how many of the last checkpoints to keep, beside the best")
+    keep_last: int = option(2, "number of last checkpoints to keep, besides the best")
 
     def __post_init__(self) -> None:
         for name in ("boundaries", "rates", "augment", "device_augment"):
@@ -132,7 +134,7 @@ class TrainConfig:
         if cores > 1 and not self.parsed_partition().dims:
             wrong.append(
                 f"partition: expected one for {cores} cores per replica, else each core does the same work; "
-                f"pass --partition image=1,{cores},1,1 (of volumes image=1,{cores},1,1,1)"
+                f"pass --partition image=1,{cores},1,1 (for volumes image=1,{cores},1,1,1)"
             )
         if wrong:
             raise UsageError("; ".join(wrong))
@@ -170,7 +172,7 @@ class TrainConfig:
         ]
 
     def parsed_partition(self) -> Partition:
-        """The partition that `cores_per_replica` and `partition` spell.
+        """Return the partition that `cores_per_replica` and `partition` describe.
 
         >>> TrainConfig(cores_per_replica=4, partition="image=1,2,2,1").parsed_partition().dims
         {'image': (1, 2, 2, 1)}
@@ -178,18 +180,20 @@ class TrainConfig:
         return Partition.parse(self.partition, cores_per_replica=self.cores_per_replica)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the config as plain JSON values."""
         return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(self)))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TrainConfig:
-        """What `to_json` gave, or a TOML file holds; UsageError that names unknown keys and wrong types."""
-        return cls(**_checked(document))
+        """Read the output of `to_json` or a TOML file; UsageError names an unknown key or a wrong type."""
+        if unknown := sorted(set(document) - set(_FIELDS)):
+            raise UsageError(f"{unknown[0]}: no such setting; known: {', '.join(_FIELDS)}")
+        return cls(**{name: _check_type(name, value) for name, value in document.items()})
 
     def changed(self, settings: Sequence[str] = (), **changes: Any) -> TrainConfig:
-        """This config with `name=value` settings, as --set takes them, and with changed fields.
+        """Return this config with `name=value` settings, as --set takes them, and with changed fields.
 
-        Values are TOML: numbers, true, [1, 2], "text"; what is not TOML is text. `model.NAME` and `task.NAME` set
+        Values are TOML (numbers, true, [1, 2], "text"); any other value is text. `model.NAME` and `task.NAME` set
         one option of the model or the task.
 
         >>> TrainConfig().changed(["steps=20", "model.features=[8, 8]"], batch_size=4).model_options
@@ -214,7 +218,7 @@ _FIELDS: dict[str, Any] = typing.get_type_hints(TrainConfig)
 
 
 def named_configs() -> dict[str, str]:
-    """The text of each config that comes with halofeed, by name."""
+    """Return the text of each config that comes with halofeed, by name."""
     folder = files("halofeed.trainer") / "configs"
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     return {
@@ -225,7 +229,7 @@ def named_configs() -> dict[str, str]:
 
 
 def config_summary(text: str) -> str:
-    """The first line of a config's text, without its mark.
+    """Return the first line of a config's text, without the #.
 
     >>> config_summary("# Small.\\nsteps = 3")
     'Small.'
@@ -234,12 +238,12 @@ def config_summary(text: str) -> str:
 
 
 def default_config(manifest: Manifest) -> str:
-    """The name of the small config that learns a data set's task."""
+    """Return the name of the default config for a data set's task and kind of image."""
     return DEFAULT_CONFIGS[manifest.task, manifest.kind.name]
 
 
 def load_config(name: str) -> TrainConfig:
-    """A config by its name, or from a TOML file of one's own; UsageError that lists the known names."""
+    """Load a config by its name or from a user's TOML file; UsageError lists the known names."""
     try:
         return TrainConfig.from_json(tomllib.loads(config_text(name)))
     except (tomllib.TOMLDecodeError, UsageError) as error:
@@ -247,10 +251,10 @@ def load_config(name: str) -> TrainConfig:
 
 
 def config_text(name: str) -> str:
-    """The text of a config by its name, or of a TOML file of one's own.
+    """Return the text of a config by its name, or of a user's TOML file.
 
     Raises:
-        UsageError: there is none of the name, which is no file's, or the file cannot be read.
+        UsageError: the name is unknown and not a .toml file, or the file cannot be read.
     """
     known = named_configs()
     if name in known:
@@ -258,7 +262,7 @@ def config_text(name: str) -> str:
     if not name.endswith(".toml"):
         raise UsageError(f"not known; known: {', '.join(known)}; or name a .toml file")
     try:
-        return read_regular(name, _MOST_BYTES).decode()
+        return read_regular(name, _MAX_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot be read: {error}") from error
 
@@ -270,22 +274,17 @@ def _value(text: str) -> Any:
         return text.strip()
 
 
-def _checked(document: Mapping[str, Any]) -> dict[str, Any]:
-    if unknown := sorted(set(document) - set(_FIELDS)):
-        raise UsageError(f"{unknown[0]}: no such setting; known: {', '.join(_FIELDS)}")
-    return {name: _as_kind(name, value) for name, value in document.items()}
-
-
-def _as_kind(name: str, value: Any) -> Any:
+def _check_type(name: str, value: Any) -> Any:
+    """Return the value of a field, with an integer turned into a float where the field has floats."""
     hint = _FIELDS[name]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    kinds: dict[Any, tuple[type, ...]] = {int: (int,), float: (float,), str: (str,), bool: (bool,)}
-    origin = typing.get_origin(hint)
-    expected = kinds.get(hint, (Mapping,) if origin is Mapping else (list, tuple, type(None)))
-    if not isinstance(value, expected) or (isinstance(value, bool) and hint is not bool):
-        names = " or ".join("table" if kind is Mapping else kind.__name__ for kind in expected[:1])
-        raise UsageError(f"{name}: expected a value of type {names}, got {value!r}")
+    types: tuple[type, ...] = (hint,)
+    if hint not in (int, float, str, bool):
+        types = (Mapping,) if typing.get_origin(hint) is Mapping else (list, tuple, type(None))
+    if not isinstance(value, types) or (isinstance(value, bool) and hint is not bool):
+        expected = "table" if types[0] is Mapping else types[0].__name__
+        raise UsageError(f"{name}: expected a value of type {expected}, got {value!r}")
     return value
 
 

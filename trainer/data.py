@@ -1,9 +1,4 @@
-"""In which order are the tiles of scans predicted? Scan by scan, so that one scan at a time is gathered.
-
-Records are stored in the order of their ids, which mixes the tiles of all scans.
-
-Which batches does a run train and evaluate on?
-"""
+"""Batches of a run: for training, for evaluation, and in the order of scans for prediction."""
 
 from __future__ import annotations
 
@@ -27,24 +22,27 @@ from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.problem import device_augmentations
-from halofeed.trainer.record_metadata import Origins
-from halofeed.trainer.task import DataFacts, Host, Task, check_one_class_each, data_facts
+from halofeed.trainer.record_metadata import SplitMetadata
+from halofeed.trainer.task import DataFacts, Host, Task, check_no_class_overlap, data_facts
 
 
-def tiles_in_order(origins: Origins) -> list[int]:
-    """The records' numbers, sorted by scan and tile."""
-    places = [(origin.key, int(origin.numbers["tile"]), number) for number, origin in enumerate(origins)]
-    return [number for _, _, number in sorted(places)]
+def tiles_in_order(metadata: SplitMetadata) -> list[int]:
+    """Return the numbers of the records sorted by scan and tile, so that prediction blends one scan at a time.
+
+    The stored order is by id, which mixes the tiles of all scans.
+    """
+    sort_keys = [(record.key, int(record.numbers["tile"]), number) for number, record in enumerate(metadata)]
+    return [number for _, _, number in sorted(sort_keys)]
 
 
 class OrderedRecords:
-    """The records of a split once each in an order of one's own, in batches, the last one padded.
+    """Source of every record of a split once, in a given order, in batches; the last batch is padded.
 
-    It stands for a `Loader` in `halofeed.trainer.evaluate.Predictor`.
+    It is an `EvaluationSource`, like a `Loader` with training=False.
 
     Args:
-        loader: of the split, with training=False and batch_size=1.
-        order: the records' numbers.
+        loader: loader of the split, with training=False and batch_size=1.
+        order: numbers of the records.
         batch_size: rows of a batch.
     """
 
@@ -56,17 +54,17 @@ class OrderedRecords:
 
     @property
     def steps(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
         return -(-self.num_records // self.batch_size)
 
     def batch(self, step: int) -> Host:
-        """One batch [row, ...]; rows past the last record repeat it, with `valid` False and id -1."""
+        """Return one batch [row, ...]; rows past the last record repeat it, with `valid` False and id -1."""
         return self._rows(step, 0, self.batch_size)
 
     def on_mesh(
         self, mesh: Mesh, partition: Partition, start_step: int = 0
     ) -> Iterator[Mapping[str, jax.Array]]:
-        """The batches as global arrays, as `Loader.on_mesh` gives them."""
+        """Yield the batches as global arrays, like `Loader.on_mesh`."""
         shapes = {
             name: (self.batch_size, *spec.shape[1:])
             for name, spec in self._loader.spec.items()
@@ -77,58 +75,60 @@ class OrderedRecords:
             yield place_batch(mesh, specs, shapes, partial(self._rows, step))
 
     def _rows(self, step: int, start: int, stop: int) -> dict[str, NDArray[Any]]:
-        places = range(step * self.batch_size + start, step * self.batch_size + stop)
-        rows = [self._loader.batch(self._order[min(place, self.num_records - 1)]) for place in places]
+        positions = range(step * self.batch_size + start, step * self.batch_size + stop)
+        rows = [
+            self._loader.batch(self._order[min(position, self.num_records - 1)]) for position in positions
+        ]
         batch = {name: np.concatenate([row[name] for row in rows]) for name in self._loader.spec}
-        past_last = np.array([place >= self.num_records for place in places])
+        past_last = np.array([position >= self.num_records for position in positions])
         batch["valid"] = batch["valid"] & ~past_last
         batch["id"] = np.where(past_last, -1, batch["id"])
         return batch
 
 
-_EVALUATED = ("validation", "val", "test")
+_EVALUATION_SPLITS = ("validation", "val", "test")
 
 
 class BatchSource(Protocol):
-    """What training needs of `halofeed.loader.Loader`."""
+    """Interface of `halofeed.loader.Loader` for training."""
 
     def on_mesh(
         self, mesh: Mesh, partition: Partition, start_step: int = 0
     ) -> Iterable[Mapping[str, jax.Array]]:
-        """Global batches from `start_step` on, each core's slab already apart."""
+        """Yield global batches from `start_step` on, split over the cores."""
 
     def state(self, step: int) -> dict[str, Any]:
-        """What to save so as to go on with batch `step`; JSON values."""
+        """Return the state to save for resuming with batch `step`, as JSON values."""
 
     def restore(self, state: Mapping[str, Any]) -> int:
-        """The step to go on with; UsageError if the state is of another stream."""
+        """Return the step to resume with; raise UsageError if the state is of another stream."""
 
 
 class EvaluationSource(Protocol):
-    """What an evaluation needs of `halofeed.loader.Loader(training=False)`."""
+    """Interface of `halofeed.loader.Loader(training=False)` for evaluation."""
 
     @property
     def num_records(self) -> int:
-        """How many there are."""
+        """Number of records."""
 
     def on_mesh(
         self, mesh: Mesh, partition: Partition, start_step: int = 0
     ) -> Iterable[Mapping[str, jax.Array]]:
-        """Every record once, in order, the last batch padded."""
+        """Yield every record once, in order, the last batch padded."""
 
     def batch(self, step: int) -> Host:
-        """One of these batches on the host."""
+        """Return one of these batches on the host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainData:
-    """What a run reads.
+    """Data of a run.
 
     Args:
-        facts: of the data set.
-        batches: to train on.
-        evaluation: to evaluate on; None where there is no other split.
-        description: goes into run.json: where the data lies, which splits, its recipe.
+        facts: facts of the data set.
+        batches: source of batches to train on.
+        evaluation: source of batches to evaluate on; None without an evaluation split.
+        description: members of run.json: path, splits and recipe of the data set.
     """
 
     facts: DataFacts
@@ -140,19 +140,19 @@ class TrainData:
 def open_data(
     config: TrainConfig, path: str | Path, split: str, task_of: Callable[[DataFacts], Task]
 ) -> TrainData:
-    """The batches of a converted data set, as a config wants them.
+    """Open a converted data set for a training run.
 
     Args:
         config: batch sizes, seed, augmentation and the split to evaluate on.
-        path: the version's folder.
-        split: to train on.
-        task_of: gives the `Task` of `DataFacts`; it names the optional fields that evaluation needs.
+        path: version folder of the data set.
+        split: split to train on.
+        task_of: function that builds the `Task`, which names the optional fields for evaluation.
 
     Raises:
-        UsageError: a split, an augmentation or a combination that cannot be, or classes that overlap.
+        UsageError: a split, an augmentation or the batch size is invalid, or classes overlap.
     """
     manifest = read_manifest(path)
-    check_one_class_each(manifest)
+    check_no_class_overlap(manifest)
     loader = Loader(
         path,
         split=split,
@@ -165,13 +165,14 @@ def open_data(
     check_device_augmentations(device_augmentations(config), image.shape[-1], str(image.dtype))
     if config.batch_size > loader.num_records:
         raise UsageError(
-            f"batch_size {config.batch_size}: split {split!r} has {loader.num_records} records, so that a batch would "
-            f"hold each of them several times; take --set batch_size={loader.num_records} or less"
+            f"batch_size {config.batch_size}: split {split!r} has {loader.num_records} records, so a batch would "
+            f"repeat records; take --set batch_size={loader.num_records} or less"
         )
     facts = data_facts(manifest, split, loader.spec["image"].shape[1:])
     evaluated = evaluation_split(manifest, config.evaluate_split, split)
-    rows, evaluation = config.evaluate_batch_size or config.batch_size, None
+    evaluation = None
     if evaluated is not None:
+        rows = config.evaluate_batch_size or config.batch_size
         evaluation = evaluation_loader(path, evaluated, rows, task_of(facts))
     description = {
         "data": str(path),
@@ -186,20 +187,20 @@ def open_data(
 
 
 def evaluation_loader(path: str | Path, split: str, batch_size: int, task: Task) -> Loader:
-    """Every record of a split once, in order, with the fields that the task's metrics need."""
+    """Return a loader of every record of a split once, in order, with the fields that the task's metrics need."""
     loader = Loader(path, split=split, batch_size=batch_size, training=False)
     known = {field.name for field in loader.manifest.fields} | {"size"}
     include = [name for name in task.include if name in known]
     return Loader(path, split=split, batch_size=batch_size, training=False, include=include)
 
 
-def evaluation_split(manifest: Manifest, asked: str, trained: str) -> str | None:
-    """The split to evaluate on: the one asked for, or the first of validation, val and test with records."""
-    if asked:
-        if not manifest.split(asked).records:
-            raise UsageError(f"evaluate split {asked!r}: holds no records")
-        return asked
-    for name in _EVALUATED:
+def evaluation_split(manifest: Manifest, requested: str, trained: str) -> str | None:
+    """Return the requested split, or the first of validation, val and test that has records."""
+    if requested:
+        if not manifest.split(requested).records:
+            raise UsageError(f"evaluate split {requested!r}: holds no records")
+        return requested
+    for name in _EVALUATION_SPLITS:
         if name != trained and name in manifest.splits and manifest.splits[name].records:
             return name
     return None

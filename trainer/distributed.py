@@ -1,4 +1,4 @@
-"""How do several processes become one run, and how do they agree?"""
+"""Run of several processes: connect them and combine their decisions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CPU_COLLECTIVES = "gloo"
 
 
 def start_processes(coordinator: str | None, process_count: int | None, process_id: int | None) -> None:
-    """Join this process to the others of a run; must come before JAX finds its devices. Without any, do nothing.
+    """Connect this process to the others of a run, before JAX lists its devices; without arguments do nothing.
 
     Args:
-        coordinator: host:port where process 0 listens; the same for all.
-        process_count: of the run.
-        process_id: of this one, from 0; each another.
+        coordinator: host:port on which process 0 listens; the same for all processes.
+        process_count: number of processes in the run.
+        process_id: unique number of this process, from 0.
 
     Raises:
-        UsageError: some of the three without the others, or values that cannot be.
-        RuntimeError: the others did not come within five minutes (from JAX).
+        UsageError: only some of the three are given, or a value is invalid.
+        RuntimeError: the others did not connect within five minutes (raised by JAX).
     """
     settings = {"coordinator": coordinator, "process count": process_count, "process id": process_id}
     missing = [name for name, value in settings.items() if value is None]
@@ -41,20 +41,20 @@ def start_processes(coordinator: str | None, process_count: int | None, process_
         raise UsageError(f"process count: expected 1 or more, got {process_count}")
     if not 0 <= process_id < process_count:
         raise UsageError(f"process id: expected 0 to {process_count - 1}, got {process_id}")
-    # Without it, CPU devices of several processes cannot reduce over each other.
+    # JAX's default has no collectives between CPU devices of several processes.
     jax.config.update("jax_cpu_collectives_implementation", CPU_COLLECTIVES)  # type: ignore[no-untyped-call]
     jax.distributed.initialize(coordinator, process_count, process_id, initialization_timeout=CONNECT_SECONDS)
 
 
 def is_chief() -> bool:
-    """Whether this process is the one that writes logs and reports."""
+    """Return whether this process writes logs and reports."""
     return jax.process_index() == 0
 
 
 def agree_any(flag: bool) -> bool:
-    """Whether any process of the run raised its flag; all must call it, and all get the same answer.
+    """Return whether any process of the run passed True; all processes must call it and get the same result.
 
-    It waits for the slowest process, so ask every few steps. A single process is not delayed.
+    It waits for the slowest process, so call it every few steps. A single process is not delayed.
     """
     if jax.process_count() == 1:
         return flag

@@ -1,4 +1,4 @@
-"""How good is a model on a split? Every record counts once."""
+"""Evaluation of a model on a split; every record counts once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.run_folder import write_json
-from halofeed.trainer.step import Problem, Variables, compile_prediction, to_host
+from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host
 
-KEPT = 6
-"""How many of the worst examples are kept, and of those that are spread over the split."""
+EXAMPLE_COUNT = 6
+"""Number of worst examples that are saved, and of examples spread evenly over the split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class Predicted:
     """One batch of predictions on the host.
 
     Args:
-        step: which batch of the evaluation.
-        predictions: of `Task.predict`.
+        step: number of the batch in the evaluation.
+        predictions: output of `Task.predict`.
         truth: the task's `truth` and `include` keys, `valid`, and `id` as int64 [batch].
     """
 
@@ -41,24 +41,24 @@ class Predicted:
 
 
 class Predictor:
-    """A model that is compiled once for predictions, on one mesh.
+    """Prediction program of a model, compiled once for one mesh.
 
     Args:
-        problem: whose mesh the batches lie on.
-        partition: of the config.
+        setup: model, task and mesh.
+        partition: partition of the config.
     """
 
-    def __init__(self, problem: Problem, partition: Partition) -> None:
-        self.problem = problem
-        self._partition = batch_partition(partition, problem.task)
-        self._predict = compile_prediction(problem)
+    def __init__(self, setup: TrainingSetup, partition: Partition) -> None:
+        self.setup = setup
+        self._partition = batch_partition(partition, setup.task)
+        self._predict = compile_prediction(setup)
 
     def batches(
         self, parameters: Variables, statistics: Variables, source: EvaluationSource
     ) -> Iterator[Predicted]:
-        """The predictions of every batch of a split, in order."""
-        assert self.problem.mesh is not None
-        with Ahead(iter(source.on_mesh(self.problem.mesh, self._partition))) as batches:
+        """Yield the predictions of every batch of a split, in order."""
+        assert self.setup.mesh is not None
+        with Ahead(iter(source.on_mesh(self.setup.mesh, self._partition))) as batches:
             for step, batch in enumerate(batches):
                 predictions, truth = map(to_host, self._predict(parameters, statistics, batch))
                 if "id" in truth:
@@ -70,19 +70,19 @@ class Predictor:
         parameters: Variables,
         statistics: Variables,
         source: EvaluationSource,
-        examples: Examples | None = None,
+        examples: ExampleCollector | None = None,
     ) -> dict[str, Any]:
-        """The task's metrics over a split; `examples` collects some of its rows."""
-        metrics = self.problem.task.metrics()
+        """Compute the task's metrics over a split; `examples` collects some of its rows."""
+        metrics = self.setup.task.metrics()
         for batch in self.batches(parameters, statistics, source):
             scores = metrics.update(batch.predictions, batch.truth)
             if examples is not None:
-                examples.offer(batch, scores)
+                examples.add(batch, scores)
         return metrics.result()
 
 
 @dataclass(order=True)
-class _Row:
+class _Example:
     order: tuple[float, int]
     step: int = field(compare=False)
     row: int = field(compare=False)
@@ -90,28 +90,28 @@ class _Row:
     arrays: dict[str, Any] = field(compare=False, repr=False)
 
 
-class Examples:
-    """The `KEPT` worst rows of an evaluation, and as many spread over the split, held with predictions and truth.
+class ExampleCollector:
+    """Collector of the `EXAMPLE_COUNT` worst rows of an evaluation, and as many spread evenly over the split.
 
     Args:
-        records: how many rows the evaluation has.
+        records: number of rows of the evaluation.
     """
 
     def __init__(self, records: int) -> None:
-        self._spread = {number * records // KEPT for number in range(KEPT)}
-        self._worst: list[_Row] = []
-        self._typical: list[_Row] = []
-        self._seen = 0
+        self._typical_numbers = {number * records // EXAMPLE_COUNT for number in range(EXAMPLE_COUNT)}
+        self._worst: list[_Example] = []
+        self._typical: list[_Example] = []
+        self._row_count = 0
 
-    def offer(self, batch: Predicted, scores: np.ndarray[Any, Any]) -> None:
-        """Look at one batch's rows, whose `scores` say how good they are."""
+    def add(self, batch: Predicted, scores: np.ndarray[Any, Any]) -> None:
+        """Keep the worst and the typical rows of a batch, with their predictions and ground truth."""
         valid = batch.truth.get("valid", np.ones(len(scores), bool))
         for row in np.flatnonzero(valid).tolist():
-            place, score = self._seen, float(scores[row])
-            self._seen += 1
-            entry = _Row(order=(-score, -place), step=batch.step, row=row, score=score, arrays={})
-            is_typical = place in self._spread
-            is_bad = not np.isnan(score) and (len(self._worst) < KEPT or entry > self._worst[0])
+            number, score = self._row_count, float(scores[row])
+            self._row_count += 1
+            entry = _Example(order=(-score, -number), step=batch.step, row=row, score=score, arrays={})
+            is_typical = number in self._typical_numbers
+            is_bad = not np.isnan(score) and (len(self._worst) < EXAMPLE_COUNT or entry > self._worst[0])
             if not (is_typical or is_bad):
                 continue
             entry.arrays = _row_arrays(batch, row)
@@ -119,21 +119,21 @@ class Examples:
                 self._typical.append(entry)
             if is_bad:
                 heapq.heappush(self._worst, entry)
-                if len(self._worst) > KEPT:
+                if len(self._worst) > EXAMPLE_COUNT:
                     heapq.heappop(self._worst)
 
     def write(self, folder: Path, source: EvaluationSource, step: int, split: str) -> None:
-        """Write them below `folder`, worst first, in place of what is there; images are read from the source again."""
+        """Replace the content of `folder` by the examples, worst first; images are read from the source again."""
         worst = sorted(self._worst, reverse=True)
-        taken = {(entry.step, entry.row) for entry in worst}
-        typical = [entry for entry in self._typical if (entry.step, entry.row) not in taken]
+        worst_rows = {(entry.step, entry.row) for entry in worst}
+        typical = [entry for entry in self._typical if (entry.step, entry.row) not in worst_rows]
         listed = []
-        with temporary_folder(folder) as made:
+        with temporary_folder(folder) as temporary:
             for number, entry in enumerate([*worst, *typical]):
                 name = f"{number:02d}.npz"
                 image = source.batch(entry.step)["image"][entry.row]
                 image = image.astype(np.float32) if image.dtype.kind not in "uif" else image
-                np.savez_compressed(made / name, image=image, **entry.arrays)
+                np.savez_compressed(temporary / name, image=image, **entry.arrays)
                 listed.append(
                     {
                         "file": name,
@@ -142,9 +142,8 @@ class Examples:
                         "reason": "worst" if number < len(worst) else "typical",
                     }
                 )
-            write_json(
-                made / "examples.json", with_json_checksum({"step": step, "split": split, "examples": listed})
-            )
+            document = {"step": step, "split": split, "examples": listed}
+            write_json(temporary / "examples.json", with_json_checksum(document))
 
 
 def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:
 
 
 def summary_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Metrics as lines for people, those per class after the others.
+    """Format metrics as lines of text, with those per class last.
 
     >>> summary_lines({"dice": 0.91234, "dice_per_class": {"liver": 0.95, "spleen": None}})
     ['dice 0.9123', 'dice_per_class: liver 0.9500, spleen –']

@@ -1,17 +1,16 @@
-"""How does a trained model leave for a program without halofeed? As StableHLO, and as a TensorFlow SavedModel.
+"""Export of a trained model for programs without halofeed, as StableHLO and as a TensorFlow SavedModel.
 
     OUT/model.stablehlo     jax.export.deserialize(bytes).call(image)
     OUT/saved_model/        tf.saved_model.load(folder).signatures["serving_default"](image=...)
     OUT/signature.json      shapes, dtypes, labels, platforms
     OUT/README.md           how to call either
-    OUT/.halofeed           which of these halofeed wrote (halofeed.system.owned_files)
+    OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.owned_files)
 
-Both hold the parameters, and take images as a data set stores them: normalization is part of the graph.
+Both hold the parameters and take images as a data set stores them: normalization is part of the graph.
 
-What does not work: a model whose outputs depend on a number of rows that is not known is exported for one row, which
-signature.json says. The SavedModel holds XLA programs, so that TensorFlow runs it on the platforms that it was exported
-for, and neither TensorFlow Lite nor TensorFlow.js converts it; its gradients are left out. A model that was trained
-partitioned is exported whole, for one device.
+Limits: a model that cannot be traced with a symbolic batch size is exported for one row, as signature.json states.
+The SavedModel holds XLA programs without gradients, for the exported platforms; TensorFlow Lite and TensorFlow.js
+cannot convert it. A model that was trained on a partition is exported for one device.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from halofeed.errors import UsageError
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import atomic_write, temporary_folder
 from halofeed.system.locks import holding
-from halofeed.trainer.step import Problem, Variables
+from halofeed.trainer.step import TrainingSetup, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 STABLEHLO, SAVED_MODEL, SIGNATURE, README = "model.stablehlo", "saved_model", "signature.json", "README.md"
@@ -42,35 +41,36 @@ FORMAT = 1
 Predict = Callable[[jax.Array], dict[str, jax.Array]]
 
 
-def prediction_function(problem: Problem, parameters: Variables, statistics: Variables) -> Predict:
-    """Stored images [batch, ..., channel] to predictions, on one device, the parameters held as constants.
+def prediction_function(setup: TrainingSetup, parameters: Variables, statistics: Variables) -> Predict:
+    """Return a function from stored images [batch, ..., channel] to predictions, with the parameters as constants.
 
     Args:
-        problem: any mesh; it is left.
-        parameters, statistics: as a checkpoint gives them.
+        setup: training setup on any mesh; the function runs on one device.
+        parameters: parameters of a checkpoint.
+        statistics: norm statistics of a checkpoint.
     """
-    alone = dataclasses.replace(problem, mesh=None, dims=None)
-    # From the host, so that no sharding of theirs gets into the program.
-    held_parameters, held_statistics = jax.device_get((parameters, statistics))
+    local_setup = dataclasses.replace(setup, mesh=None, dims=None)
+    # Arrays on the host have no sharding that the program would contain.
+    host_parameters, host_statistics = jax.device_get((parameters, statistics))
 
     def predict(image: jax.Array) -> dict[str, jax.Array]:
         batch = {"image": image}
-        outputs, _ = alone.apply(held_parameters, held_statistics, batch, training=False)
-        return alone.task.predict(outputs, batch)
+        outputs, _ = local_setup.apply(host_parameters, host_statistics, batch, training=False)
+        return local_setup.task.predict(outputs, batch)
 
     return predict
 
 
 @contextmanager
 def export_folder(folder: str | Path) -> Iterator[Path]:
-    """Hold a folder to export into, made if it is not there; JobError where another process is exporting into it."""
+    """Create and lock a folder to export into; raise JobError if another process is exporting into it."""
     folder = owned_files.real_folder(folder)
     with holding(folder, "is exporting into", "take another --out"):
         yield folder
 
 
-def _check_replaced(folder: Path, *names: str) -> None:
-    """Make a folder to export into; UsageError where files of these names in it are not of an earlier export."""
+def _prepare_folder(folder: Path, *names: str) -> None:
+    """Create a folder to export into; raise UsageError if halofeed did not write its files of these names."""
     folder.mkdir(parents=True, exist_ok=True)
     if set(names).intersection(os.listdir(folder)):
         others = [line for line in owned_files.others(folder) if re.split("/| \\(", line)[0] in names]
@@ -96,19 +96,19 @@ def export_stablehlo(
     """Write model.stablehlo, signature.json and README.md.
 
     Args:
-        predict: of `prediction_function`.
-        image_shape: of one image, channels last.
-        dtype: as images are stored.
-        folder: where to; made if it is not there. Each file is written whole or not at all.
-        platforms: that the program is lowered for, some of cpu, cuda, rocm and tpu.
-        labels: names by id.
-        task: the data set's.
+        predict: output of `prediction_function`.
+        image_shape: shape of one image, channels last.
+        dtype: dtype of stored images.
+        folder: output folder, created if missing; each file is written atomically.
+        platforms: platforms to lower the program for, some of cpu, cuda, rocm and tpu.
+        labels: class names by id.
+        task: name of the data set's task.
 
     Returns:
-        what signature.json holds.
+        The content of signature.json.
 
     Raises:
-        UsageError: an unknown platform; or files of these names that halofeed did not write.
+        UsageError: a platform is unknown, or halofeed did not write the existing files of these names.
     """
     if unknown := [name for name in platforms if name not in (*PLATFORMS, "rocm")]:
         raise UsageError(f"platform {unknown[0]!r}: expected some of {', '.join(PLATFORMS)}, rocm")
@@ -123,11 +123,11 @@ def export_stablehlo(
         "normalization": "part of the graph; give pixels or voxels as the data set stores them",
         "platforms": list(exported.platforms),
         "calling_convention_version": exported.calling_convention_version,
-        "batch": "any" if fixed_because is None else f"1, for want of a symbolic size: {fixed_because}",
+        "batch": "any" if fixed_because is None else f"1, because a symbolic size fails: {fixed_because}",
         "jax": jax.__version__,
     }
     folder = Path(folder)
-    _check_replaced(folder, STABLEHLO, SIGNATURE, README)
+    _prepare_folder(folder, STABLEHLO, SIGNATURE, README)
     atomic_write(folder / STABLEHLO, bytes(exported.serialize()))
     atomic_write(folder / SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode())
     atomic_write(folder / README, _readme(signature).encode())
@@ -137,18 +137,19 @@ def export_stablehlo(
 def export_saved_model(
     predict: Predict, image_shape: Sequence[int], dtype: str, folder: str | Path, *, any_batch: bool = True
 ) -> Path:
-    """Write saved_model/ by jax2tf; its signature serving_default takes `image` and gives the predictions by name.
+    """Write saved_model/ with jax2tf; its signature serving_default takes `image` and returns the predictions by name.
 
-    It is called on the platform it is exported on: a SavedModel made on a CPU runs on CPUs.
+    It runs on the platform on which it is exported: a SavedModel made on a CPU runs on CPUs.
 
     Args:
-        predict: of `prediction_function`.
-        image_shape, dtype: of one image, as stored.
-        folder: in which saved_model/ is made; an old one is replaced.
-        any_batch: False for one row, where `export_stablehlo` says that it must be.
+        predict: output of `prediction_function`.
+        image_shape: shape of one stored image, channels last.
+        dtype: dtype of stored images.
+        folder: folder in which saved_model/ is created or replaced.
+        any_batch: False exports for one row, which `export_stablehlo` reports as necessary.
 
     Raises:
-        UsageError: TensorFlow is not installed; or a saved_model/ that halofeed did not write.
+        UsageError: TensorFlow is not installed, or halofeed did not write the existing saved_model/.
     """
     try:
         import tensorflow as tf
@@ -164,27 +165,27 @@ def export_saved_model(
     module.predict = tf.function(lambda image: converted(image), autograph=False, input_signature=[spec])
     folder = Path(folder)
     final = folder / SAVED_MODEL
-    _check_replaced(folder, SAVED_MODEL)
-    with temporary_folder(final) as made:
-        tf.saved_model.save(module, str(made), signatures={"serving_default": module.predict})
+    _prepare_folder(folder, SAVED_MODEL)
+    with temporary_folder(final) as temporary:
+        tf.saved_model.save(module, str(temporary), signatures={"serving_default": module.predict})
     return final
 
 
 def _exported(
     predict: Predict, image_shape: tuple[int, ...], dtype: str, platforms: Sequence[str]
 ) -> tuple[export.Exported, str | None]:
-    """The exported function for any number of rows; where that cannot be, for one, and why."""
+    """Export for any number of rows, or for one row with the reason why a symbolic number fails."""
 
-    def make(rows: Any) -> export.Exported:
+    def export_rows(rows: Any) -> export.Exported:
         image = jax.ShapeDtypeStruct((rows, *image_shape), jnp.dtype(dtype))  # type: ignore[no-untyped-call]
         return export.export(jax.jit(predict), platforms=tuple(platforms))(image)
 
     (rows,) = export.symbolic_shape("batch")
     try:
-        return make(rows), None
+        return export_rows(rows), None
     except Exception as error:  # JAX raises several kinds where a shape or rule depends on the number of rows
         reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    return make(1), reason
+    return export_rows(1), reason
 
 
 def _described(value: Any) -> dict[str, Any]:

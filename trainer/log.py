@@ -1,11 +1,11 @@
-"""What does a run write down, and what of it stays where the run goes on?
+"""Log of a run: training steps and evaluations, as JSON lines and for TensorBoard.
 
     folder/log.jsonl            {"step": 10, "loss": 0.5, ...}                              a line per logged step
     folder/evaluations.jsonl    {"step": 100, "split": "val", "metrics": {"mAP": 0.4, ...}}  a line per evaluation
     folder/tensorboard/         the same numbers for TensorBoard
 
-JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity". The last member of a
-line is its checksum (`halofeed.schemas.bounded_json`).
+Numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity", because JSON lacks them. The last member
+of a line is its checksum (`halofeed.schemas.bounded_json`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ FLUSH_SECONDS = 10
 
 
 class RunLog(AbstractContextManager["RunLog"]):
-    """The log of a run; every line is in the file when its call returns.
+    """Log of a run; every line is in the file when its call returns.
 
     Args:
-        folder: of the run; made where there is none.
-        resume_step: the run goes on after so many steps: later lines, and a torn last one, are cut off, and
-            TensorBoard hides what it has of later steps. None starts again.
-        writes: whether this process writes; in a run of several, only the first does.
+        folder: run folder; created if missing.
+        resume_step: number of steps after which the run resumes. Later lines and an incomplete last line are removed,
+            and TensorBoard hides later steps. None starts a new log.
+        writes: whether this process writes; in a run of several processes only the first does.
 
     Raises:
-        CorruptFileError: an earlier log has a line that is none of ours.
-        UsageError: a link has the name of a file or folder that is to be written.
+        CorruptFileError: an earlier log has a line that this class did not write.
+        UsageError: a file or folder to be written is a link.
     """
 
     def __init__(self, folder: Path, *, resume_step: int | None, writes: bool = True) -> None:
@@ -55,20 +55,20 @@ class RunLog(AbstractContextManager["RunLog"]):
         folder.mkdir(parents=True, exist_ok=True)
         board = folder / TENSORBOARD
         make_own_folder(board)
-        kept = -1 if resume_step is None else resume_step
+        last_step = -1 if resume_step is None else resume_step
         for name in (STEPS, EVALUATIONS):
             owned_files.note_growing(folder, name)
-            _cut(folder / name, kept)
+            _remove_later_steps(folder / name, last_step)
             try:
                 descriptor = open_own(folder / name, os.O_WRONLY | os.O_APPEND)
             except OSError as error:
                 self.close()
                 raise UsageError(f"{folder / name}: {error.strerror}") from error
             self._files[name] = open(descriptor, "a", encoding="utf-8")  # noqa: SIM115 (closed with the run)
-        # The writer names its file by the second alone: a run resumed within it would overwrite the earlier one's.
+        # By default the file name has the time in seconds: a run resumed in the same second would overwrite the file.
         suffix = f".{time.time_ns():020d}"
         self._board = SummaryWriter(
-            str(board), purge_step=kept + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
+            str(board), purge_step=last_step + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
         )
         for file in board.glob(f"*{suffix}"):
             owned_files.note_growing(folder, f"{TENSORBOARD}/{file.name}")
@@ -77,8 +77,8 @@ class RunLog(AbstractContextManager["RunLog"]):
         """Log a training step.
 
         Args:
-            step: how many were taken.
-            values: numbers by name, e.g. loss, rate; NumPy's and JAX's scalars too.
+            step: number of steps taken.
+            values: numbers by name, e.g. loss; NumPy's and JAX's scalars are allowed.
         """
         self._write(STEPS, {"step": step, **_plain(values)})
         self._scalars(values, step)
@@ -87,9 +87,9 @@ class RunLog(AbstractContextManager["RunLog"]):
         """Log an evaluation.
 
         Args:
-            step: how many were taken.
-            split: of the data set.
-            metrics: nested tables of numbers, text, None, lists and arrays. TensorBoard gets the numbers alone, as
+            step: number of steps taken.
+            split: evaluated split of the data set.
+            metrics: nested tables of numbers, text, None, lists and arrays. TensorBoard gets only the numbers, named
                 split/outer/inner.
         """
         self._write(EVALUATIONS, {"step": step, "split": split, "metrics": _plain(metrics)})
@@ -120,7 +120,7 @@ class RunLog(AbstractContextManager["RunLog"]):
 
 
 def flat_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The finite numbers of nested tables, by names joined with /.
+    """Yield the finite numbers of nested tables, with names joined by /.
 
     >>> list(flat_numbers({"AP": 0.5, "per class": {"cat": 1, "dog": None}, "matrix": [[1]]}))
     [('AP', 0.5), ('per class/cat', 1.0)]
@@ -135,16 +135,16 @@ def flat_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of JSON; arrays as lists."""
+    """Return a value as JSON values; arrays become lists."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     if hasattr(value, "__array__"):
         array = np.asarray(value)
-        # Types that JSON's numbers do not know, bfloat16 among them, go by way of float64.
-        known = array if array.dtype.kind in "biufOU" else array.astype(np.float64)
-        return _plain(known.tolist())
+        # JSON cannot encode other types, such as bfloat16.
+        encodable = array if array.dtype.kind in "biufOU" else array.astype(np.float64)
+        return _plain(encodable.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, bool | int | float | str):
@@ -156,10 +156,8 @@ def _line(document: Mapping[str, Any]) -> str:
     return json.dumps(with_json_checksum(document), allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The documents of a file of lines, without a last one that has no end."""
-    if not path.exists():
-        return
+def _documents(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the documents of a file of JSON lines, without an incomplete last line."""
     lines = path.read_bytes().split(b"\n")[:-1]
     for number, line in enumerate(lines, start=1):
         try:
@@ -175,9 +173,9 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield document
 
 
-def _cut(path: Path, last_step: int) -> None:
-    """Keep the lines up to a step: a new file takes the old one's place, whole."""
+def _remove_later_steps(path: Path, last_step: int) -> None:
+    """Rewrite a log atomically with the lines up to a step."""
     if not path.exists():
         return
-    kept = [_line(document) for document in _lines(path) if document["step"] <= last_step]
+    kept = [_line(document) for document in _documents(path) if document["step"] <= last_step]
     atomic_write(path, "".join(kept).encode())

@@ -1,4 +1,4 @@
-"""Losses: box regression, focal, cross entropy and overlap."""
+"""Loss functions: box regression, focal, cross-entropy and overlap."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 
 
 def huber(difference: jax.Array, delta: float = 1.0) -> jax.Array:
-    """difference ** 2 / 2 up to delta, beyond it delta * (|difference| - delta / 2).
+    """Return difference ** 2 / 2 up to delta, and delta * (|difference| - delta / 2) beyond it.
 
     Args:
-        difference: predicted minus true, of any shape.
-        delta: above 0, where the square ends.
+        difference: predicted minus true value, of any shape.
+        delta: value above 0 at which the square ends.
 
     Returns:
-        The loss of each, in their shape and dtype.
+        The loss of each value, in the same shape and dtype.
 
     Source: Huber, Robust Estimation of a Location Parameter (1964). The TensorFlow Object Detection API calls it
     smooth L1 at any delta.
@@ -31,7 +31,7 @@ def huber(difference: jax.Array, delta: float = 1.0) -> jax.Array:
 
 
 def smooth_l1(difference: jax.Array, delta: float = 1.0) -> jax.Array:
-    """`huber`, which has the same arguments, over delta: its straight part has slope 1 at any delta.
+    """Return `huber` divided by delta: the linear part has slope 1 at any delta.
 
     Source: Girshick, Fast R-CNN (arXiv 1504.08083), equation 3, at delta 1; PyTorch calls delta beta.
 
@@ -47,19 +47,18 @@ BOX_LOSSES: dict[str, Callable[[jax.Array, float], jax.Array]] = {"smooth_l1": s
 def sigmoid_focal(
     logits: jax.Array, targets: jax.Array, *, alpha: float | None = 0.25, gamma: float = 2.0
 ) -> jax.Array:
-    """Sigmoid cross-entropy, times (1 - p) ** gamma where p is the probability of the truth, times alpha.
+    """Return sigmoid cross-entropy times alpha * (1 - p) ** gamma, where p is the probability of the true class.
 
-    The power is taken as exp(-gamma * target * logit - gamma * softplus(-logit)), so that values and gradients stay
-    finite for logits of any size.
+    Exponents of softplus keep values and gradients finite for logits of any size.
 
     Args:
-        logits: of any shape.
-        targets: 0 or 1, of the logits' shape.
-        alpha: the weight where the target is 1; 1 - alpha is the weight where it is 0. None weighs both with 1.
-        gamma: how far what is already right is set aside; 0 is plain cross-entropy.
+        logits: array of any shape.
+        targets: 0 or 1, in the shape of the logits.
+        alpha: weight of targets 1; targets 0 have the weight 1 - alpha. None gives both the weight 1.
+        gamma: exponent that reduces the loss of well classified values; 0 is plain cross-entropy.
 
     Returns:
-        The loss of every logit, in their shape and dtype.
+        The loss of every logit, in the same shape and dtype.
 
     Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002), equation 5.
 
@@ -67,27 +66,27 @@ def sigmoid_focal(
     [0.04332000017166138, 0.1299699991941452]
     """
     positive = targets.astype(bool)
-    # Of s, the logit of being wrong: cross-entropy softplus(s), 1 - p = exp(s - softplus(s)). Unlike
-    # x - target * x + softplus(-x), nothing cancels where the loss is small, which is almost everywhere.
-    wrong = jnp.where(positive, -logits, logits)
-    loss = jax.nn.softplus(wrong)
+    # For s, the logit of the wrong class, cross-entropy is softplus(s) and 1 - p is exp(s - softplus(s)). Unlike
+    # x - target * x + softplus(-x), nothing cancels if the loss is small, as it is for almost all anchors.
+    wrong_logits = jnp.where(positive, -logits, logits)
+    loss = jax.nn.softplus(wrong_logits)
     if gamma:
-        loss = loss * jnp.exp(gamma * (wrong - loss))
+        loss = loss * jnp.exp(gamma * (wrong_logits - loss))
     return loss if alpha is None else loss * jnp.where(positive, alpha, 1 - alpha)
 
 
 SMOOTHING = 1e-5
-"""Voxels added to numerator and denominator, so that a class that is neither there nor predicted loses nothing."""
+"""Voxels added to numerator and denominator, so that a class that is neither true nor predicted has no loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """How much of each class was predicted, was there, and both; in voxels, soft, [batch, class] each.
+    """Soft sizes of prediction, ground truth and their intersection in voxels, [batch, class] each.
 
     Args:
-        both: the sum of probabilities where the class is.
-        predicted: the sum of its probabilities.
-        true: how many voxels the class has.
+        both: sum of a class's probabilities over the voxels of that class.
+        predicted: sum of its probabilities over all voxels.
+        true: number of its voxels.
     """
 
     both: jax.Array
@@ -96,25 +95,25 @@ class Overlap:
 
     @property
     def dice(self) -> jax.Array:
-        """Twice the overlap over the sum of the sizes, [batch, class]."""
+        """Dice, [batch, class]: twice the intersection divided by the sum of the sizes."""
         return (2 * self.both + SMOOTHING) / (self.predicted + self.true + SMOOTHING)
 
 
 def one_hot(label: jax.Array, classes: int, dtype: jnp.dtype) -> jax.Array:
-    """Class indices [...] as [..., classes] of 0 and 1."""
+    """Return class indices [...] as [..., classes] of 0 and 1."""
     return (label[..., None] == jnp.arange(classes, dtype=label.dtype)).astype(dtype)
 
 
 def overlap(
     logits: jax.Array, label: jax.Array, *, background: bool = False, ignore_label: int | None = None
 ) -> Overlap:
-    """The soft overlap of each example.
+    """Return the soft overlap of each example.
 
     Args:
-        logits: [batch, ..., class], the background's first.
+        logits: [batch, ..., class], background first.
         label: class indices [batch, ...].
-        background: count it as a class.
-        ignore_label: the value of voxels that do not count; None: all do.
+        background: include the background as a class.
+        ignore_label: label of voxels that do not count; None counts all.
     """
     probabilities = jax.nn.softmax(logits)
     target = one_hot(label, logits.shape[-1], logits.dtype)
@@ -132,7 +131,7 @@ def overlap(
 
 
 def sum_over_rows(overlap: Overlap, counts: jax.Array) -> Overlap:
-    """The overlap of all examples that count [batch] as if they were one, [1, class] each."""
+    """Return the overlap of all rows with `counts` (bool [batch]) as if they were one example, [1, class] each."""
 
     def total(voxels: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(counts[:, None], voxels, 0), 0, keepdims=True)
@@ -141,9 +140,9 @@ def sum_over_rows(overlap: Overlap, counts: jax.Array) -> Overlap:
 
 
 def cross_entropy(logits: jax.Array, label: jax.Array, *, ignore_label: int | None = None) -> jax.Array:
-    """Soft-max cross entropy, averaged over the space of each example: [batch, ..., class], [batch, ...] to [batch].
+    """Return softmax cross-entropy, averaged over each example: [batch, ..., class], [batch, ...] to [batch].
 
-    Voxels of `ignore_label` do not count; an example of nothing else loses nothing.
+    Voxels of `ignore_label` do not count; an example without others has the loss 0.
     """
     target = one_hot(label, logits.shape[-1], logits.dtype)
     losses = jax.nn.logsumexp(logits, -1) - jnp.sum(logits * target, -1)
@@ -156,19 +155,22 @@ def cross_entropy(logits: jax.Array, label: jax.Array, *, ignore_label: int | No
 
 
 def dice(overlap: Overlap) -> jax.Array:
-    """1 - the mean Dice of the classes. Source: Milletari et al., "V-Net", 2016, with plain instead of squared sums."""
+    """Return 1 - the mean Dice of the classes.
+
+    Source: Milletari et al., "V-Net", 2016, with plain instead of squared sums.
+    """
     return 1 - jnp.mean(overlap.dice, -1)
 
 
 def generalized_dice(overlap: Overlap) -> jax.Array:
-    """1 - one Dice over all classes, each weighted by 1 / (its size squared).
+    """Return 1 - one Dice over all classes, each weighted by 1 / size ** 2.
 
-    A class that an example does not have gets the greatest weight of those that it has. Source: Sudre et al.,
+    A class without voxels in an example gets the largest weight of the other classes. Source: Sudre et al.,
     "Generalised Dice overlap as a deep learning loss function", 2017 (arXiv 1707.03237).
     """
     present = overlap.true > 0
     smallest = jnp.min(jnp.where(present, overlap.true, jnp.inf), -1, keepdims=True)
-    # The weights are relative to the smallest class's, so that the smoothing stays a share of a voxel of it.
+    # Weights are relative to the smallest class's weight, so that the smoothing remains below one voxel of it.
     weights = jnp.where(present, jnp.square(smallest / jnp.where(present, overlap.true, 1)), 1)
     both = jnp.sum(weights * overlap.both, -1)
     sizes = jnp.sum(weights * (overlap.predicted + overlap.true), -1)
@@ -176,7 +178,7 @@ def generalized_dice(overlap: Overlap) -> jax.Array:
 
 
 def adaptive_dice(overlap: Overlap) -> jax.Array:
-    """1 - the mean of Dice * exp(-Dice) / exp(-1): classes that overlap least change it most.
+    """Return 1 - the mean of Dice * exp(-Dice) / exp(-1): classes with the least overlap have the largest gradient.
 
     Source: the adaptive loss of TensorFlow Model Garden's volumetric models, taken per example.
     """
@@ -185,18 +187,20 @@ def adaptive_dice(overlap: Overlap) -> jax.Array:
 
 
 def tversky(overlap: Overlap, *, false_positives: float = 0.3, false_negatives: float = 0.7) -> jax.Array:
-    """1 - the mean over classes of overlap / (overlap + weighted false positives + weighted false negatives).
+    """Return 1 - the mean over classes of overlap / (overlap + weighted false positives + weighted false negatives).
 
     With 0.5 and 0.5 it is `dice`. Source: Salehi et al., "Tversky loss function for image segmentation", 2017
     (arXiv 1706.05721).
     """
-    extra = false_positives * (overlap.predicted - overlap.both)
-    wrong = extra + false_negatives * (overlap.true - overlap.both)
-    # Half the smoothing, for these are halves of Dice's numerator and denominator.
-    return 1 - jnp.mean((overlap.both + SMOOTHING / 2) / (overlap.both + wrong + SMOOTHING / 2), -1)
+    excess = false_positives * (overlap.predicted - overlap.both)
+    missed = false_negatives * (overlap.true - overlap.both)
+    # Numerator and denominator are half of Dice's, so the smoothing is halved too.
+    return 1 - jnp.mean(
+        (overlap.both + SMOOTHING / 2) / (overlap.both + (excess + missed) + SMOOTHING / 2), -1
+    )
 
 
 OVERLAP_LOSSES: dict[str, Callable[[Overlap], jax.Array]] = {
     loss.__name__: loss for loss in (dice, generalized_dice, adaptive_dice, tversky)
 }
-"""By the names that the segmentation task's `losses` take, beside "cross_entropy"."""
+"""Overlap losses by their name in the segmentation task's `losses`, which also has "cross_entropy"."""

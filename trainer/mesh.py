@@ -1,4 +1,4 @@
-"""On which mesh does a replica's work lie, and which activations stay split on it?"""
+"""Mesh of replicas and cores, and the split of activations over it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
 
 LEAST_ROWS = 2
-"""The fewest rows (or columns) of a split activation on one core."""
+"""Minimum of rows (or columns) of a split activation on one core."""
 
 
 def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of `replica` and one axis of size 2 per doubling of the cores: core0, core1, ...
+    """Make a mesh of `replica` and one axis of size 2 per doubling of the cores: core0, core1, ...
 
-    Axes of size 2 let [1, 4, 2, 1] and [1, 8, 1, 1] live on one mesh. They are Auto axes: under Explicit
-    ones resize, reshape, sort and top_k raise.
+    With axes of size 2, [1, 4, 2, 1] and [1, 8, 1, 1] fit on the same mesh. They are Auto axes: with Explicit
+    axes resize, reshape, sort and top_k raise.
 
     Args:
-        cores_per_replica: 1, 2, 4, ..., 128.
-        devices: all of the system's by default, in its order.
+        cores_per_replica: number of cores that share an image: 1, 2, 4, ..., 128.
+        devices: devices of the mesh in order; all devices of the system by default.
 
     Raises:
-        PartitionError: if the cores do not fit the devices or divide them.
+        PartitionError: the number of devices is not a multiple of the cores.
     """
     found = list(jax.devices() if devices is None else devices)
     replicas = Partition(cores_per_replica=cores_per_replica).replicas(len(found))
@@ -42,17 +42,17 @@ def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None =
 
 
 def activation_spec(shape: Sequence[int], dims: Dims, least_rows: int = LEAST_ROWS) -> PartitionSpec:
-    """How an activation is split when its image is split by `dims`: along every axis, or along none.
+    """Return the split of an activation whose image is split by `dims`: along every axis of `dims`, or along none.
 
-    It is split only if each split axis divides and leaves every core at least two rows. Otherwise it is
-    whole on every core of its replica, for XLA gives wrong gradients without a word where fewer than all
-    of a replica's cores share a convolution, where an axis has fewer rows than parts, and where a core has
-    a single row of two split axes (docs/decisions.md has the measurements).
+    An activation is split only if each split axis divides evenly and leaves every core at least two rows. Otherwise
+    every core of the replica holds all of it, because XLA silently gives wrong gradients in these cases: only some
+    cores of a replica share a convolution, an axis has fewer rows than parts, or a core has a single row of two split
+    axes (measurements: docs/decisions.md).
 
     Args:
         shape: [batch, height, width, channel] of the activation.
-        dims: the image's; None is whole.
-        least_rows: on a core; 1 is only for what is not convolved.
+        dims: number of parts of the image along each axis; None if it is not split.
+        least_rows: minimum of rows on a core; use 1 only for activations that are not convolved.
 
     >>> tuple(activation_spec((8, 16, 8, 32), (1, 4, 2, 1)))
     ('replica', ('core0', 'core1'), 'core2', None)
@@ -65,17 +65,17 @@ def activation_spec(shape: Sequence[int], dims: Dims, least_rows: int = LEAST_RO
 def activation_axes(
     shape: Sequence[int], dims: Dims, least_rows: int = LEAST_ROWS
 ) -> tuple[tuple[str, ...], ...]:
-    """The axes of the mesh over which `activation_spec` splits each axis of an activation."""
+    """Return the axes of the mesh over which `activation_spec` splits each axis of an activation."""
     batch, *others = axis_names(dims if dims is not None else (1,) * len(shape))
-    if dims is not None and why_whole(shape, dims, least_rows) is not None:
+    if dims is not None and reason_not_split(shape, dims, least_rows) is not None:
         others = [()] * len(others)
     return (REPLICA_AXIS, *batch), *others
 
 
-def why_whole(shape: Sequence[int], dims: Sequence[int], least_rows: int = LEAST_ROWS) -> str | None:
-    """Why an activation is not split as its image is; None where it is.
+def reason_not_split(shape: Sequence[int], dims: Sequence[int], least_rows: int = LEAST_ROWS) -> str | None:
+    """Return the reason why an activation is not split like its image; None if it is split.
 
-    >>> why_whole((8, 20, 20, 64), (1, 8, 1, 1)), why_whole((8, 8, 8, 64), (1, 8, 1, 1))
+    >>> reason_not_split((8, 20, 20, 64), (1, 8, 1, 1)), reason_not_split((8, 8, 8, 64), (1, 8, 1, 1))
     ('20 does not divide by 8', '8 over 8 cores leaves fewer than 2 on each')
     """
     for size, parts in zip(shape[1:], dims[1:], strict=True):
@@ -89,14 +89,14 @@ def why_whole(shape: Sequence[int], dims: Sequence[int], least_rows: int = LEAST
 def constrain(
     activation: jax.Array, mesh: Mesh | None, dims: Dims, least_rows: int = LEAST_ROWS
 ) -> jax.Array:
-    """Hold an activation to `activation_spec` on the mesh; without a mesh nothing is done."""
+    """Constrain an activation to `activation_spec` on the mesh; without a mesh return it unchanged."""
     if mesh is None:
         return activation
     sharding = NamedSharding(mesh, activation_spec(activation.shape, dims, least_rows))
-    held: jax.Array = jax.lax.with_sharding_constraint(activation, sharding)  # type: ignore[no-untyped-call]
-    return held
+    constrained: jax.Array = jax.lax.with_sharding_constraint(activation, sharding)  # type: ignore[no-untyped-call]
+    return constrained
 
 
 def platform_of(mesh: Mesh | None) -> str:
-    """The platform of a mesh's devices, "cpu", "tpu" or "gpu"; JAX's default without a mesh."""
+    """Return the platform of a mesh's devices, "cpu", "tpu" or "gpu"; JAX's default without a mesh."""
     return jax.default_backend() if mesh is None else str(mesh.devices.flat[0].platform)

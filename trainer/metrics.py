@@ -1,42 +1,39 @@
-"""Metrics of predictions over a whole evaluation: COCO's twelve numbers, Dice and surface distances."""
+"""Metrics of an evaluation: COCO's twelve numbers for boxes, Dice and surface distances for masks."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from halofeed.errors import UsageError
-
-if TYPE_CHECKING:
-    from halofeed.trainer.task import Host
-
+from halofeed.trainer.task import Host
 
 NAMES = (
     *("mAP", "mAP@0.5", "mAP@0.75", "mAP small", "mAP medium", "mAP large"),
     *("AR@1", "AR@10", "AR@100", "AR small", "AR medium", "AR large"),
 )
-"""In the order of pycocotools' summary."""
-SURE_SCORE = 0.3
-"""From which score on a detection counts in the score of its row."""
+"""Names in the order of pycocotools' summary."""
+MIN_SCORE = 0.3
+"""Minimum score of a detection that counts for the F1 score of its row."""
 SAME_OBJECT_IOU = 0.5
 _ALL_AREAS, _MOST_DETECTIONS = 0, -1
 _CLASS, _SCORE, _IS_CROWD = 1, 6, 7
 
 
 class CocoMetrics:
-    """Detections and truth of an evaluation, in pixels of the stored images.
+    """COCO metrics of detections, in pixels of the stored images.
 
-    Memory: 56 bytes a detection and 64 a box; ten times that while `result` works.
+    Memory: 56 bytes per detection and 64 per ground-truth box; ten times that during `result`.
 
     Args:
-        labels: the classes' names, from class 1 on.
+        labels: names of the classes, from class 1.
     """
 
     def __init__(self, labels: tuple[str, ...]) -> None:
@@ -46,17 +43,17 @@ class CocoMetrics:
         self._truth: list[NDArray[np.float64]] = []
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
-        """Count the valid rows of a batch.
+        """Add the valid rows of a batch.
 
         Args:
-            predictions: `boxes` [batch, detection, 4] (ymin, xmin, ymax, xmax, shares of the image's sides), `scores`,
-                `classes`, `num_detections` and `image_size`, of the detection task.
+            predictions: `boxes` [batch, detection, 4] (ymin, xmin, ymax, xmax as shares of the image's sides),
+                `scores`, `classes`, `num_detections` and `image_size`, of the detection task.
             truth: `boxes` [batch, box, 4], `classes`, `is_crowd`, `area` (in pixels²) and `num_boxes`.
 
         Returns:
-            float64 [batch]: the F1 score of the detections of score 0.3 or more, each of which finds one box of its
-            class at IoU 0.5 or more; 1 where there is nothing and nothing was found. Crowds, and what lies in them,
-            do not count. NaN where a row is not valid.
+            float64 [batch]: F1 score of the detections with a score of 0.3 or more. A detection is right if it matches
+            a box of its class at IoU 0.5 or more. The score is 1 without detections and boxes, and NaN for rows that
+            are not valid. Crowds, and detections inside them, do not count.
         """
         valid = np.asarray(truth.get("valid", np.ones(len(truth["boxes"]))), bool)
         scores = np.full(len(valid), np.nan)
@@ -76,7 +73,7 @@ class CocoMetrics:
         return scores
 
     def result(self) -> dict[str, Any]:
-        """The names of `NAMES` (None where there is nothing to count), `examples`, and by class `AP` and `AP@0.5`."""
+        """Return the numbers in `NAMES` (None without anything to count), `examples`, `AP` and `AP@0.5` by class."""
         stats, precision = self._evaluate()
         return {
             **{name: _number(value) for name, value in zip(NAMES, stats, strict=True)},
@@ -86,7 +83,7 @@ class CocoMetrics:
         }
 
     def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The twelve numbers, and the precisions [IoU threshold, recall, class]; -1 where nothing counts."""
+        """Return the twelve numbers and the precisions [IoU threshold, recall, class]; -1 without anything to count."""
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
 
@@ -96,9 +93,12 @@ class CocoMetrics:
             "categories": [{"id": index, "name": label} for index, label in enumerate(self.labels, 1)],
         }
         sides = []
-        # It prints its progress and its tables.
+        # pycocotools prints its progress and tables.
         with contextlib.redirect_stdout(io.StringIO()):
-            for entries in (self._truth_entries(), self._detection_entries()):
+            for entries in (
+                _entries(self._truth, ("area", "iscrowd")),
+                _entries(self._detections, ("score",)),
+            ):
                 side = COCO()
                 side.dataset = {**shared, "annotations": entries}
                 side.createIndex()
@@ -110,72 +110,59 @@ class CocoMetrics:
         stats: NDArray[np.float64] = evaluation.stats
         return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MOST_DETECTIONS]
 
-    def _truth_entries(self) -> list[dict[str, Any]]:
-        return [
-            {**_entry(number, *values), "area": area, "iscrowd": int(is_crowd)}
-            for number, (*values, area, is_crowd) in _numbered(self._truth)
-        ]
-
-    def _detection_entries(self) -> list[dict[str, Any]]:
-        entries = []
-        for number, (*values, score) in _numbered(self._detections):
-            entry = _entry(number, *values)
-            _, _, width, height = entry["bbox"]
-            entries.append({**entry, "area": width * height, "iscrowd": 0, "score": score})
-        return entries
-
 
 def _columns(
     image: int, arrays: Host, row: int, count: int, sides: NDArray[np.float64], extra: tuple[str, ...]
 ) -> NDArray[np.float64]:
-    """Of one row, [count, 6 + len(extra)]: image, class, ymin, xmin, ymax, xmax in pixels, and the others."""
-    of_row = {name: arrays[name][row, :count].astype(np.float64) for name in ("classes", "boxes", *extra)}
-    others = [of_row[name] for name in extra]
-    return np.column_stack([np.full(count, image), of_row["classes"], of_row["boxes"] * sides, *others])
+    """Return one row's boxes as [count, 6 + len(extra)]: image, class, ymin, xmin, ymax, xmax in pixels, `extra`."""
+    columns = {name: arrays[name][row, :count].astype(np.float64) for name in ("classes", "boxes", *extra)}
+    others = [columns[name] for name in extra]
+    return np.column_stack([np.full(count, image), columns["classes"], columns["boxes"] * sides, *others])
 
 
-def _numbered(parts: list[NDArray[np.float64]]) -> Iterator[tuple[int, list[float]]]:
-    """Rows with their ids, from 1: to pycocotools an id of 0 means that nothing was matched."""
-    return enumerate(itertools.chain.from_iterable(part.tolist() for part in parts), 1)
-
-
-def _entry(
-    number: int, image: float, label: float, ymin: float, xmin: float, ymax: float, xmax: float
-) -> dict[str, Any]:
-    return {
-        "id": number,
-        "image_id": int(image),
-        "category_id": int(label),
-        "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
-    }
+def _entries(parts: list[NDArray[np.float64]], extra: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return rows of `_columns` as annotations of COCO; `extra` names their last columns."""
+    entries = []
+    rows = itertools.chain.from_iterable(part.tolist() for part in parts)
+    # Ids begin at 1, because 0 means "no match" in pycocotools.
+    for number, (image, label, ymin, xmin, ymax, xmax, *values) in enumerate(rows, 1):
+        width, height = xmax - xmin, ymax - ymin
+        entry = {"area": width * height, "iscrowd": 0, **dict(zip(extra, values, strict=True))}
+        entry |= {"id": number, "image_id": int(image), "category_id": int(label)}
+        entries.append({**entry, "iscrowd": int(entry["iscrowd"]), "bbox": [xmin, ymin, width, height]})
+    return entries
 
 
 def _f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
-    """Of one image's rows of `_columns`; each detection, the surest first, takes the free box that it overlaps most."""
+    """Return the F1 score of one image's rows of `_columns`.
+
+    Detections match in order of their scores, each the unmatched box with the largest overlap.
+    """
     is_crowd = truth[:, _IS_CROWD] > 0
     crowds, objects = truth[is_crowd], truth[~is_crowd]
-    sure = detections[detections[:, _SCORE] >= SURE_SCORE]
-    sure = sure[np.argsort(-sure[:, _SCORE], kind="stable")]
-    free = np.ones(len(objects), bool)
-    right = wrong = 0
-    for detection in sure:
-        same = free & (objects[:, _CLASS] == detection[_CLASS])
+    detections = detections[detections[:, _SCORE] >= MIN_SCORE]
+    detections = detections[np.argsort(-detections[:, _SCORE], kind="stable")]
+    is_unmatched = np.ones(len(objects), bool)
+    true_positives = false_positives = 0
+    for detection in detections:
+        is_candidate = is_unmatched & (objects[:, _CLASS] == detection[_CLASS])
         common, own, others = _areas(detection, objects)
-        overlap = np.where(same, common / np.maximum(own + others - common, np.finfo(float).tiny), 0)
-        if len(overlap) and overlap.max() >= SAME_OBJECT_IOU:
-            free[overlap.argmax()] = False
-            right += 1
+        iou = np.where(is_candidate, common / np.maximum(own + others - common, np.finfo(float).tiny), 0)
+        if len(iou) and iou.max() >= SAME_OBJECT_IOU:
+            is_unmatched[iou.argmax()] = False
+            true_positives += 1
             continue
         common, own, _ = _areas(detection, crowds)
-        wrong += not np.any((crowds[:, _CLASS] == detection[_CLASS]) & (common >= SAME_OBJECT_IOU * own))
-    counted = 2 * right + wrong + int(free.sum())
-    return 2 * right / counted if counted else 1.0
+        is_in_crowd = (crowds[:, _CLASS] == detection[_CLASS]) & (common >= SAME_OBJECT_IOU * own)
+        false_positives += not np.any(is_in_crowd)
+    counted = 2 * true_positives + false_positives + int(is_unmatched.sum())
+    return 2 * true_positives / counted if counted else 1.0
 
 
 def _areas(
     one: NDArray[np.float64], many: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float, NDArray[np.float64]]:
-    """What rows of `_columns` have in common with one, its area, and theirs."""
+    """Return the intersections of rows of `_columns` with one of them, its area, and their areas."""
     low, high = slice(2, 4), slice(4, 6)
     common = np.minimum(one[high], many[:, high]) - np.maximum(one[low], many[:, low])
     own, others = one[high] - one[low], many[:, high] - many[:, low]
@@ -183,7 +170,7 @@ def _areas(
 
 
 def _mean(precision: NDArray[np.float64]) -> float | None:
-    """Over what counts; None where nothing does."""
+    """Return the mean of the values that count; None without any."""
     counted = precision[precision > -1]
     return float(counted.mean()) if counted.size else None
 
@@ -199,48 +186,47 @@ PERCENTILE = 95.0
 class SegmentationMetrics:
     """Dice and the 95th percentile of surface distances, per class and example.
 
-    The background is no class here. A class that an example neither has nor is predicted to have does not count
-    for it. Where only one of both is empty, Dice is 0 and the distance the diagonal of the image. Of an image only
-    what shows its source is seen: within `extent` of a volume or a clip, `size` of a picture, all of it where there is
-    neither.
+    The background is not counted. A class that is neither true nor predicted in an example does not count for it. If
+    only one of both is empty, Dice is 0 and the distance is the diagonal of the image. Padding does not count: metrics
+    use the `extent` of a volume or clip and the `size` of a picture, if the batch has them.
 
     Numbers are averaged over the examples of each class, then over classes.
 
     Args:
-        labels: the classes' names, the background's first.
-        kind: of the images. Distances in volumes are in millimeters, by `spacing_mm`, in pictures in pixels; clips,
-            whose frames and pixels have no unit in common, have none.
+        labels: names of the classes, background first.
+        kind: kind of image. Distances are in millimeters for volumes (by `spacing_mm`) and in pixels for pictures.
+            Clips have no distances, because frames and pixels have no common unit.
         hausdorff: measure distances.
-        ignore_label: the value of the truth where nothing is known: what is predicted there does not count.
+        ignore_label: true label of voxels that do not count; None counts all.
     """
 
     def __init__(
         self, labels: tuple[str, ...], *, kind: str, hausdorff: bool = True, ignore_label: int | None = None
     ) -> None:
-        self._ignored = ignore_label
+        self._ignore_label = ignore_label
         self.labels, self._distance = labels, _DISTANCES[kind] if hausdorff else None
         self.examples = 0
         self._dice: list[NDArray[np.float64]] = []
         self._distances: list[NDArray[np.float64]] = []
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
-        """Count the valid, labelled rows of a batch; a row is as good as its mean Dice.
+        """Add the valid, labelled rows of a batch and return the mean Dice of each row.
 
         Args:
             predictions: `label`, class indices [batch, (depth,) height, width].
-            truth: `label` on the same grid; `labelled` and `valid`, bool [batch]; of volumes `spacing_mm`
-                [batch, 3], of these and clips `extent` [batch, 2, 3], of pictures `size` [batch, 2].
+            truth: `label` on the same grid; `labelled` and `valid`, bool [batch]; `spacing_mm` [batch, 3] of volumes,
+                `extent` [batch, 2, 3] of volumes and clips, `size` [batch, 2] of pictures.
         """
         counts = np.ones(len(truth["label"]), bool)
         for key in ("valid", "labelled"):
             counts &= np.asarray(truth.get(key, True), bool)
         scores = np.full(len(counts), np.nan)
         for row in np.flatnonzero(counts).tolist():
-            shown = self._shown(truth, row)
-            predicted, true = predictions["label"][row][shown], truth["label"][row][shown]
-            if self._ignored is not None:
-                unknown = true == self._ignored
-                predicted, true = np.where(unknown, 0, predicted), np.where(unknown, 0, true)
+            region = self._source_region(truth, row)
+            predicted, true = predictions["label"][row][region], truth["label"][row][region]
+            if self._ignore_label is not None:
+                is_ignored = true == self._ignore_label
+                predicted, true = np.where(is_ignored, 0, predicted), np.where(is_ignored, 0, true)
             dice = dice_per_class(predicted, true, len(self.labels))
             self.examples += 1
             self._dice.append(dice)
@@ -252,9 +238,9 @@ class SegmentationMetrics:
         return scores
 
     def result(self) -> dict[str, Any]:
-        """`dice`, `hausdorff95_mm` (of pictures `hausdorff95_pixels`), each also `..._per_class`, and `examples`.
+        """Return `dice`, `hausdorff95_mm` (`hausdorff95_pixels` for pictures), each `..._per_class`, and `examples`.
 
-        A class that no example counts is None and enters no mean; where there is none at all, `dice` is 0.
+        A class without examples is None and does not enter the mean. Without any class, `dice` is 0.
         """
         per_class = self._per_class(self._dice)
         means: dict[str, Any] = {
@@ -275,7 +261,8 @@ class SegmentationMetrics:
         )
         return dict(zip(self.labels[1:], means, strict=True))
 
-    def _shown(self, truth: Host, row: int) -> tuple[slice, ...]:
+    def _source_region(self, truth: Host, row: int) -> tuple[slice, ...]:
+        """Return the part of a row's image that shows the source, without padding."""
         if "extent" in truth:
             return tuple(slice(max(0, start), stop) for start, stop in truth["extent"][row].T.tolist())
         if "size" in truth:
@@ -288,8 +275,8 @@ def _spacing_mm(truth: Host, row: int) -> tuple[float, ...]:
     if not min(spacing) > 0:
         name = f"example {truth['id'][row]}" if "id" in truth else f"row {row} of a batch"
         raise UsageError(
-            f"{name}: expected a spacing_mm above 0 along each axis, got {spacing}; without it there are no "
-            "distances: set task.hausdorff=false"
+            f"{name}: expected a spacing_mm above 0 along each axis, got {spacing}; to train without distances, set "
+            "task.hausdorff=false"
         )
     return spacing
 
@@ -304,15 +291,16 @@ _DISTANCES = {
     "volume": _Distance("hausdorff95_mm", _spacing_mm),
     "clip": None,
 }
-"""Per kind of image."""
+"""Name and spacing of distances by kind of image; None without distances."""
 
 
 def dice_per_class(predicted: NDArray[Any], true: NDArray[Any], classes: int) -> NDArray[np.float64]:
-    """Twice the overlap over the sum of the sizes, of every class but the background; NaN where both are empty.
+    """Return the Dice of every class except the background; NaN if a class is neither predicted nor true.
 
     Args:
-        predicted, true: class indices of one shape.
-        classes: with the background.
+        predicted: predicted class indices.
+        true: true class indices, in the same shape.
+        classes: number of classes, including the background.
 
     Returns:
         float64 [classes - 1].
@@ -331,7 +319,7 @@ def dice_per_class(predicted: NDArray[Any], true: NDArray[Any], classes: int) ->
 def hausdorff_per_class(
     predicted: NDArray[Any], true: NDArray[Any], classes: int, spacing: Sequence[float]
 ) -> NDArray[np.float64]:
-    """`hausdorff95` of every class but the background, float64 [classes - 1]; NaN where both are empty."""
+    """Return `hausdorff95` of every class except the background, float64 [classes - 1]; NaN if both are empty."""
     distances = np.full(classes - 1, np.nan)
     boxes_of = (ndimage.find_objects(labels.astype(np.int32), classes - 1) for labels in (predicted, true))
     for index, boxes in enumerate(zip(*boxes_of, strict=True)):
@@ -339,7 +327,7 @@ def hausdorff_per_class(
         if len(found) == 1:
             distances[index] = _diagonal(true.shape, spacing)
         elif found:
-            # Surfaces lie within the box of both masks, whose outside is background: nothing beyond it matters.
+            # Both surfaces are inside the common bounding box, so its outside does not matter.
             box = tuple(
                 slice(min(one.start, other.start), max(one.stop, other.stop))
                 for one, other in zip(*found, strict=True)
@@ -349,17 +337,18 @@ def hausdorff_per_class(
 
 
 def hausdorff95(one: Mask, other: Mask, spacing: Sequence[float]) -> float:
-    """The 95th percentile of the distances from each surface to the other, the greater of both directions.
+    """Return the larger of the two directed 95th percentiles of surface distances.
 
-    A mask's surface is its voxels with a face towards the outside or the image's edge; a distance is that of centers,
-    and percentiles are linear between the two nearest, as in MONAI.
+    The surface of a mask is its voxels with a face towards the outside or the image's edge. Distances are between
+    voxel centers, and percentiles are interpolated linearly, as in MONAI.
 
     Args:
-        one, other: masks of one shape.
-        spacing: of the voxels along each axis; the distance has its unit.
+        one: first mask.
+        other: second mask, in the same shape.
+        spacing: distance of voxel centers along each axis; the result has its unit.
 
     Returns:
-        NaN if both masks are empty, the image's diagonal if one is.
+        The distance; NaN if both masks are empty, the image's diagonal if only one is.
 
     >>> hausdorff95(np.array([[1, 0, 0, 0]], bool), np.array([[0, 0, 0, 1]], bool), (1.0, 2.5))
     7.5
@@ -368,8 +357,8 @@ def hausdorff95(one: Mask, other: Mask, spacing: Sequence[float]) -> float:
         return _diagonal(one.shape, spacing) if one.any() or other.any() else float("nan")
     surfaces = [mask & ~ndimage.binary_erosion(mask) for mask in (one, other)]
     return max(
-        float(np.percentile(ndimage.distance_transform_edt(~there, sampling=spacing)[here], PERCENTILE))
-        for here, there in (surfaces, surfaces[::-1])
+        float(np.percentile(ndimage.distance_transform_edt(~target, sampling=spacing)[surface], PERCENTILE))
+        for surface, target in (surfaces, surfaces[::-1])
     )
 
 
@@ -378,5 +367,5 @@ def _diagonal(shape: Sequence[int], spacing: Sequence[float]) -> float:
 
 
 def _mean_of_known(values: Any) -> float | None:
-    found = [value for value in values if value is not None]
-    return float(np.mean(found)) if found else None
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

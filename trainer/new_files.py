@@ -1,7 +1,7 @@
-"""How are files without annotations converted so that a model can predict them?
+"""Conversion of files without annotations for prediction.
 
-By the recipe that its data set was converted with: the same geometry, intensity and encoding. Only what speaks of
-annotations, splits and shards is replaced, and a list of the files stands for the annotations.
+The recipe is the one of the model's data set: the same geometry, intensity and encoding. Only its settings of
+annotations, splits and shards change, and a list of the files takes the place of the annotations.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from halofeed.schemas.files import REJECTED
 
 TABLE, LINKS = "files.jsonl", "files"
 WINDOW_OVERLAP = 0.25
-"""The share of a window that its neighbor sees too, along each axis."""
-_CHANNEL = re.compile(r"(.+)_(\d{4})")
+"""Share of a window that overlaps its neighbor, along each axis."""
+_CHANNEL_STEM = re.compile(r"(.+)_(\d{4})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewFiles:
-    """What `halofeed.pipelines.convert` needs to convert files without annotations.
+    """Arguments of `halofeed.pipelines.convert` for files without annotations.
 
     Args:
-        recipe: of the conversion; `layout` and `task` are chosen to need no annotations.
-        source, images: for `JobOptions`; `images` may be None.
-        count: of the pictures or scans that were found; None where the conversion will find DICOM series.
-        passed_over: files that are neither pictures, scans nor documents by their names, below the folder.
+        recipe: recipe of the conversion; its `layout` and `task` need no annotations.
+        source: `source` of `JobOptions`.
+        images: `images` of `JobOptions`, or None.
+        count: number of pictures or scans found; None if the conversion searches for DICOM series.
+        passed_over: files in the folder whose names are not those of pictures, scans or documents.
         rejected: folders that could not be listed, and links that were not followed.
     """
 
@@ -58,7 +59,7 @@ class NewFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A file that could not be converted: which one, and why in words."""
+    """A file that could not be converted, and the reason in words."""
 
     source: str
     reason: str
@@ -80,53 +81,54 @@ def _clips(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class _Search:
-    """How images of one kind are found: what they are called, the files of each, and whether DICOM series are some.
+    """Search for images of one kind.
 
     Args:
-        may_be_folder: whether a folder may be one image, of the files in it.
-        unlabeled: per task of a data set that has another, the task for which these images need no labels.
+        noun: name of the images in messages.
+        list_images: function that lists the files of each image.
+        has_series: images may be DICOM series.
+        may_be_folder: a folder may be one image, made of its files.
+        unlabeled_task: task to convert for, by the data set's task, if the latter needs labels.
     """
 
     noun: str
-    listed: Callable[[FileSelection, Recipe], list[list[str]]]
-    takes_series: bool = False
+    list_images: Callable[[FileSelection, Recipe], list[list[str]]]
+    has_series: bool = False
     may_be_folder: bool = False
-    unlabeled: Mapping[str, str] = field(default_factory=dict)
+    unlabeled_task: Mapping[str, str] = field(default_factory=dict)
 
 
 _SEARCHES = {
-    "picture": _Search("picture", _pictures, unlabeled={"classification": "detection"}),
-    "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, takes_series=True),
+    "picture": _Search("picture", _pictures, unlabeled_task={"classification": "detection"}),
+    "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, has_series=True),
     "clip": _Search(
         "video, animation or folder of frames",
         _clips,
         may_be_folder=True,
-        unlabeled={"classification": "segmentation"},
+        unlabeled_task={"classification": "segmentation"},
     ),
 }
-"""Per kind of image."""
-
+"""Search by kind of image."""
 
 _COLUMNS = {
     "detection": ("filename", "class", "xmin", "ymin", "xmax", "ymax"),
     "segmentation": ("image", "label"),
 }
-"""Per task for which images need no labels: the columns of its table, all but the first empty."""
+"""Columns of the table by tasks that need no labels; all except the first are empty."""
 
 
 def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool = True) -> Recipe:
-    """The recipe of a data set, changed to take files without annotations.
+    """Return the recipe of a data set, changed to convert files without annotations.
 
-    Scans that the recipe would crop to its shape are cut into windows of that shape that overlap, so that all of a
-    scan is predicted.
+    Scans that the recipe would crop become overlapping windows of its shape, so that the complete scan is predicted.
 
     Args:
-        recipe: the manifest's.
-        task: the data set's.
+        recipe: recipe in the manifest of the data set.
+        task: task of the data set.
         windows: False crops or pads scans as the recipe says.
 
     Raises:
-        UsageError: the recipe stores pictures in sizes of their own.
+        UsageError: the recipe stores pictures in different sizes, or is for another kind of image.
 
     >>> changed = recipe_for_new_files(Recipe(layout="msd", depth=32, height=64, width=64).to_json(), "segmentation")
     >>> changed.fit, changed.tile_overlap, changed.missing_masks
@@ -141,12 +143,12 @@ def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool 
     sides = before.static_shape()
     if sides is None:
         raise UsageError(
-            "the model's data set stores each picture in a size of its own, and other files would have other sizes; "
+            "the model's data set stores each picture in its own size, and new files would have other sizes; "
             "train on a data set of one size (--resize fixed-shape, or --resize keep-aspect --pad) to predict new files"
         )
     changes: dict[str, Any] = {
         "layout": "jsonl",
-        "task": _SEARCHES[before.rules.kind.name].unlabeled.get(task, task),
+        "task": _SEARCHES[before.rules.kind.name].unlabeled_task.get(task, task),
         **dict.fromkeys(("image_sets", "split_shares", "classes"), ()),
         **dict.fromkeys(("group_pattern", "image_pattern", "label_pattern")),
         "masks": False,
@@ -163,30 +165,32 @@ def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool 
 def list_new_files(
     recipe: Mapping[str, Any], task: str, source: str | Path, scratch: str | Path, *, windows: bool = True
 ) -> NewFiles:
-    """Find the pictures, scans or clips of a folder, or take one file, and list them for a conversion.
+    """List the pictures, scans or clips of a folder, or one file, for a conversion.
 
-    Of a data set of volumes, those in files are taken; where a folder holds none, its DICOM series. Of one of clips, a
-    folder that holds nothing but pictures is the frames of one. A folder's hidden files are left out.
+    Volumes are files of scans; a folder without any is searched for DICOM series. For clips, a folder of pictures is
+    one clip. Hidden files are skipped.
 
     Args:
-        recipe, task, windows: as `recipe_for_new_files`.
-        source: a folder or a file on local disk.
-        scratch: an existing empty folder for the list; it must stand until the conversion is done.
+        recipe: recipe in the manifest of the model's data set.
+        task: task of that data set.
+        source: folder or file on local disk.
+        scratch: existing empty folder for the list, needed until the conversion ends.
+        windows: False crops or pads scans as the recipe says.
 
     Raises:
-        UsageError: there is no such file or folder, or nothing in it that can be predicted.
+        UsageError: the file or folder does not exist, or holds nothing that can be predicted.
     """
     changed = recipe_for_new_files(recipe, task, windows=windows)
     source, scratch = Path(source), Path(scratch)
     is_file = check_source("--source", str(source))
     search = _SEARCHES[changed.rules.kind.name]
-    root = _linked(source, scratch / LINKS) if is_file else str(source)
+    root = _link_alone(source, scratch / LINKS) if is_file else str(source)
     listing = changed.rules.listing(LocalFiles(root))
-    listed = search.listed(listing, changed)
+    listed = search.list_images(listing, changed)
     if search.may_be_folder and not (listed or is_file):
-        root = _linked(source.resolve(), scratch / LINKS)
+        root = _link_alone(source.resolve(), scratch / LINKS)
         listing = changed.rules.listing(LocalFiles(root))
-        listed = search.listed(listing, changed)
+        listed = search.list_images(listing, changed)
     files = listing.files
     paths = list(files.sizes())
     faults = files.faults().items()
@@ -205,7 +209,7 @@ def list_new_files(
             passed_over=others,
             rejected=rejected,
         )
-    if search.takes_series and others:
+    if search.has_series and others:
         series = dataclasses.replace(changed, layout="dicom")
         return NewFiles(recipe=series, source=root, images=None, count=None)
     unlisted = "".join(f"\n{one.source}: {one.reason}" for one in rejected[:3])
@@ -213,7 +217,7 @@ def list_new_files(
 
 
 def channels_of(paths: Sequence[str], channels: int) -> list[list[str]]:
-    """The files of each scan: those that are alike but for _0000, _0001, ... where a scan has several channels.
+    """Group the files of each scan: with several channels, names that differ only in _0000, _0001, ... are one scan.
 
     >>> channels_of(["a_0000.nii", "a_0001.nii", "b.nii"], 2)
     [['a_0000.nii', 'a_0001.nii'], ['b.nii']]
@@ -222,28 +226,30 @@ def channels_of(paths: Sequence[str], channels: int) -> list[list[str]]:
     """
     scans: dict[str, list[str]] = {}
     for path in sorted(paths):
-        found = _CHANNEL.fullmatch(stem_of(path)) if channels > 1 else None
+        found = _CHANNEL_STEM.fullmatch(stem_of(path)) if channels > 1 else None
         name = path if found is None else f"{path.rpartition('/')[0]}/{found[1]}"
         scans.setdefault(name, []).append(path)
     return list(scans.values())
 
 
 def rejected_new_files(folder: str | Path) -> tuple[Rejected, ...]:
-    """What a conversion did not take, by its rejected.jsonl, to be told to the user.
+    """Read the rejected.jsonl of a conversion.
 
     Args:
-        folder: the version's.
+        folder: version folder of the converted data set.
     """
     text = (Path(folder) / REJECTED).read_text("utf-8", "surrogateescape")
-    found = []
-    for entry in map(json.loads, text.rstrip("\n").split("\n") if text else ()):
-        error = SourceError(entry["stage"], entry["reason"], entry["detail"])
-        found.append(Rejected(source=entry["source"], reason=str(error)))
-    return tuple(found)
+    return tuple(
+        Rejected(
+            source=entry["source"],
+            reason=str(SourceError(entry["stage"], entry["reason"], entry["detail"])),
+        )
+        for entry in map(json.loads, text.rstrip("\n").split("\n") if text else ())
+    )
 
 
 def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None:
-    """One row a picture or scan: without a label, or without a box."""
+    """Write one row per picture or scan, without a label or box."""
     with file.open("x", encoding="utf-8") as stream:
         for paths in listed:
             image, *empty = _COLUMNS[task]
@@ -251,8 +257,8 @@ def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None
             stream.write(json.dumps(row) + "\n")
 
 
-def _linked(file: Path, folder: Path) -> str:
-    """A folder in which a file or a folder stands alone, so that what lies beside it is not looked through."""
+def _link_alone(file: Path, folder: Path) -> str:
+    """Create a folder with links to one file or folder only, so that the search does not find its siblings."""
     folder.mkdir()
     if file.is_dir():
         os.symlink(file, folder / file.name)

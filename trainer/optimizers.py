@@ -14,13 +14,13 @@ from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 
 Schedule = Callable[[jax.Array | int], jax.Array]
-"""The rate of the update after so many updates, a scalar."""
+"""Function from the number of updates to the learning rate of the next one, a scalar."""
 
 
 def cosine_with_warmup(
     *, base: float, total_steps: int, warmup_rate: float, warmup_steps: int, hold_steps: int = 0
 ) -> Schedule:
-    """A rate that rises linearly, holds, and falls as half a cosine to 0.
+    """Return a schedule that rises linearly, stays constant, and falls to 0 as half a cosine.
 
         base        _______
                    /       \\__
@@ -29,17 +29,17 @@ def cosine_with_warmup(
                 0  warmup  hold   total
 
     Args:
-        base: the highest rate.
-        total_steps: from there on it is 0.
-        warmup_rate: at step 0.
-        warmup_steps: at this step the rate is `base`.
-        hold_steps: for so long it stays there.
+        base: highest rate.
+        total_steps: step from which the rate is 0.
+        warmup_rate: rate at step 0.
+        warmup_steps: step at which the rate reaches `base`.
+        hold_steps: number of steps at `base` after the warm-up.
 
     Raises:
         UsageError: `base` is below `warmup_rate`, or `total_steps` below `warmup_steps`.
 
-    Source: `cosine_decay_with_warmup` of the TF Object Detection API. Its pieces are Optax's; their join is ours,
-    for `optax.warmup_cosine_decay_schedule` does not hold.
+    Source: `cosine_decay_with_warmup` of the TF Object Detection API. The parts are Optax's, joined here because
+    `optax.warmup_cosine_decay_schedule` has no constant part.
 
     >>> rate = cosine_with_warmup(base=0.04, total_steps=25000, warmup_rate=0.013333, warmup_steps=2000)
     >>> [round(float(rate(step)), 7) for step in (0, 1000, 2000, 13500, 25000)]
@@ -59,18 +59,18 @@ def cosine_with_warmup(
 
 
 def manual_step(*, boundaries: Sequence[int], rates: Sequence[float], warmup: bool = False) -> Schedule:
-    """A rate that is constant between boundaries: `rates[i]` from step `boundaries[i - 1]` on.
+    """Return a schedule that is constant between boundaries: `rates[i]` from step `boundaries[i - 1]` on.
 
     Args:
-        boundaries: steps, each above 0 and above the one before.
-        rates: one more than boundaries.
-        warmup: from `rates[0]` it rises linearly to `rates[1]` at the first boundary.
+        boundaries: increasing steps, each above 0.
+        rates: learning rates, one more than boundaries.
+        warmup: rise linearly from `rates[0]` to `rates[1]` at the first boundary.
 
     Raises:
         UsageError: boundaries or rates break these rules, or there is a warm-up without a boundary.
 
-    Source: `manual_stepping` of the TF Object Detection API. The constants are joined, for
-    `optax.piecewise_constant_schedule` multiplies by factors, which rounds, and cannot leave a rate of 0.
+    Source: `manual_stepping` of the TF Object Detection API. `optax.piecewise_constant_schedule` is not used because
+    it multiplies by factors, which rounds and cannot leave a rate of 0.
 
     >>> rate = manual_step(boundaries=[2, 5], rates=[1.0, 0.5, 0.25])
     >>> [float(rate(step)) for step in (0, 1, 2, 4, 5, 100)]
@@ -93,7 +93,7 @@ def manual_step(*, boundaries: Sequence[int], rates: Sequence[float], warmup: bo
 
 
 def constant_with_warmup(*, base: float, warmup_rate: float, warmup_steps: int) -> Schedule:
-    """A rate that rises linearly from `warmup_rate` to `base` at `warmup_steps` and stays there.
+    """Return a schedule that rises linearly from `warmup_rate` to `base` at `warmup_steps` and stays there.
 
     Raises:
         UsageError: `base` is below `warmup_rate`.
@@ -106,7 +106,7 @@ def constant_with_warmup(*, base: float, warmup_rate: float, warmup_steps: int) 
 
 
 def linear_scaling(config: TrainConfig) -> float:
-    """By how much the images of one update exceed those that the config's rates are meant for; 1 where it names none.
+    """Return the images per update divided by the config's `base_batch_size`; 1 if the config has none.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD (2017), the linear scaling rule.
 
@@ -122,14 +122,6 @@ def _warm_up(config: TrainConfig) -> dict[str, Any]:
     scale = linear_scaling(config)
     rates = {"base": config.learning_rate * scale, "warmup_rate": config.warmup_learning_rate * scale}
     return {**rates, "warmup_steps": config.warmup_steps}
-
-
-def _cosine(config: TrainConfig, updates: int) -> Schedule:
-    return cosine_with_warmup(total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config))
-
-
-def _constant(config: TrainConfig, updates: int) -> Schedule:
-    return constant_with_warmup(**_warm_up(config))
 
 
 def _manual_step(config: TrainConfig, updates: int) -> Schedule:
@@ -154,21 +146,24 @@ def _manual_step(config: TrainConfig, updates: int) -> Schedule:
 
 
 SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
-    "cosine": _cosine,
+    "cosine": lambda config, updates: cosine_with_warmup(
+        total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config)
+    ),
     "manual_step": _manual_step,
-    "constant": _constant,
+    "constant": lambda config, updates: constant_with_warmup(**_warm_up(config)),
 }
+"""Functions that make a schedule from a config and its number of updates."""
 
 ONLY_OF = {"hold_steps": "cosine", "boundaries": "manual_step", "rates": "manual_step"}
-"""The settings that one schedule alone knows."""
+"""Settings that only one schedule uses."""
 
 
 def build_schedule(config: TrainConfig) -> Schedule:
-    """The config's schedule over its updates.
+    """Return the config's schedule, over `steps // accumulate_steps` updates.
 
-    It counts updates, of which there are `steps // accumulate_steps`; `warmup_steps`, `hold_steps` and
-    `boundaries` count updates too. `base_batch_size` scales every rate (`linear_scaling`). The warm-up of
-    manual_step leads from the first rate to the second: `warmup_steps` is then 0 or the first boundary.
+    `warmup_steps`, `hold_steps` and `boundaries` count updates too. `base_batch_size` scales every rate
+    (`linear_scaling`). The warm-up of manual_step rises from the first rate to the second, so `warmup_steps` must be
+    0 or the first boundary.
 
     Raises:
         UsageError: settings that contradict each other or belong to another schedule.
@@ -189,7 +184,7 @@ def build_schedule(config: TrainConfig) -> Schedule:
 def _warmed_up(
     base: float, warmup_rate: float, warmup_steps: int, parts: list[Schedule], boundaries: list[int]
 ) -> Schedule:
-    """Parts that begin after a warm-up, joined to it."""
+    """Join parts to a warm-up before them."""
     if base < warmup_rate:
         raise UsageError(
             f"warm-up learning rate: expected at most the learning rate {base:g}, got {warmup_rate:g}"
@@ -210,12 +205,12 @@ def _joined(parts: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
 
 
 def decayed(parameters: Any) -> Any:
-    """Which leaves weight decay shrinks: kernels, of two axes or more; it spares the norms' and the biases."""
+    """Return the leaves that weight decay applies to: kernels (two axes or more), not norms and biases."""
     return jax.tree.map(lambda leaf: leaf.ndim >= 2, parameters)
 
 
 def _with_l2(config: TrainConfig, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """L2 regularization: weight_decay x kernel is added to the gradient before the optimizer sees it."""
+    """Add L2 regularization: weight_decay * kernel is added to the gradient before the optimizer."""
     if not config.weight_decay:
         return optimizer
     return optax.chain(optax.add_decayed_weights(config.weight_decay, decayed), optimizer)
@@ -238,29 +233,28 @@ OPTIMIZERS: dict[str, Callable[[TrainConfig, Schedule], optax.GradientTransforma
         momentum=config.momentum,
     ),
 }
-"""By name, from a config and its schedule.
+"""Optimizers by name, made from a config and its schedule.
 
-`momentum` is the decay of the first moment in all of them. Weight decay is L2 in sgd and adam; adamw and lamb
-apply it apart from the moments, lars within its trust ratio. Norms and biases are spared the decay, and lars's
-trust ratio.
+`momentum` is the decay of the first moment. Weight decay is L2 in sgd and adam, decoupled in adamw and lamb, and part
+of the trust ratio in lars. Norms and biases have neither weight decay nor lars's trust ratio.
 """
 
 
 def build_optimizer(config: TrainConfig) -> tuple[optax.GradientTransformation, Schedule]:
-    """The config's optimizer and the schedule that it follows, which counts updates.
+    """Return the config's optimizer and its schedule, which counts updates.
 
-    Gradients are averaged over `accumulate_steps` steps, clipped to the global norm `clip_norm`, and given to
-    `OPTIMIZERS[config.optimizer]`; the steps between updates change no parameter.
+    Gradients are averaged over `accumulate_steps` steps, clipped to the global norm `clip_norm`, and passed to
+    `OPTIMIZERS[config.optimizer]`. Parameters change only at updates.
 
     Raises:
-        UsageError: what `build_schedule` refuses.
+        UsageError: the schedule's settings are invalid (`build_schedule`).
     """
     schedule = build_schedule(config)
     optimizer = OPTIMIZERS[config.optimizer](config, schedule)
     if config.clip_norm:
         optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
     if config.accumulate_steps > 1:
-        # Optax would sum in float32 whatever the gradients are.
+        # By default Optax sums in float32, whatever the dtype of the gradients.
         sums = jnp.result_type(float)
         steps = optax.MultiSteps(optimizer, config.accumulate_steps, accumulator_dtype=sums)
         optimizer = steps.gradient_transformation()

@@ -1,4 +1,4 @@
-"""Which environment must be set before JAX is imported?"""
+"""Environment variables to set before JAX is imported."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ WITHOUT_TPU = {
     "TPU_ACCELERATOR_TYPE": "v3-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
-"""What keeps libtpu, where it is installed and no TPU is there, from asking for one and from complaining at length."""
+"""Variables for a machine without a TPU: libtpu neither queries the metadata server nor logs warnings."""
 TPU_COMPILER = {**WITHOUT_TPU, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-"""Several compilers at once, which a lock against several users of one TPU would end."""
-_GOOGLE = "0x1ae0"
+"""Variables for compiling: several compilers run at once, which libtpu's lock would prevent."""
+_GOOGLE_PCI_VENDOR = "0x1ae0"
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
 def platform_environment(
     environment: Mapping[str, str], virtual_devices: int | None, *, at_least: int = 1
 ) -> dict[str, str]:
-    """The variables to set so that JAX sees `virtual_devices` CPU devices.
+    """Return the variables to set so that JAX sees `virtual_devices` CPU devices.
 
-    If a number is given, accelerators are hidden from every library of the process, TensorFlow's included.
+    A number also hides accelerators from every library of the process, including TensorFlow.
 
     Args:
-        environment: the present one; other flags in its XLA_FLAGS are kept.
-        virtual_devices: how many CPU devices to make, or None to use the machine's own devices.
-        at_least: as how many devices the CPU counts where the machine turns out to have no others; a number
-            already in XLA_FLAGS stands.
+        environment: the current environment; other flags in its XLA_FLAGS are kept.
+        virtual_devices: number of CPU devices to create; None uses the machine's own devices.
+        at_least: number of CPU devices if the machine has no accelerator; a number in XLA_FLAGS takes precedence.
 
     Raises:
-        UsageError: if the number is below 1.
+        UsageError: `virtual_devices` is below 1.
 
     >>> platform_environment({"XLA_FLAGS": "--a"}, 8)["XLA_FLAGS"]
     '--a --xla_force_host_platform_device_count=8'
@@ -56,12 +55,10 @@ def platform_environment(
 
 
 def configure_platform(virtual_devices: int | None, *, at_least: int = 1) -> None:
-    """Set this process's environment for JAX as `platform_environment` says.
-
-    Call it before anything imports JAX (TensorFlow does).
+    """Set the variables of `platform_environment` in this process, before any import of JAX (TensorFlow imports it).
 
     Raises:
-        UsageError: if virtual devices are asked for and JAX is already imported.
+        UsageError: virtual devices are requested after JAX was imported.
     """
     if virtual_devices is not None and "jax" in sys.modules:
         raise UsageError(
@@ -69,19 +66,19 @@ def configure_platform(virtual_devices: int | None, *, at_least: int = 1) -> Non
             "and JAX_PLATFORMS=cpu before Python starts, or call configure_platform first"
         )
     os.environ.update(platform_environment(os.environ, virtual_devices, at_least=at_least))
-    if not _has_google_chip():
+    if not _may_have_tpu():
         for name, value in WITHOUT_TPU.items():
             os.environ.setdefault(name, value)
 
 
-def _has_google_chip() -> bool:
-    """Whether a TPU may be here: something of Google's is on the bus, or there is no bus to look at."""
+def _may_have_tpu() -> bool:
+    """Return whether the PCI bus has a Google device, or cannot be read."""
     vendors = list(Path("/sys/bus/pci/devices").glob("*/vendor"))
-    return not vendors or any(vendor.read_text().strip() == _GOOGLE for vendor in vendors)
+    return not vendors or any(vendor.read_text().strip() == _GOOGLE_PCI_VENDOR for vendor in vendors)
 
 
 def hide_accelerators_from_tensorflow() -> None:
-    """Keep TensorFlow, if it is imported, off the accelerators that JAX will use."""
+    """Keep TensorFlow, if it is imported, from using the accelerators that JAX will use."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None:
         for kind in ("GPU", "TPU"):

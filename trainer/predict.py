@@ -1,11 +1,11 @@
-"""What does a trained model say of a split, in terms of the source files?
+"""Prediction of a split by a trained model, written on the grid of the source files.
 
-OUT/predictions.json    which run, data and files
+OUT/predictions.json    run, data set and list of files
 OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
-OUT/KEY/0/0000.png      the same of each frame of a clip, and of each clip of a source
+OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
 OUT/classes.csv         classification: the most probable class, and the probability of each
-OUT/.halofeed           which of these halofeed wrote (halofeed.system.owned_files)
+OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.owned_files)
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from halofeed.errors import JobError, UsageError
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import temporary_folder
 from halofeed.system.locks import FolderLock
 from halofeed.system.signals import CleanupOnExit
-from halofeed.trainer.prediction_files import WRITERS, rows_of, written_labels
-from halofeed.trainer.record_metadata import Origins
+from halofeed.trainer.prediction_files import WRITERS, label_entries
+from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
 from halofeed.trainer.task import DataFacts, Host, valid_host
 from halofeed.trainer.trained import LoadedRun
@@ -41,36 +42,35 @@ def predict(
     which: str = "best",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Predict every record of a split, and write what was predicted in terms of the source files.
+    """Predict every record of a split and write the predictions on the grid of the source files.
 
-    The tiles of a scan are blended. With several processes all take part, and the first one writes.
+    The tiles of a scan are blended. In a run of several processes all of them predict and the first one writes.
 
     Args:
-        run: whose model it is.
-        data: the version's folder of a data set that was converted as the model's own; its labels and height, width
-            and depth may be others.
-        split: its name.
-        folder: where to; made whole or not at all.
-        which: of `Trained`.
+        run: run that trained the model.
+        data: version folder of a data set that was converted like the run's own; labels and image size may differ.
+        split: name of the split.
+        folder: output folder, written atomically.
+        which: checkpoint: "best", "last" or a step.
         overwrite: replace earlier predictions.
 
     Returns:
-        what predictions.json holds; nothing in the processes that do not write.
+        The content of predictions.json; empty in processes that do not write.
 
     Raises:
-        UsageError: the data do not fit the model, or the folder holds something else.
+        UsageError: the data set does not fit the model, or the folder holds other files.
     """
     folder = Path(folder).absolute()
     check_folder(folder, overwrite)
-    trained = LoadedRun(run, data, split, which=which, with_probabilities=True)
-    batches = ((batch.predictions, batch.truth) for batch in trained.predictions())
+    loaded = LoadedRun(run, data, split, which=which, with_probabilities=True)
+    batches = ((batch.predictions, batch.truth) for batch in loaded.predictions())
     if jax.process_index():
         for _ in batches:
             pass
         return {}
-    description = {"run": str(run.folder), "checkpoint": trained.step}
+    description = {"run": str(run.folder), "checkpoint": loaded.step}
     return predict_batches(
-        batches, data, split, folder, facts=trained.facts, description=description, overwrite=overwrite
+        batches, data, split, folder, facts=loaded.facts, description=description, overwrite=overwrite
     )
 
 
@@ -84,67 +84,70 @@ def predict_batches(
     description: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write predictions in terms of the source files, whoever has made them.
+    """Write predictions of any model on the grid of the source files.
 
     Args:
-        batches: per batch the predictions and the truth, of which only `id` int64 [batch] and `valid` bool [batch]
-            are used. Predictions of detection: `boxes` [batch, n, 4] as shares of the image (ymin, xmin, ymax, xmax),
-            `classes` int [batch, n] from 1, `scores` [batch, n] and `num_detections` [batch]; of classification:
-            `probabilities` [batch, class] and `label` [batch]; of segmentation: `probabilities`
-            [batch, ..., class] or `label` [batch, ...] on the image's grid. Every record of the split comes once, in
-            any order; of scans in tiles best one scan after the other.
-        data, split: which records they are of.
-        folder: where to; made whole or not at all.
-        facts: the model's task and labels.
-        description: goes into predictions.json.
+        batches: predictions and ground truth of each batch; of the ground truth only `id`, int64 [batch], and
+            `valid`, bool [batch], are used. Every record of the split must occur once, in any order. Predictions are
+
+            - detection: `boxes` [batch, n, 4] as shares of the image (ymin, xmin, ymax, xmax), `classes` int [batch, n]
+              from 1, `scores` [batch, n] and `num_detections` [batch];
+            - classification: `probabilities` [batch, class] and `label` [batch];
+            - segmentation: `probabilities` [batch, ..., class] or `label` [batch, ...] on the image's grid. Tiles in
+              the order of their scans need the least memory.
+        data: version folder of the data set.
+        split: name of the split.
+        folder: output folder, written atomically.
+        facts: task and labels of the model.
+        description: further members of predictions.json.
         overwrite: replace earlier predictions.
 
     Returns:
-        what predictions.json holds.
+        The content of predictions.json.
 
     Raises:
-        UsageError: the folder holds something else, or a record is none of the split.
-        JobError: records of the split were not predicted, or twice.
+        UsageError: the folder holds other files, or a record is not in the split.
+        JobError: a record of the split was not predicted, or predicted twice.
     """
-    origins = Origins(data, split)
+    metadata = SplitMetadata(data, split)
     with (
-        whole_folder(Path(folder), overwrite) as made,
-        WRITERS[facts.task](made, origins, facts.labels) as writer,
+        atomic_output_folder(Path(folder), overwrite) as temporary,
+        WRITERS[facts.task](temporary, metadata, facts.labels) as writer,
     ):
-        seen: set[int] = set()
+        predicted_ids: set[int] = set()
         for predictions, truth in batches:
-            for row, arrays in rows_of(predictions, valid_host(truth)):
-                identity = int(truth["id"][row])
-                if identity in seen:
-                    raise JobError(f"id {identity}: was predicted twice")
-                seen.add(identity)
-                writer.add(origins.of_id(identity), arrays)
-        if len(seen) != len(origins):
-            raise JobError(f"split {split!r}: {len(seen)} of {len(origins)} records were predicted")
+            for row in np.flatnonzero(valid_host(truth)).tolist():
+                record_id = int(truth["id"][row])
+                if record_id in predicted_ids:
+                    raise JobError(f"id {record_id}: was predicted twice")
+                predicted_ids.add(record_id)
+                writer.add(metadata.of_id(record_id), {key: value[row] for key, value in predictions.items()})
+        if len(predicted_ids) != len(metadata):
+            raise JobError(f"split {split!r}: {len(predicted_ids)} of {len(metadata)} records were predicted")
         document = {
             "format": FORMAT,
             **(description or {}),
             "data": str(data),
-            "data_name": origins.manifest.name,
-            "data_version": origins.manifest.version,
+            "data_name": metadata.manifest.name,
+            "data_version": metadata.manifest.version,
             "split": split,
             "task": facts.task,
-            "labels": written_labels(facts.labels),
-            "records": len(seen),
+            "labels": label_entries(facts.labels),
+            "records": len(predicted_ids),
             **writer.finish(),
         }
-        write_json(made / PREDICTIONS, document)
+        write_json(temporary / PREDICTIONS, document)
     return document
 
 
 @contextmanager
-def whole_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder to write into that takes the place of `folder` at the end, and is gone if anything is raised.
+def atomic_output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `folder` at the end, or is deleted if an exception is raised.
 
     Raises:
-        UsageError: there is a file, another folder, or one of earlier predictions and `overwrite` is False, or what is
-            in it is not as halofeed wrote it.
-        JobError: another process is writing there.
+        UsageError: `folder` is a file, holds other files, holds predictions and `overwrite` is False, or its files were
+            changed after halofeed wrote them.
+        JobError: another process is writing to it.
     """
     folder = owned_files.real_folder(folder.absolute())
     check_folder(folder, overwrite)
@@ -152,12 +155,12 @@ def whole_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     with CleanupOnExit(lock.release):
         lock.make(folder)
         check_folder(folder, overwrite)
-        with temporary_folder(folder) as made:
-            yield made
+        with temporary_folder(folder) as temporary:
+            yield temporary
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:
-    """UsageError as `whole_folder` raises it."""
+    """Raise the UsageError of `atomic_output_folder`."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {folder}: is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""Which files do predictions become: one writer a task, and names that cannot leave their folder."""
+"""Writers of prediction files, one per task, and safe file names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from halofeed.errors import JobError, UsageError
 from halofeed.prep.sources.file_names import extension_of
 from halofeed.system.atomic_files import atomic_write
-from halofeed.trainer.record_metadata import Origin, Origins
+from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.source_grid import (
     boxes_in_source,
     coco_results,
@@ -27,7 +27,7 @@ from halofeed.trainer.source_grid import (
     write_nifti,
     write_png,
 )
-from halofeed.trainer.windows import Blend, Tile
+from halofeed.trainer.windows import Tile, TileBlender
 
 DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
 LONGEST_NAME = 150
@@ -35,169 +35,165 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _PROBABILITY_DECIMALS = 6
 
 Row = Mapping[str, NDArray[Any]]
-"""One record's predictions, without the batch axis."""
+"""Predictions of one record by name, without the batch axis."""
 
 
 class PredictionWriter(ExitStack):
-    """Takes the predictions of one record after the other; what it has opened is closed at the end of the block.
+    """Base class of writers: a context manager that gets one record at a time and closes its files at the end.
 
     Args:
-        folder: where to.
-        origins: of the split.
-        labels: names by id.
+        folder: output folder.
+        metadata: metadata of the split.
+        labels: class names by id.
     """
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__()
-        self._folder, self._origins, self._labels = folder, origins, labels
+        self._folder, self._metadata, self._labels = folder, metadata, labels
 
     @abstractmethod
-    def add(self, origin: Origin, row: Row) -> None:
-        """Write, or keep, what was predicted for a record."""
+    def add(self, record: RecordMetadata, row: Row) -> None:
+        """Write the predictions of a record, or keep them until a scan is complete."""
 
     @abstractmethod
     def finish(self) -> dict[str, Any]:
-        """Write what is left; gives what predictions.json says of the files."""
+        """Write the rest and return the members of predictions.json that describe the files."""
 
 
 class DetectionWriter(PredictionWriter):
-    """`detections.json`, a COCO results file, and `categories.json`, the names of its category ids.
+    """Writer of `detections.json`, a COCO results file, and of `categories.json`, the names of its category ids."""
 
-    Entries are written as they come.
-    """
-
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
-        self._size = origins.manifest.field("image").shape[:2]
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._size = metadata.manifest.field("image").shape[:2]
         self._count = 0
-        atomic_write(folder / CATEGORIES, (json.dumps(written_labels(labels), indent=1) + "\n").encode())
+        atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
 
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write the first `num_detections` boxes."""
-        used = slice(int(row["num_detections"]))
+        count = int(row["num_detections"])
         boxes = boxes_in_source(
-            row["boxes"][used], origin.numbers["transform"], self._size, origin.source_size
+            row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
         )
-        for entry in coco_results(origin.id, boxes, row["classes"][used], row["scores"][used]):
+        for entry in coco_results(record.id, boxes, row["classes"][:count], row["scores"][:count]):
             self._stream.write(",\n" if self._count else "[\n")
             self._stream.write(json.dumps(entry))
             self._count += 1
 
     def finish(self) -> dict[str, Any]:
-        """End the list."""
+        """Close the JSON list."""
         self._stream.write("\n]\n" if self._count else "[]\n")
         return {"detections": DETECTIONS, "categories": CATEGORIES, "boxes": self._count}
 
 
 class ClassificationWriter(PredictionWriter):
-    """`classes.csv`: id, key, the most probable class and its probability, then the probability of every class."""
+    """Writer of `classes.csv`: id, key, most probable class, its probability, and the probability of every class."""
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
         self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
         file = folder / CLASSES
         stream = self.enter_context(file.open("x", newline="", encoding="utf-8", errors="surrogateescape"))
         self._writer = csv.writer(stream)
         self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
 
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write one line."""
-        shares = [
-            round(value, _PROBABILITY_DECIMALS) for value in row["probabilities"].astype(float).tolist()
-        ]
+        probabilities = row["probabilities"].astype(float).tolist()
+        rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities]
         label = int(row["label"])
-        self._writer.writerow([origin.id, origin.key, self._names[label], shares[label], *shares])
+        self._writer.writerow([record.id, record.key, self._names[label], rounded[label], *rounded])
 
     def finish(self) -> dict[str, Any]:
-        """Nothing is left."""
+        """Return the name of the file."""
         return {"classes": CLASSES}
 
 
 class SegmentationWriter(PredictionWriter):
-    """One file of class indices a source, on the source's own grid: `KEY.nii.gz` of a scan, `KEY.png` of a picture.
+    """Writer of class indices on the source's own grid: `KEY.nii.gz` for a scan, `KEY.png` for a picture.
 
-    Of a scan that was converted in tiles, its tiles' probabilities are blended. Memory: one scan at a time if the
-    tiles of a scan come one after the other, else all scans that are begun; see `Blend` and `labels_in_source`.
+    The probabilities of a scan's tiles are blended. Memory: one scan at a time if tiles come scan by scan, else all
+    incomplete scans; see `TileBlender` and `labels_in_source`.
 
     Raises:
-        UsageError: two sources whose files would have one name.
+        UsageError: two sources would have the same file name.
     """
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
-        shape = origins.manifest.field("image").shape
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        shape = metadata.manifest.field("image").shape
         self._shape = (shape[0], shape[1], shape[2]) if len(shape) == 4 else None
         self._tiles: dict[str, dict[int, Tile]] = {}
         keys: dict[str, int] = {}
-        for origin in origins:
-            keys.setdefault(origin.key, origin.id)
+        for record in metadata:
+            keys.setdefault(record.key, record.id)
             if self._shape is not None:
-                tile = origin.tile(self._shape)
-                self._tiles.setdefault(origin.key, {})[tile.number] = tile
+                tile = record.tile(self._shape)
+                self._tiles.setdefault(record.key, {})[tile.number] = tile
         self._names = file_names(keys, ".png" if self._shape is None else ".nii.gz")
-        self._begun: dict[str, Blend] = {}
+        self._incomplete: dict[str, TileBlender] = {}
         self._files: list[dict[str, Any]] = []
 
-    def add(self, origin: Origin, row: Row) -> None:
-        """Write a picture's or a scan's file, once its last tile has come."""
+    def add(self, record: RecordMetadata, row: Row) -> None:
+        """Write the file of a picture, or of a scan after its last tile."""
         predicted = _predicted(row)
         if self._shape is None:
-            write_png(self._file(origin), _picture_labels(origin, predicted))
+            write_png(self._file(record), _picture_labels(record, predicted))
             return
-        tiles = self._tiles[origin.key]
-        tile = origin.tile(self._shape)
+        tiles = self._tiles[record.key]
+        tile = record.tile(self._shape)
         if len(tiles) == 1:
-            label = labels_in_source(predicted, tile.grid, origin.source_grid, tile.extent)
+            label = labels_in_source(predicted, tile.grid, record.source_grid, tile.extent)
         else:
-            if origin.key not in self._begun:
-                self._begun[origin.key] = Blend(tiles, max(self._labels) + 1)
-            blend = self._begun[origin.key]
-            blend.add(tile.number, predicted)
-            if not blend.complete:
+            if record.key not in self._incomplete:
+                self._incomplete[record.key] = TileBlender(tiles, max(self._labels) + 1)
+            blender = self._incomplete[record.key]
+            blender.add(tile.number, predicted)
+            if blender.missing:
                 return
-            label = labels_in_source(*self._begun.pop(origin.key).result(), origin.source_grid)
-        write_nifti(self._file(origin), label, origin.numbers["source_affine"])
+            label = labels_in_source(*self._incomplete.pop(record.key).result(), record.source_grid)
+        write_nifti(self._file(record), label, record.numbers["source_affine"])
 
     def finish(self) -> dict[str, Any]:
-        """Check that every scan is whole."""
-        if self._begun:
-            key, blend = next(iter(self._begun.items()))
-            raise JobError(f"{key}: tiles {blend.awaited} were not predicted; its mask cannot be made")
+        """Return the list of files; raise JobError if a tile of a scan was not predicted."""
+        if self._incomplete:
+            key, blender = next(iter(self._incomplete.items()))
+            raise JobError(f"{key}: tiles {blender.missing} were not predicted; its mask cannot be made")
         return {"masks": self._files}
 
-    def _file(self, origin: Origin) -> Path:
-        name = self._names[origin.key]
-        self._files.append({"file": name, **_named(origin)})
+    def _file(self, record: RecordMetadata) -> Path:
+        name = self._names[record.key]
+        self._files.append({"file": name, **_source_names(record)})
         return self._folder / name
 
 
 class ClipMaskWriter(PredictionWriter):
-    """A PNG of class indices for each frame of a clip, of the source's size: `KEY/CLIP/FRAME.png`.
+    """Writer of a PNG of class indices for each frame of a clip, in the source's size: `KEY/CLIP/FRAME.png`.
 
-    CLIP counts the clips of a source from 0, FRAME the frames of a clip. In predictions.json stands when each is shown
-    (`times_s`), -1 where nobody knows.
+    CLIP counts the clips of a source from 0, FRAME the frames of a clip. predictions.json has the time of each frame
+    (`times_s`), -1 if unknown.
 
     Raises:
-        UsageError: two sources whose files would have one name.
+        UsageError: two sources would have the same file name.
     """
 
-    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, origins, labels)
-        self._names = file_names({origin.key: origin.id for origin in origins}, "")
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._names = file_names({record.key: record.id for record in metadata}, "")
         self._files: list[dict[str, Any]] = []
 
-    def add(self, origin: Origin, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: Row) -> None:
         """Write the frames of a clip."""
-        name = f"{self._names[origin.key]}/{int(origin.numbers['tile'])}"
+        name = f"{self._names[record.key]}/{int(record.numbers['tile'])}"
         (self._folder / name).mkdir(parents=True)
         for number, frame in enumerate(_predicted(row)):
-            write_png(self._folder / name / f"{number:04d}.png", _picture_labels(origin, frame))
-        times = origin.numbers["times_s"].tolist()
-        self._files.append({"folder": name, **_named(origin), "times_s": times})
+            write_png(self._folder / name / f"{number:04d}.png", _picture_labels(record, frame))
+        times = record.numbers["times_s"].tolist()
+        self._files.append({"folder": name, **_source_names(record), "times_s": times})
 
     def finish(self) -> dict[str, Any]:
-        """Nothing is left."""
+        """Return the list of folders."""
         return {"masks": self._files}
 
 
@@ -205,13 +201,13 @@ def _predicted(row: Row) -> NDArray[Any]:
     return row["probabilities" if "probabilities" in row else "label"]
 
 
-def _picture_labels(origin: Origin, predicted: NDArray[Any]) -> NDArray[Any]:
-    transform = origin.numbers["transform"]
-    return picture_labels_in_source(predicted, transform, origin.source_size, origin.picture_size)
+def _picture_labels(record: RecordMetadata, predicted: NDArray[Any]) -> NDArray[Any]:
+    transform = record.numbers["transform"]
+    return picture_labels_in_source(predicted, transform, record.source_size, record.picture_size)
 
 
-def _named(origin: Origin) -> dict[str, str]:
-    return {"key": printable(origin.key), "source": printable(origin.source)}
+def _source_names(record: RecordMetadata) -> dict[str, str]:
+    return {"key": printable(record.key), "source": printable(record.source)}
 
 
 MASK_WRITERS: dict[str, type[PredictionWriter]] = {
@@ -219,20 +215,20 @@ MASK_WRITERS: dict[str, type[PredictionWriter]] = {
     "volume": SegmentationWriter,
     "clip": ClipMaskWriter,
 }
-"""By kind of image."""
+"""Writers of masks by kind of image."""
 
-WRITERS: dict[str, Callable[[Path, Origins, Mapping[int, str]], PredictionWriter]] = {
+WRITERS: dict[str, Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]] = {
     "detection": DetectionWriter,
     "classification": ClassificationWriter,
-    "segmentation": lambda folder, origins, labels: MASK_WRITERS[origins.manifest.kind.name](
-        folder, origins, labels
+    "segmentation": lambda folder, metadata, labels: MASK_WRITERS[metadata.manifest.kind.name](
+        folder, metadata, labels
     ),
 }
-"""By task."""
+"""Writers by task."""
 
 
 def printable(text: str) -> str:
-    """Text that can be written as UTF-8: bytes of a file's name that are not are shown as \\xNN.
+    """Return text that can be written as UTF-8; undecodable bytes of a file name become \\xNN.
 
     >>> printable("a" + chr(0xDCFF))
     'a\\\\xff'
@@ -241,17 +237,17 @@ def printable(text: str) -> str:
 
 
 def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
-    """A file name for each key that leads nowhere but into its folder.
+    """Return a safe file name for each key: no name contains a path separator.
 
-    A key loses its extension; what is no letter, digit, dot, dash or underscore becomes an underscore. Keys that
-    would share a name, in upper and lower case too, have their id behind it.
+    The key's extension is removed, and characters except letters, digits, dots, dashes and underscores become an
+    underscore. The record's id is appended to names that would be equal, ignoring case.
 
     Args:
-        keys: each with its record's id.
-        extension: of the files.
+        keys: record id by key.
+        extension: extension of the files.
 
     Raises:
-        UsageError: two keys share a name even so.
+        UsageError: two names are equal even with their ids.
 
     >>> file_names({"a/b.nii.gz": 1, "../B": 2, "a_b": 3}, ".png")
     {'a/b.nii.gz': 'a_b-1.png', '../B': 'B.png', 'a_b': 'a_b-3.png'}
@@ -277,13 +273,6 @@ def _safe(key: str) -> str:
     return name
 
 
-def written_labels(labels: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Class names by id, for predictions.json."""
+def label_entries(labels: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return class ids and names as a JSON list."""
     return [{"id": label, "name": name} for label, name in sorted(labels.items())]
-
-
-def rows_of(batch: Mapping[str, NDArray[Any]], valid: Iterable[bool]) -> list[tuple[int, Row]]:
-    """The rows of a batch that are real, each with its number."""
-    return [
-        (row, {key: value[row] for key, value in batch.items()}) for row, real in enumerate(valid) if real
-    ]

@@ -1,7 +1,4 @@
-"""How do a config and a data set become the problem that is compiled?
-
-Which program does a config train with? `train` runs it, and `plan` compiles it for devices that are elsewhere.
-"""
+"""Training setup and program of a config: `train` runs the program, `plan` compiles it for other machines."""
 
 from __future__ import annotations
 
@@ -25,44 +22,43 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS, check_model_options, model_named
 from halofeed.trainer.optimizers import Schedule, build_optimizer
-from halofeed.trainer.step import Problem, TrainState, abstract_state, compile_step, new_state
+from halofeed.trainer.step import TrainingSetup, TrainState, abstract_state, compile_step, new_state
 from halofeed.trainer.task import DataFacts, Task
 from halofeed.trainer.tasks import build_task
 
 _CAFFE_MEAN = (123.68, 116.779, 103.939)
-"""Of ImageNet's red, green and blue, as keras.applications subtracts it."""
+"""Mean of ImageNet's red, green and blue, as keras.applications subtracts it."""
 
 
-def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = None) -> Problem:
-    """What is trained on what, as the config says.
+def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = None) -> TrainingSetup:
+    """Build the training setup of a config for a data set.
 
     Args:
         config: model, task options, precision and partition.
-        facts: of the data set.
-        mesh: where the batch lies; None for one device.
+        facts: facts of the data set.
+        mesh: mesh of the devices; None for one device.
 
     Raises:
-        UsageError: a model that does not learn the data's task, options that it does not take, or a partition that
-            does not fit the image.
+        UsageError: the model is for another task, it does not have an option, or the partition does not fit the image.
     """
     model = model_named(config.model)
     check_model_options(config.model, config.model_options)
     if model.task != facts.task:
         fitting = [name for name, other in MODELS.items() if other.task == facts.task] or ["none"]
         raise UsageError(
-            f"model {config.model}: learns {model.task}, the data set is for {facts.task}; take one of "
+            f"model {config.model}: is for {model.task}, the data set is for {facts.task}; take one of "
             f"{', '.join(fitting)}"
         )
     if config.image_shape is not None and config.image_shape != facts.image_shape:
         raise UsageError(
             f"image: the config is made for {list(config.image_shape)}, the data set gives {list(facts.image_shape)}; "
-            f"convert it to that size, or say --set image_shape=[{','.join(map(str, facts.image_shape))}]"
+            f"convert it to that size, or pass --set image_shape=[{','.join(map(str, facts.image_shape))}]"
         )
     partition = config.parsed_partition()
     if "image" in partition.dims:
         shape = (config.batch_size, *facts.image_shape)
         replace(partition, dims={"image": partition.dims["image"]}).resolve({"image": shape})
-    return Problem(
+    return TrainingSetup(
         build=partial(
             model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
         ),
@@ -79,13 +75,13 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
 
 
 def image_dims(partition: Partition) -> Dims:
-    """How a partition splits `image`; None where it is whole."""
+    """Return the parts of `image` along each axis, batch first; None if the partition does not split it."""
     dims = partition.dims.get("image")
     return tuple(dims) if dims is not None and math.prod(dims) > 1 else None
 
 
 def batch_partition(partition: Partition, task: Task) -> Partition:
-    """The partition with what lies on the image's grid split as the image is, where it says nothing of it.
+    """Return the partition with fields on the image's grid split like the image, unless it names their own split.
 
     >>> from halofeed.trainer.tasks.classification import Classification
     >>> batch_partition(Partition(cores_per_replica=2, dims={"image": [1, 2, 1, 1]}), Classification(labels=())).dims
@@ -97,19 +93,19 @@ def batch_partition(partition: Partition, task: Task) -> Partition:
 
 
 def device_augmentations(config: TrainConfig) -> list[DeviceAugmentation]:
-    """Those of a config; UsageError where there is none of that name, or it takes other arguments."""
+    """Return the device augmentations of a config; raise UsageError for an unknown name or argument."""
     return build_augmentations(config.device_augment, AUGMENTATIONS, "device_augment")
 
 
 def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:
-    """What a config makes of stored pixels; UsageError where the data set does not have what that needs."""
+    """Return the normalization of a config; raise UsageError if the data set lacks what it needs."""
     channels = len(facts.mean)
     if config.normalization == "dataset":
         return Normalization(mean=facts.mean, std=facts.std)
     if config.normalization == "foreground":
         if facts.foreground is None:
             raise UsageError(
-                "normalization foreground: the data set has no labeled voxels whose values were counted; take "
+                "normalization foreground: the data set has no statistics of labeled voxels; take "
                 "--set normalization=dataset"
             )
         low, high, mean, std = facts.foreground
@@ -125,32 +121,33 @@ def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:
 
 
 Spec = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # type: ignore[type-arg]
-"""Shape (the whole batch first) and dtype of every array of a batch."""
+"""Shape (batch first, over all devices) and dtype of every array of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What is compiled.
+    """Program of a training run, before compilation.
 
     Args:
-        config: of the run.
-        mesh: where the batch lies.
-        problem: what is trained on what.
-        partition: of every array of the batch.
-        optimizer, schedule: of the config.
+        config: options of the run.
+        mesh: mesh of the devices.
+        setup: model, task, precision and mesh.
+        partition: partition of every array of the batch.
+        optimizer: optimizer of the config.
+        schedule: learning-rate schedule of the config.
     """
 
     config: TrainConfig
     mesh: Mesh
-    problem: Problem
+    setup: TrainingSetup
     partition: Partition
     optimizer: optax.GradientTransformation
     schedule: Schedule
 
     def step(self) -> jax.stages.Wrapped:
-        """The jitted (state, batch) -> (state, values) of `compile_step`."""
+        """Return the jitted (state, batch) -> (state, values) of `compile_step`."""
         return compile_step(
-            self.problem,
+            self.setup,
             self.optimizer,
             schedule=self.schedule,
             average_decay=self.config.average_decay,
@@ -158,20 +155,20 @@ class Program:
         )
 
     def new_state(self, pretrain: Callable[[nnx.Module], object] | None = None) -> TrainState:
-        """The state before step 0."""
+        """Make the state before step 0."""
         return new_state(
-            self.problem, self.optimizer, self.config.seed, average=self._averages, pretrain=pretrain
+            self.setup, self.optimizer, self.config.seed, average=self._averages, pretrain=pretrain
         )
 
     def abstract_state(self) -> TrainState:
-        """The state as shapes, dtypes and shardings."""
-        return abstract_state(self.problem, self.optimizer, average=self._averages)
+        """Return the state as shapes, dtypes and shardings."""
+        return abstract_state(self.setup, self.optimizer, average=self._averages)
 
     def abstract_batch(self, spec: Spec) -> dict[str, jax.ShapeDtypeStruct]:
-        """The batch that the loader puts onto the mesh, as shapes, dtypes and shardings.
+        """Return the batch that the loader puts onto the mesh, as shapes, dtypes and shardings.
 
         Raises:
-            PartitionError: a shape that does not divide by its parts.
+            PartitionError: a shape does not divide by its parts.
         """
         specs = mesh_specs(self.mesh, self.partition, {name: shape for name, (shape, _) in spec.items()})
         batch = {}
@@ -190,24 +187,24 @@ class Program:
 def build_program(
     config: TrainConfig, facts: DataFacts, devices: Sequence[jax.Device] | None = None
 ) -> Program:
-    """The program of a config.
+    """Build the program of a config.
 
     Args:
-        config: of the run.
-        facts: of the data set.
-        devices: all of the system's by default; those of a topology that is not there will do for compiling.
+        config: options of the run.
+        facts: facts of the data set.
+        devices: devices of the mesh, all devices of the system by default; described devices suffice for compiling.
 
     Raises:
-        UsageError: options that do not go together with each other, the devices or the data.
+        UsageError: the options contradict each other, the devices or the data.
     """
     mesh = make_mesh(config.cores_per_replica, devices)
-    problem = build_problem(config, facts, mesh)
-    partition = batch_partition(config.parsed_partition(), problem.task)
+    setup = build_problem(config, facts, mesh)
+    partition = batch_partition(config.parsed_partition(), setup.task)
     optimizer, schedule = build_optimizer(config)
     return Program(
         config=config,
         mesh=mesh,
-        problem=problem,
+        setup=setup,
         partition=partition,
         optimizer=optimizer,
         schedule=schedule,

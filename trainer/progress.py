@@ -1,7 +1,4 @@
-"""Has somebody asked this run to stop? SIGTERM, SIGHUP and Ctrl-C end it after the step in hand, saved.
-
-What does a person see while a run goes on?
-"""
+"""Stop signals, step times and the progress line of a training run."""
 
 from __future__ import annotations
 
@@ -18,53 +15,55 @@ from halofeed.trainer.config import TrainConfig
 
 
 class StopRequest(AbstractContextManager["StopRequest"]):
-    """From `begin` to the end of the block the first signal is noted; a second one acts as ever.
+    """First SIGTERM, SIGHUP or Ctrl-C after `begin`: the run saves after the current step and ends.
 
-    In another thread than the main one, where Python takes no signals, nothing is noted.
+    A second signal has its usual effect. Outside the main thread Python delivers no signals.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._noted = GracefulStop(self._note)
+        self._handler = GracefulStop(self._record)
 
     def begin(self) -> None:
-        """Note it from now on: there is a step in hand, which is worth saving."""
-        self._noted.__enter__()
+        """Record signals from now on: a step is running whose result is worth saving."""
+        self._handler.__enter__()
 
     def __exit__(self, *details: object) -> None:
-        self._noted.__exit__(*details)
+        self._handler.__exit__(*details)
 
-    def _note(self, number: int) -> None:
+    def _record(self, number: int) -> None:
         self.signal = number
         if sys.stderr is not None and sys.stderr.isatty():
-            text = "\r\x1b[Ksaving after the step in hand; once more ends the run without\n"
+            text = "\r\x1b[Ksaving after the current step; a second signal ends the run without saving\n"
             write_if_possible(sys.stderr, text)
 
 
-class Pace:
-    """How long each step took, where one is dispatched before the one before it has ended.
+class StepTimer:
+    """Timer of steps that overlap: a step is dispatched before the previous one has ended.
 
-    The times of all steps add up to the time that passed: each counts from the end of the one before it, or from its
-    own beginning where that is later.
+    A step counts from the end of the previous one, or from its own dispatch if that is later. So the times of all
+    steps add up to the elapsed time.
 
-    >>> pace = Pace()
-    >>> pace.ended(began=0.0, waited_before=0.0, now=3.0, waited=0.5)
+    >>> timer = StepTimer()
+    >>> timer.end_step(began=0.0, waited_before=0.0, now=3.0, waited=0.5)
     (3.0, 0.5)
-    >>> pace.ended(began=1.0, waited_before=0.25, now=5.0, waited=1.5)
+    >>> timer.end_step(began=1.0, waited_before=0.25, now=5.0, waited=1.5)
     (2.0, 1.0)
     """
 
     def __init__(self) -> None:
         self._now = self._waited = float("-inf")
 
-    def ended(self, *, began: float, waited_before: float, now: float, waited: float) -> tuple[float, float]:
-        """What a step took that ended now, and what of it was waiting.
+    def end_step(
+        self, *, began: float, waited_before: float, now: float, waited: float
+    ) -> tuple[float, float]:
+        """Return the seconds of a step that ended now, and the seconds of these in which it waited for its batch.
 
         Args:
-            began: when its turn began, in seconds.
-            waited_before: what had been waited by then, in seconds of the whole run.
-            now: when it ended.
-            waited: what has been waited by now.
+            began: time of its dispatch, in seconds.
+            waited_before: total waiting time of the run at its dispatch, in seconds.
+            now: time of its end, in seconds.
+            waited: total waiting time of the run at its end, in seconds.
         """
         seconds, waiting = now - max(began, self._now), waited - max(waited_before, self._waited)
         self._now, self._waited = now, waited
@@ -72,14 +71,14 @@ class Pace:
 
 
 class Progress:
-    """One line, in place on a terminal, else about twenty times in a run.
+    """Progress line: updated in place on a terminal, else printed about twenty times in a run.
 
-    Rates leave out compilation, evaluation and saving.
+    Rates exclude compilation, evaluation and saving.
 
     Args:
-        config: of the run.
-        stream: where the line goes; None for a process that says nothing.
-        start: the steps that an earlier process took.
+        config: options of the run.
+        stream: stream for the line; None prints nothing.
+        start: number of steps that earlier processes took.
     """
 
     def __init__(self, config: TrainConfig, stream: TextIO | None, start: int) -> None:
@@ -88,18 +87,18 @@ class Progress:
         self._done, self._working, self._waiting = 0, 0.0, 0.0
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         if self._stream is not None:
             clear = "\r\x1b[K" if self._in_place else ""
             write_if_possible(self._stream, f"{clear}{text}\n")
 
     def compiling(self) -> None:
-        """Say on a terminal, in place, that the step is being compiled."""
+        """Show on a terminal that the step is being compiled."""
         if self._in_place and self._stream is not None:
-            write_if_possible(self._stream, "\r\x1b[Kcompiling the step (minutes, of a large model)")
+            write_if_possible(self._stream, "\r\x1b[Kcompiling the step (minutes for a large model)")
 
     def begin(self, mesh: Mesh, parameters: int, compile_seconds: float) -> None:
-        """Say what is trained where."""
+        """Print the model, its number of parameters and its devices."""
         axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
         platform = mesh.devices.flat[0].platform
         self.say(
@@ -111,9 +110,9 @@ class Progress:
         """Count one step.
 
         Args:
-            step: how many have been taken, earlier processes' included.
-            values: at least `loss`.
-            seconds: that the step took, waiting included.
+            step: number of steps taken, including those of earlier processes.
+            values: numbers by name, at least `loss`.
+            seconds: duration of the step, including waiting.
             waited: seconds of these in which it waited for its batch.
         """
         self._done += 1
@@ -134,15 +133,15 @@ class Progress:
             self.say(text)
 
     def images_per_second(self) -> float:
-        """Over the run so far; 0 before the second step."""
+        """Return the mean throughput so far; 0 before the second step."""
         return (self._done - 1) * self._config.batch_size / self._working if self._working else 0.0
 
     def waiting_share(self) -> float:
-        """The share of the time that steps waited for their batch."""
+        """Return the share of the time in which steps waited for their batch."""
         return self._waiting / self._working if self._working else 0.0
 
     def end(self) -> None:
-        """Leave the line that was shown in place."""
+        """End the line that was updated in place."""
         if self._in_place and self._done and self._stream is not None:
             write_if_possible(self._stream, "\n")
 
@@ -151,14 +150,14 @@ class Progress:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Format seconds for people.
 
     >>> [_duration(seconds) for seconds in (8.4, 125, 7325)]
     ['8 s', '2:05 min', '2:02 h']
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60}:{total % 60:02d} min"
+    return f"{total // 3600}:{total % 3600 // 60:02d} h"

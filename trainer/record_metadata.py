@@ -1,7 +1,4 @@
-"""Where did a record come from, and under which name does a person know it? Read without its pixels.
-
-Text goes to no device and grids need not: what predictions need of them is joined on the host, by the record's id.
-"""
+"""Metadata of records (key, source file, grids), read without pixels and joined to predictions by record id."""
 
 from __future__ import annotations
 
@@ -27,14 +24,14 @@ _NOT_READ = ("id", "masks")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Origin:
-    """One record's origin.
+class RecordMetadata:
+    """Metadata of one record.
 
     Args:
-        id: of the record.
-        key: the source's own name for it.
-        source: the file or folder that it was read from, below the folder of images.
-        numbers: the optional fields of numbers by name, such as `transform`, `affine` and `source_shape`.
+        id: id of the record.
+        key: name of the record in the source data.
+        source: file or folder that it was read from, relative to the folder of images.
+        numbers: optional numeric fields by name, such as `transform`, `affine` and `source_shape`.
     """
 
     id: int
@@ -44,22 +41,22 @@ class Origin:
 
     @property
     def source_size(self) -> tuple[int, int]:
-        """Of a picture: height and width of the file's own pixels."""
+        """Height and width of a picture's file, in pixels."""
         return int(self.numbers["source_height"]), int(self.numbers["source_width"])
 
     @property
     def picture_size(self) -> tuple[int, int]:
-        """Of a picture: height and width without the padding of its record."""
+        """Height and width of a picture without the padding of its record."""
         return int(self.numbers["unpadded_height"]), int(self.numbers["unpadded_width"])
 
     @property
     def source_grid(self) -> Grid:
-        """Of a volume: the grid of its source, axes as the file lists its voxels, the slowest index first."""
+        """Grid of a volume's source, with the axes of the file, the slowest first."""
         shape = triple(self.numbers["source_shape"].tolist())
         return Grid(shape=shape, affine=self.numbers["source_affine"].astype(np.float64))
 
     def tile(self, shape: tuple[int, int, int]) -> Tile:
-        """Of a volume: which part of its scan it is; `shape` is the record's."""
+        """Return the part of its scan that a volume shows; `shape` is the record's."""
         return Tile(
             number=int(self.numbers["tile"]),
             origin=triple(self.numbers["tile_origin"].tolist()),
@@ -68,14 +65,14 @@ class Origin:
         )
 
 
-class Origins:
-    """The origins of the records of a split, by their number or their id.
+class SplitMetadata:
+    """Metadata of the records of a split, by number or id, parsed on access.
 
-    Memory: some 100 bytes a record; origins are parsed when they are asked for, and no pixel is read.
+    Memory: about 100 bytes per record.
 
     Args:
-        path: the version's folder.
-        split: its name.
+        path: version folder of the data set.
+        split: name of the split.
 
     Raises:
         UsageError, ManifestError, CorruptFileError: as `halofeed.loader.Loader`.
@@ -85,7 +82,9 @@ class Origins:
         store = open_store(path)
         self.manifest: Manifest = store.manifest()
         self._shards = Shards(store, self.manifest, split, "always")
-        self._numbers = {identity: number for number, identity in enumerate(self._shards.all_ids().tolist())}
+        self._numbers = {
+            record_id: number for number, record_id in enumerate(self._shards.all_ids().tolist())
+        }
         fields = [field for field in self.manifest.fields if field.optional and field.name not in _NOT_READ]
         self._text = [field for field in fields if field.encoding == "text"]
         self._values = [field for field in fields if field.encoding == "value"]
@@ -94,25 +93,25 @@ class Origins:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __iter__(self) -> Iterator[Origin]:
+    def __iter__(self) -> Iterator[RecordMetadata]:
         return map(self.of_record, range(len(self)))
 
     @property
     def has_tiles(self) -> bool:
         """Whether any record is one of several tiles of a scan."""
-        is_volume = any(field.name == "tile" for field in self._values)
-        return is_volume and any(int(origin.numbers["tile"]) for origin in self)
+        has_field = any(field.name == "tile" for field in self._values)
+        return has_field and any(int(record.numbers["tile"]) for record in self)
 
-    def of_record(self, number: int) -> Origin:
-        """The origin of the record of that number, in stored order."""
+    def of_record(self, number: int) -> RecordMetadata:
+        """Return the metadata of a record by its number in stored order."""
         record = stored_record(self._shards, number)
         features = record.features(self._keys)
         text = {field.name: read_text(field, features, record) for field in self._text}
         numbers = {field.name: read_numbers(field, features, record) for field in self._values}
-        return Origin(id=record.id, key=text["key"], source=text["source"], numbers=numbers)
+        return RecordMetadata(id=record.id, key=text["key"], source=text["source"], numbers=numbers)
 
-    def of_id(self, identity: int) -> Origin:
-        """The origin of the record of that id; UsageError if the split has none."""
-        if identity not in self._numbers:
-            raise UsageError(f"id {identity}: no record of this split; the predictions are of other data")
-        return self.of_record(self._numbers[identity])
+    def of_id(self, record_id: int) -> RecordMetadata:
+        """Return the metadata of a record by its id; raise UsageError if the split does not have it."""
+        if record_id not in self._numbers:
+            raise UsageError(f"id {record_id}: no record of this split; the predictions are of other data")
+        return self.of_record(self._numbers[record_id])

@@ -1,4 +1,11 @@
-"""How is a run folder begun, gone on with, and opened again?"""
+"""Run folder of a training: create it, resume it, replace it and open it again.
+
+--overwrite sets the old run aside until the new one has saved a checkpoint:
+
+runs/cards               new run            delete_replaced: .cards.replaced is deleted
+runs/.cards.replaced     old run            restore_replaced: it becomes runs/cards again
+runs/.cards.HEX.removed  being deleted      the next run deletes what a killed deletion left
+"""
 
 from __future__ import annotations
 
@@ -28,25 +35,25 @@ from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.problem import build_problem
-from halofeed.trainer.step import Problem, Variables, abstract_state
+from halofeed.trainer.step import TrainingSetup, Variables, abstract_state
 from halofeed.trainer.task import DataFacts
 
-_MAY_CHANGE = {
+_CHANGEABLE_FIELDS = {
     *("cores_per_replica", "partition", "evaluate_every", "evaluate_split", "evaluate_batch_size"),
     *("checkpoint_every", "keep_last", "remat"),
 }
-"""What a resumed run may do otherwise: its losses stay the same but for rounding."""
+"""Config fields that may differ when a run resumes: its losses stay the same except for rounding."""
 
-_REMOVED = re.compile(r"\..+\.[0-9a-f]{16}\.removed")
+_REMOVED_NAME = re.compile(r"\..+\.[0-9a-f]{16}\.removed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run folder.
+    """Run folder of a training.
 
     Args:
-        folder: where it is.
-        document: of its run.json.
+        folder: path of the folder.
+        document: content of its run.json.
     """
 
     folder: Path
@@ -54,21 +61,21 @@ class Run:
 
     @property
     def config(self) -> TrainConfig:
-        """What was trained how."""
+        """Config that the run was trained with."""
         return TrainConfig.from_json(self.document["config"])
 
     @property
     def facts(self) -> DataFacts:
-        """Of the data that it was trained on; its mean and deviation normalize other data too."""
+        """Facts of the data set that it was trained on; their mean and deviation normalize other data too."""
         return DataFacts.from_json(self.document["facts"])
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """How that data was converted."""
+        """Recipe by which that data set was converted."""
         return dict(self.document["recipe"])
 
     def split_otherwise(self, cores_per_replica: int | None, partition: str | None) -> Run:
-        """The run with each image split over other cores; None leaves what it has."""
+        """Return the run with each image split over other cores; None keeps the run's own value."""
         if cores_per_replica is None and partition is None:
             return self
         config = self.config
@@ -77,35 +84,35 @@ class Run:
         changed = config.changed(cores_per_replica=cores, partition=parts)
         return replace(self, document={**self.document, "config": changed.to_json()})
 
-    def problem(self, mesh: Mesh | None = None) -> Problem:
-        """The problem of the run, on any mesh."""
+    def problem(self, mesh: Mesh | None = None) -> TrainingSetup:
+        """Return the training setup of the run on a mesh; None is one device."""
         return build_problem(self.config, self.facts, mesh)
 
-    def restore(self, problem: Problem, which: str = "best") -> tuple[Variables, Variables, int]:
-        """Parameters and norm statistics to predict with, whole on each device of the problem's mesh, and their step.
+    def restore(self, setup: TrainingSetup, which: str = "best") -> tuple[Variables, Variables, int]:
+        """Return parameters and norm statistics for prediction, replicated on the setup's mesh, and their step.
 
         Args:
-            problem: of this run.
-            which: "best" by the task's metric (the last one where none was evaluated), "last", or a step.
+            setup: training setup of this run.
+            which: "best" by the task's metric (the last one without an evaluation), "last", or a step.
 
         Raises:
             UsageError: there is no such checkpoint.
         """
         config = self.config
         with Checkpoints(self.folder / CHECKPOINTS, read_only=True) as checkpoints:
-            step = _chosen(checkpoints, which, self.folder)
+            step = _choose_step(checkpoints, which, self.folder)
             optimizer, _ = build_optimizer(config)
-            template = abstract_state(problem, optimizer, average=config.average_decay > 0)
+            template = abstract_state(setup, optimizer, average=config.average_decay > 0)
             state, _ = checkpoints.restore(template, step)
         return state.best_parameters, state.statistics, step
 
 
 def open_run(folder: str | Path) -> Run:
-    """The run in a folder.
+    """Open the run in a folder.
 
     Raises:
-        UsageError: there is none.
-        CorruptFileError: its description cannot be read.
+        UsageError: the folder holds no run.
+        CorruptFileError: its run.json cannot be read.
     """
     return Run(folder=Path(folder), document=read_run(folder))
 
@@ -120,67 +127,76 @@ def begin_run(
     chief: bool,
     lock: FolderLock | None = None,
 ) -> None:
-    """Make a run folder, or check that the one there is this run, to be gone on with.
+    """Create a run folder, or check that the existing one holds this run, so that it can resume.
 
     Args:
-        folder: the run's.
-        config, facts, description: of this run; the description says which data.
-        overwrite: set aside what another run left, for `drop_replaced` or `bring_back`.
-        chief: whether this process writes; the others only look.
-        lock: goes on holding the folder for the process that writes.
+        folder: path of the run folder.
+        config: options of the run.
+        facts: facts of its data set.
+        description: further members of run.json, such as the path of the data set.
+        overwrite: set an existing run aside, for `delete_replaced` or `restore_replaced`.
+        chief: True in the process that writes; the others only check.
+        lock: lock of the writing process, which keeps it; None releases the folder when this returns.
 
     Raises:
-        UsageError: the folder holds another run, or something that is no run, or cannot be written; or something would
-            be replaced that halofeed did not write.
-        JobError: another process writes it.
+        UsageError: the folder holds another run or other files, cannot be written, or holds files to be replaced that
+            halofeed did not write.
+        JobError: another process is writing to it.
     """
-    held = lock or run_lock()
+    held_lock = lock or run_lock()
+    document = {
+        "format": RUN_FORMAT,
+        "halofeed": __version__,
+        "config": config.to_json(),
+        "facts": facts.to_json(),
+        **description,
+    }
     try:
         if chief:
-            held.make(folder)
-            for left in folder.parent.glob(f".*{glob.escape(folder.name)}.*.removed"):
-                if _REMOVED.fullmatch(left.name):  # of a removal that was killed
-                    owned_files.delete(left)
+            held_lock.make(folder)
+            _finish_deletions(folder)
             if overwrite and (folder / RUN_FILE).is_file():
                 owned_files.check_own(folder, "--out")
-                _set_aside(folder, held)
-        _begin(folder, config, facts, description, chief=chief)
+                _set_aside(folder, held_lock)
+        if (folder / RUN_FILE).is_file():
+            _check_same_run(folder, open_run(folder).document, document)
+        elif chief:
+            _claim_empty_folder(folder)
+        if chief:
+            write_json(folder / RUN_FILE, with_json_checksum(document))
     except OSError as error:
         raise UsageError(
             f"--out {folder}: cannot be written ({error.strerror or error}); name a folder that can be"
         ) from error
     finally:
         if lock is None:
-            held.release()
+            held_lock.release()
 
 
 def run_lock() -> FolderLock:
-    """What holds the folder of a run while it is trained."""
+    """Return the lock that a process holds on a run folder while it trains."""
     return FolderLock("is training into", "take another --out")
 
 
-def _begin(
-    folder: Path, config: TrainConfig, facts: DataFacts, description: Mapping[str, Any], *, chief: bool
-) -> None:
-    made = {"format": RUN_FORMAT, "halofeed": __version__}
-    document = {**made, "config": config.to_json(), "facts": facts.to_json(), **description}
-    if (folder / RUN_FILE).is_file():
-        _check_same(folder, open_run(folder).document, document)
-    elif chief:
-        # Of a run that was killed as it began there may be these two.
-        left = [
-            owned_files.TEMPORARY.fullmatch(name) or name == owned_files.LIST for name in os.listdir(folder)
-        ]
-        if not all(left):
+def _finish_deletions(folder: Path) -> None:
+    """Delete runs that an earlier process had renamed for deletion when it was killed."""
+    for left in folder.parent.glob(f".*{glob.escape(folder.name)}.*.removed"):
+        if _REMOVED_NAME.fullmatch(left.name):
+            owned_files.delete(left)
+
+
+def _claim_empty_folder(folder: Path) -> None:
+    """Check that a folder is empty and start its list of owned files."""
+    for name in os.listdir(folder):
+        # A run that was killed while it began may have left these two.
+        if not (owned_files.TEMPORARY.fullmatch(name) or name == owned_files.LIST):
             raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
-        if not owned_files.has_list(folder):
-            owned_files.begin(folder)
-    if chief:
-        write_json(folder / RUN_FILE, with_json_checksum(document))
+    if not owned_files.has_list(folder):
+        owned_files.begin(folder)
 
 
-def _replaced(folder: Path) -> Path:
-    """Where a run lies that another replaces, until that one has saved a checkpoint."""
+def _replaced_folder(folder: Path) -> Path:
+    """Return the path to which a replaced run is moved until the new run has saved a checkpoint."""
     return folder.with_name(f".{folder.name}.replaced")
 
 
@@ -189,12 +205,12 @@ def _is_set_aside(replaced: Path) -> bool:
 
 
 def _set_aside(folder: Path, lock: FolderLock) -> None:
-    """Have an empty folder, which is held too, in the place of a run, in one step where the system has it."""
-    replaced = _replaced(folder)
+    """Put an empty, locked folder in the place of a run, atomically if the system can exchange folders."""
+    replaced = _replaced_folder(folder)
     with contextlib.suppress(OSError):
-        replaced.rmdir()  # of a run that was killed before it changed places
+        replaced.rmdir()  # an empty one is left by a run that was killed before the exchange
     mode = folder.stat().st_mode & 0o777
-    if os.path.lexists(replaced):  # by a run that was killed before its first checkpoint
+    if os.path.lexists(replaced):  # an earlier run was killed before its first checkpoint
         if not _is_set_aside(replaced):
             raise UsageError(
                 f"--out {folder}: {replaced} is in the way, which halofeed did not make; move it away"
@@ -212,32 +228,33 @@ def _set_aside(folder: Path, lock: FolderLock) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a run in one rename: another thread or process that writes to it finds nothing, or its own new folder."""
+    """Delete a run after an atomic rename, so that another writer finds no folder, or its own new one."""
     moved = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.removed")
     folder.rename(moved)
     if not owned_files.delete(moved):
-        print_status(f"halofeed train: {moved} stays, as halofeed did not write all that is in it")
+        print_status(f"halofeed train: {moved} is kept, because halofeed did not write all of its files")
 
 
-def drop_replaced(folder: Path) -> None:
+def delete_replaced(folder: Path) -> None:
     """Delete the run that the one in a folder replaces."""
-    if _is_set_aside(_replaced(folder)):
-        with contextlib.suppress(FileNotFoundError):  # another process of the run was first
-            _remove(_replaced(folder))
+    if _is_set_aside(_replaced_folder(folder)):
+        with contextlib.suppress(FileNotFoundError):  # another process of the run deleted it first
+            _remove(_replaced_folder(folder))
 
 
-def bring_back(folder: Path) -> bool:
-    """Put the run that was replaced in the place of one that saved nothing; whether there was one.
+def restore_replaced(folder: Path) -> bool:
+    """Move the replaced run back in place of one that saved nothing, and return whether there was one.
 
-    Whoever writes that run may still be at it, in another thread.
+    Another thread may still be writing to the new run.
     """
-    if not (_is_set_aside(_replaced(folder)) and (_replaced(folder) / RUN_FILE).is_file()):
+    replaced = _replaced_folder(folder)
+    if not (_is_set_aside(replaced) and (replaced / RUN_FILE).is_file()):
         return False
-    while _replaced(folder).exists():
+    while replaced.exists():
         with contextlib.suppress(FileNotFoundError):
             _remove(folder)
         try:
-            _replaced(folder).rename(folder)
+            replaced.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
@@ -245,16 +262,16 @@ def bring_back(folder: Path) -> bool:
 
 
 def write_json(file: Path, document: Any) -> None:
-    """Write a JSON file whole or not at all, whatever ends the process or the machine."""
+    """Write a JSON file atomically."""
     atomic_write(file, (json.dumps(document, indent=1) + "\n").encode())
 
 
-def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    # What an early version had no setting for is as it is where nobody sets it.
+def _check_same_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    # Settings that an earlier version did not have count as their defaults.
     earlier = {**TrainConfig().to_json(), **before["config"]}
-    names = sorted({*earlier, *now["config"]} - _MAY_CHANGE)
+    names = sorted({*earlier, *now["config"]} - _CHANGEABLE_FIELDS)
     pairs = [(name, earlier.get(name), now["config"].get(name)) for name in names]
-    # Facts of an early version name no kind.
+    # `from_json` completes the facts of an earlier version, which have no kind.
     old_facts, new_facts = (DataFacts.from_json(document["facts"]).to_json() for document in (before, now))
     pairs.append(("facts", old_facts, new_facts))
     pairs += [(name, before.get(name), now.get(name)) for name in ("data_name", "data_version", "split")]
@@ -265,10 +282,10 @@ def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any])
         )
 
 
-def _chosen(checkpoints: Checkpoints, which: str, folder: Path) -> int:
+def _choose_step(checkpoints: Checkpoints, which: str, folder: Path) -> int:
     last, best = checkpoints.latest(), checkpoints.best()
     if last is None:
-        raise UsageError(f"{folder}: holds no checkpoint yet; let the run go on to its first one")
+        raise UsageError(f"{folder}: holds no checkpoint yet; let the run continue to its first one")
     if which == "last":
         return last
     if which == "best":

@@ -1,4 +1,4 @@
-"""Predictions on the grid of the source files: boxes, label pictures, label volumes."""
+"""Mapping of predictions to the grid of the source files: boxes, label pictures, label volumes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_imag
 from halofeed.system.atomic_files import create_anew
 
 BOX_DECIMALS = 3
-"""Of a pixel; float32 coordinates of a picture of 8,000 pixels are no finer."""
+"""Decimals of a pixel: float32 coordinates of a picture of 8,000 pixels are no finer."""
 SCORE_DECIMALS = 6
 
 
 def boxes_in_source(
     boxes: ArrayLike, transform: ArrayLike, image_size: Sequence[int], source_size: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Normalized boxes of a record as boxes in pixels of its source, cut to the source.
+    """Convert normalized boxes of a record to pixels of its source, clipped to the source.
 
     Args:
         boxes: [box, 4], ymin, xmin, ymax, xmax as shares of `image_size`.
-        transform: [2, 3], the record's: [y_source, x_source] = transform @ [y, x, 1], in pixels from the corner of
-            the first one.
-        image_size: (height, width) of the image that the boxes are shares of, padding included.
-        source_size: (height, width) of the source file's own pixels, before any EXIF turn.
+        transform: [2, 3], the record's transform: [y_source, x_source] = transform @ [y, x, 1], in pixels from the
+            corner of the first pixel.
+        image_size: (height, width) of the record's image, including padding.
+        source_size: (height, width) of the source file's own pixels, before any EXIF rotation.
 
     Returns:
         float64 [box, 4]: ymin, xmin, ymax, xmax in pixels of the source.
@@ -58,26 +58,24 @@ def boxes_in_source(
 def coco_results(
     image_id: int, boxes: NDArray[np.float64], classes: ArrayLike, scores: ArrayLike
 ) -> list[dict[str, Any]]:
-    """One picture's detections as entries of a COCO results file.
-
-    Boxes without height or width are left out: they lay in the padding.
+    """Return one picture's detections as entries of a COCO results file, without boxes of no area (in the padding).
 
     Args:
-        image_id: the record's id.
+        image_id: id of the record.
         boxes: float64 [box, 4] in pixels of the source, ymin, xmin, ymax, xmax.
-        classes: [box], the labels' ids, from 1.
+        classes: [box], ids of the labels, from 1.
         scores: [box], 0 to 1.
 
     Returns:
-        `image_id`, `category_id`, `bbox` as [x, y, width, height], and `score`; as pycocotools' loadRes reads it
-        (https://cocodataset.org/#format-results).
+        Entries of `image_id`, `category_id`, `bbox` as [x, y, width, height], and `score`, which pycocotools' loadRes
+        reads (https://cocodataset.org/#format-results).
 
     >>> coco_results(7, np.array([[10.0, 20.0, 30.0, 50.0]]), [2], [0.5])
     [{'image_id': 7, 'category_id': 2, 'bbox': [20.0, 10.0, 30.0, 20.0], 'score': 0.5}]
     """
     entries = []
-    rounded, sure = np.round(boxes, BOX_DECIMALS), np.asarray(scores, np.float64)
-    for box, label, score in zip(rounded.tolist(), np.asarray(classes).tolist(), sure.tolist(), strict=True):
+    columns = np.round(boxes, BOX_DECIMALS), np.asarray(classes), np.asarray(scores, np.float64)
+    for box, label, score in zip(*(column.tolist() for column in columns), strict=True):
         ymin, xmin, ymax, xmax = box
         if ymin < ymax and xmin < xmax:
             sides = [round(side, BOX_DECIMALS) for side in (xmax - xmin, ymax - ymin)]
@@ -86,41 +84,41 @@ def coco_results(
     return entries
 
 
-REACH = 0.75
-"""How far from a stored voxel's center a source voxel takes its class, in stored voxels: half a voxel is the voxel
-itself, and a conversion that rounds the field of view to whole voxels loses at most a quarter more at each end."""
-SLAB_BYTES = 1 << 25
-"""Of one class's float32 probabilities on the source grid that are held at a time; a single slice may be larger."""
-_NIFTI_ORDER = [2, 1, 0, 3]
-"""The columns of an affine for (depth, height, width, 1) in the order for NIfTI's (i, j, k, 1)."""
+MAX_DISTANCE = 0.75
+"""Maximum distance, in stored voxels, from a stored voxel's center to a source voxel that gets its class.
 
-Layer = Callable[[int], NDArray[Any]]
+Half a voxel is the voxel itself. A conversion that rounds the field of view loses at most a quarter more at each end.
+"""
+SLAB_BYTES = 1 << 25
+"""Size of the float32 probabilities of one class on the source grid in memory; a single slice may be larger."""
+_NIFTI_ORDER = [2, 1, 0, 3]
+"""Order of an affine's columns for NIfTI's (i, j, k, 1), from those for (depth, height, width, 1)."""
 
 
 def labels_in_source(
     predicted: NDArray[Any], stored: Grid, source: Grid, extent: ArrayLike | None = None
 ) -> NDArray[Any]:
-    """The class of each source voxel.
+    """Return the class of each source voxel.
 
-    Memory beside `predicted`: the result, two slabs of `SLAB_BYTES`, and where the record's axes lie at an angle to the
-    source's (gantry tilt) another copy of `predicted`.
+    Memory besides `predicted`: the result and two slabs of `SLAB_BYTES`; another copy of `predicted` if the axes of
+    record and source are not parallel (gantry tilt).
 
     Args:
-        predicted: probabilities or scores [depth, height, width, class] of any float type, of which the largest wins
-            and the first of equals, or class indices [depth, height, width] of any unsigned or signed integer type.
-        stored: the record's grid; its `affine` leads to the patient.
-        source: the source's grid: its shape and affine as its file lists the voxels, the slowest index first.
-        extent: [2, 3], the first stored voxel that shows the scan and the one after the last; None is all of them.
+        predicted: probabilities or scores [depth, height, width, class] of any float type, or class indices
+            [depth, height, width] of any integer type. The largest probability wins, the first of equal ones.
+        stored: grid of the record, with an affine to patient coordinates.
+        source: grid of the source, with the axes of its file, the slowest first.
+        extent: [2, 3], the first stored voxel of the scan and the one after the last; None for all voxels.
 
     Returns:
-        uint8 (uint16 for more than 256 classes) of the source's shape; 0 where the record does not reach.
+        uint8 (uint16 for more than 256 classes) in the source's shape; 0 outside the record.
 
     Raises:
-        UsageError: a shape is not the grid's.
+        UsageError: the shape of `predicted` differs from the grid's.
     """
     if predicted.shape[:3] != stored.shape or predicted.ndim != (3 if predicted.dtype.kind in "iu" else 4):
         raise UsageError(
-            f"predicted: expected integers {stored.shape} or probabilities of that and classes, got "
+            f"predicted: expected integers {stored.shape} or probabilities with one more axis of classes, got "
             f"{predicted.dtype} {predicted.shape}"
         )
     low, high = ((0, 0, 0), stored.shape) if extent is None else np.asarray(extent).astype(int).tolist()
@@ -137,20 +135,19 @@ def labels_in_source(
     assert isinstance(step, Resample)
     for view in views:
         predicted = view_of(plan_step(stored, view), predicted)
-    return _sampled(predicted, step, classes, dtype)
+    return _resample_classes(predicted, step, classes, dtype)
 
 
 def picture_labels_in_source(
     predicted: NDArray[Any], transform: ArrayLike, source_size: ArrayLike, size: ArrayLike | None = None
 ) -> NDArray[Any]:
-    """`labels_in_source` for a picture.
+    """Return the class of each source pixel, as `labels_in_source` for a picture.
 
     Args:
         predicted: probabilities [height, width, class] or class indices [height, width].
-        transform: [2, 3], the record's: [y_source, x_source] = transform @ [y, x, 1], in pixels from the corner of
-            the first one.
-        source_size: (height, width) of the source file's own pixels, before any EXIF turn.
-        size: (height, width) of the picture at the top left of the record; the rest is padding. None is all of it.
+        transform: [2, 3], the record's transform, as for `boxes_in_source`.
+        source_size: (height, width) of the source file's own pixels, before any EXIF rotation.
+        size: (height, width) of the picture at the top left of the record without padding; None for all of it.
 
     Returns:
         uint8 or uint16 [height, width] of the source.
@@ -166,7 +163,7 @@ def picture_labels_in_source(
 
 
 def _centers_affine(transform: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The affine of pixels' centers of a slice, at depth 0, from a transform of pixels' corners."""
+    """Return the affine of pixel centers in a slice at depth 0 for a transform of pixel corners."""
     affine = np.eye(4)
     affine[1:3, 1:3] = transform[:, :2]
     affine[1:3, 3] = transform @ [0.5, 0.5, 1] - 0.5
@@ -174,7 +171,7 @@ def _centers_affine(transform: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _most_probable(predicted: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """The first class of the most probability; slice by slice, since NumPy's argmax gives int64."""
+    """Return the most probable class, the first of equal ones; by slices, because NumPy's argmax returns int64."""
     if predicted.ndim == 3:
         return predicted.astype(dtype)
     label = np.empty(predicted.shape[:3], dtype)
@@ -183,11 +180,11 @@ def _most_probable(predicted: NDArray[Any], dtype: Any) -> NDArray[Any]:
     return label
 
 
-def _sampled(predicted: NDArray[Any], step: Resample, classes: int, dtype: Any) -> NDArray[Any]:
-    """The class of the most interpolated probability on a step's target, a slab at a time."""
+def _resample_classes(predicted: NDArray[Any], step: Resample, classes: int, dtype: Any) -> NDArray[Any]:
+    """Return the class of the largest interpolated probability on a step's target grid, computed by slabs."""
     result = np.zeros(step.shape, dtype)
-    layer = _layers(predicted, contiguous=not step.separable)
-    ranges = _reached(step, predicted.shape[:3]) if step.separable else None
+    probabilities_of = _probabilities_by_class(predicted, contiguous=not step.separable)
+    ranges = _ranges_near_record(step, predicted.shape[:3]) if step.separable else None
     (first, last), *plane = ranges or [(0, side) for side in step.shape]
     (top, bottom), (left, right) = plane
     if bottom <= top or right <= left:
@@ -199,7 +196,7 @@ def _sampled(predicted: NDArray[Any], step: Resample, classes: int, dtype: Any) 
         best, values = np.empty(slab.shape, np.float32), np.empty(slab.shape, np.float32)
         for number in range(classes):
             out = values if number else best
-            _sample(layer(number), step, ((start, stop), (top, bottom), (left, right)), out)
+            _sample(probabilities_of(number), step, ((start, stop), (top, bottom), (left, right)), out)
             if number:
                 wins = values > best
                 slab[wins] = number
@@ -213,41 +210,38 @@ def _sample(values: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[n
         return
     matrix = step.matrix.copy()
     matrix[:3, 3] += matrix[:3, 0] * ranges[0][0]
-    # Outside, all classes are equal, and the first of equals is the background.
+    # Outside, all classes have the same value, so the first one wins: the background.
     sample_affine(values, matrix, out, 0.0, interpolate=True)
 
 
-def _reached(step: Resample, source: tuple[int, ...]) -> Ranges:
-    """Per axis the target voxels within `REACH` of a stored one; past the last one its probability is repeated."""
-    found = []
-    for axis, size in enumerate(source):
+def _ranges_near_record(step: Resample, stored_shape: tuple[int, ...]) -> Ranges:
+    """Return the target voxels within `MAX_DISTANCE` of a stored voxel, along each axis."""
+    ranges = []
+    for axis, size in enumerate(stored_shape):
         place = positions(step.matrix[axis, axis], step.matrix[axis, 3], step.shape[axis])
-        inside = np.flatnonzero((place >= -REACH) & (place <= size - 1 + REACH))
-        found.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
-    return found[0], found[1], found[2]
+        inside = np.flatnonzero((place >= -MAX_DISTANCE) & (place <= size - 1 + MAX_DISTANCE))
+        ranges.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
+    return ranges[0], ranges[1], ranges[2]
 
 
-def _layers(predicted: NDArray[Any], *, contiguous: bool) -> Layer:
-    """One class's probabilities [depth, height, width], of class indices 0 and 1."""
+def _probabilities_by_class(predicted: NDArray[Any], *, contiguous: bool) -> Callable[[int], NDArray[Any]]:
+    """Return a function from a class to its probabilities [depth, height, width]; class indices give 0 and 1."""
     if predicted.ndim == 3:
         return lambda number: (predicted == number).view(np.uint8)
-    first = np.moveaxis(predicted, -1, 0)
+    by_class = np.moveaxis(predicted, -1, 0)
     if contiguous:
-        # It is read in any order, once for each slab.
-        first = np.ascontiguousarray(first, np.float32)
-    return lambda number: first[number]
-
-
-# Files --------------------------------------------------------------------------------------------------
+        # Affine sampling reads voxels in any order, once per slab.
+        by_class = np.ascontiguousarray(by_class, np.float32)
+    return lambda number: by_class[number]
 
 
 def write_nifti(path: Path, label: NDArray[Any], source_affine: ArrayLike) -> None:
     """Save class indices as a gzipped NIfTI file that overlays the source in any viewer.
 
     Args:
-        path: *.nii.gz; the same label gives the same bytes.
-        label: [depth, height, width] as the source's file lists its voxels, the slowest index first.
-        source_affine: [4, 4], the record's `source_affine`.
+        path: path *.nii.gz; equal labels give equal bytes.
+        label: class indices [depth, height, width] with the axes of the source file, the slowest first.
+        source_affine: [4, 4], `source_affine` of the record.
     """
     import nibabel
 

@@ -1,6 +1,6 @@
-"""What does one training step do to the state, on one device or on a mesh?
+"""Training step on one device or on a mesh.
 
-A trainer of your own may import this file and `mesh` alone: a `Problem` takes any model and any task.
+A custom training loop needs only this file and `mesh`: a `TrainingSetup` takes any model and any task.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,9 @@ from halofeed.errors import UsageError
 from halofeed.loader.device import DeviceAugmentation, Normalization, augment_on_device
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import platform_of
-from halofeed.trainer.models.layers import KEPT, Layers, Pass, name_layers
+from halofeed.trainer.models.layers import SAVED, Layers, Pass, name_layers
+from halofeed.trainer.optimizers import Schedule
 from halofeed.trainer.task import Batch, Task
-
-if TYPE_CHECKING:
-    from halofeed.trainer.optimizers import Schedule
 
 Variables = nnx.State[Any, Any]
 
@@ -33,14 +31,14 @@ Variables = nnx.State[Any, Any]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """All that a step changes.
+    """Everything that a step changes.
 
     Args:
-        parameters: of the model.
-        statistics: the norms' running ones.
-        optimizer_state: momentum and the like.
-        average: the moving average of the parameters; None where none is kept.
-        step: how many steps were taken, int32.
+        parameters: parameters of the model.
+        statistics: running statistics of the norms.
+        optimizer_state: state of the optimizer, such as momentum.
+        average: moving average of the parameters; None if there is none.
+        step: number of steps taken, int32.
     """
 
     parameters: Variables
@@ -51,26 +49,26 @@ class TrainState:
 
     @property
     def best_parameters(self) -> Variables:
-        """Those to evaluate and predict with: the average where there is one."""
+        """Parameters for evaluation and prediction: the average if there is one."""
         return self.parameters if self.average is None else self.average
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What is trained on what: all that shapes the compiled step but the batch's shapes.
+class TrainingSetup:
+    """Model, task, precision and mesh of a training: all inputs of compilation except optimizer and batch shapes.
 
     Args:
-        build: makes the model; its `__call__(image, run: Pass)` gives outputs, any pytree.
-        task: makes the loss of these outputs.
-        normalization: of the stored pixels.
-        augment: what is done to the pixels of a training batch before, in order.
-        augment_seed: from which it is drawn.
-        compute_dtype: of the activations.
-        param_dtype: of the parameters and the loss.
-        norm_decay: of the norms' running statistics.
-        remat: whether the backward pass keeps the convolutions' outputs alone and computes the rest again.
-        mesh: where the batch lies; None for one device.
-        dims: how `image` is split over a replica's cores; None is whole.
+        build: function that makes the model, whose `__call__(image, run: Pass)` returns outputs, any pytree.
+        task: task that computes the loss of these outputs.
+        normalization: normalization of the stored pixels.
+        augment: augmentations of a training batch on the device, in order, before the normalization.
+        augment_seed: seed of these augmentations.
+        compute_dtype: dtype of the activations.
+        param_dtype: dtype of the parameters and the loss.
+        norm_decay: decay of the norms' running statistics.
+        remat: keep only the convolutions' outputs for the backward pass and compute the rest again.
+        mesh: mesh of the devices; None for one device.
+        dims: number of parts of `image` along each axis, batch first; None if it is not split.
     """
 
     build: Callable[[Layers], nnx.Module]
@@ -88,11 +86,11 @@ class Problem:
     def __post_init__(self) -> None:
         if self.dims is not None and self.dims[-1] > 1:
             raise UsageError(
-                f"partition {list(self.dims)}: the models keep channels whole; split depth, height or width"
+                f"partition {list(self.dims)}: the models do not split channels; split depth, height or width"
             )
 
     def new_model(self, seed: int) -> nnx.Module:
-        """The model with parameters drawn from `seed`."""
+        """Make the model with initial parameters sampled from `seed`."""
         return self.build(
             Layers(
                 dtype=jnp.dtype(self.compute_dtype),
@@ -103,11 +101,11 @@ class Problem:
         )
 
     def graph(self) -> nnx.GraphDef[Any]:
-        """The model's structure, without arrays."""
+        """Return the model's structure, without arrays."""
         return nnx.graphdef(nnx.eval_shape(lambda: self.new_model(0)))
 
     def augmented(self, batch: Batch) -> Batch:
-        """The batch as it is trained on."""
+        """Return the batch with the augmentations applied."""
         if not self.augment:
             return batch
         values = None if batch["image"].dtype == np.uint8 else self.normalization.values()
@@ -116,7 +114,7 @@ class Problem:
     def apply(
         self, parameters: Variables, statistics: Variables, batch: Batch, *, training: bool
     ) -> tuple[Any, Variables]:
-        """The model's outputs for a batch, and the norms' statistics after it."""
+        """Return the model's outputs for a batch, and the updated statistics of the norms."""
         model: Any = nnx.merge(self.graph(), parameters, statistics, copy=True)
         name_layers(model)
         image = self.normalization(batch["image"], self.compute_dtype)
@@ -125,30 +123,31 @@ class Problem:
 
 
 def loss_and_gradients(
-    problem: Problem, parameters: Variables, statistics: Variables, batch: Batch
+    setup: TrainingSetup, parameters: Variables, statistics: Variables, batch: Batch
 ) -> tuple[jax.Array, dict[str, jax.Array], Variables, Variables]:
-    """The loss of one batch with its parts, its gradients, and the norms' new running statistics.
+    """Compute the loss of one batch, its parts, the gradients and the updated statistics of the norms.
 
     Args:
-        problem: model, task, precision, mesh and dims.
-        parameters, statistics: of `Problem.new_model`.
-        batch: global arrays: `image` [batch, ..., channel] of any dtype, the task's keys, and `valid` bool
-            [batch] where some rows do not count.
+        setup: model, task, precision, mesh and dims.
+        parameters: parameters of a model of `TrainingSetup.new_model`.
+        statistics: norm statistics of the same model.
+        batch: global arrays: `image` [batch, ..., channel] of any dtype, the task's keys, and optionally `valid`,
+            bool [batch], False for rows that do not count.
 
     Returns:
-        The loss (a scalar), its parts by name, the gradients (as `parameters`), the statistics (as `statistics`).
+        The loss (a scalar), its parts by name, the gradients (like `parameters`), the statistics (like `statistics`).
     """
-    batch = problem.augmented(batch)
+    batch = setup.augmented(batch)
 
     def apply(parameters: Variables) -> tuple[Any, Variables]:
-        return problem.apply(parameters, statistics, batch, training=True)
+        return setup.apply(parameters, statistics, batch, training=True)
 
-    if problem.remat:
-        apply = jax.checkpoint(apply, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
+    if setup.remat:
+        apply = jax.checkpoint(apply, policy=jax.checkpoint_policies.save_only_these_names(SAVED))
 
     def loss_of(parameters: Variables) -> tuple[jax.Array, tuple[dict[str, jax.Array], Variables]]:
         outputs, updated = apply(parameters)
-        loss, parts = problem.task.loss(outputs, batch)
+        loss, parts = setup.task.loss(outputs, batch)
         return loss, (parts, updated)
 
     (loss, (parts, updated)), gradients = jax.value_and_grad(loss_of, has_aux=True)(parameters)
@@ -156,41 +155,41 @@ def loss_and_gradients(
 
 
 def new_state(
-    problem: Problem,
+    setup: TrainingSetup,
     optimizer: optax.GradientTransformation,
     seed: int,
     *,
     average: bool = False,
     pretrain: Callable[[nnx.Module], object] | None = None,
 ) -> TrainState:
-    """The state before step 0, the same for the same seed on every mesh, whole on each device.
+    """Make the state before step 0, replicated on every device; a seed gives the same state on every mesh.
 
     Args:
-        problem: whose model it is.
-        optimizer: whose state it begins.
-        seed: draws the parameters.
-        average: whether to keep a moving average of the parameters.
-        pretrain: puts weights from elsewhere into the model, in place.
+        setup: setup that makes the model.
+        optimizer: optimizer whose state is initialized.
+        seed: seed of the initial parameters.
+        average: keep a moving average of the parameters.
+        pretrain: function that loads pretrained weights into the model, in place.
     """
-    model = problem.new_model(seed)
+    model = setup.new_model(seed)
     if pretrain is not None:
         pretrain(model)
-    drawn = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
-    if problem.mesh is not None:
-        drawn = jax.device_put(drawn, whole(problem.mesh))
+    initial = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
+    if setup.mesh is not None:
+        initial = jax.device_put(initial, replicated_sharding(setup.mesh))
     complete = partial(_complete_state, optimizer=optimizer, average=average)
-    state: TrainState = jax.jit(complete, out_shardings=whole(problem.mesh))(*drawn)
+    state: TrainState = jax.jit(complete, out_shardings=replicated_sharding(setup.mesh))(*initial)
     return state
 
 
 def abstract_state(
-    problem: Problem, optimizer: optax.GradientTransformation, *, average: bool = False
+    setup: TrainingSetup, optimizer: optax.GradientTransformation, *, average: bool = False
 ) -> TrainState:
-    """`new_state` as shapes, dtypes and shardings, without arrays: what a checkpoint is read into."""
-    model = nnx.eval_shape(lambda: problem.new_model(0))
-    drawn = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
-    shapes = jax.eval_shape(partial(_complete_state, optimizer=optimizer, average=average), *drawn)
-    sharding = whole(problem.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    """Return `new_state` as shapes, dtypes and shardings, without arrays: the template to restore a checkpoint."""
+    model = nnx.eval_shape(lambda: setup.new_model(0))
+    initial = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
+    shapes = jax.eval_shape(partial(_complete_state, optimizer=optimizer, average=average), *initial)
+    sharding = replicated_sharding(setup.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
     def abstract(leaf: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
@@ -212,35 +211,35 @@ def _complete_state(
 
 
 def compile_step(
-    problem: Problem,
+    setup: TrainingSetup,
     optimizer: optax.GradientTransformation,
     *,
     schedule: Schedule | None = None,
     average_decay: float = 0.0,
     average_every: int = 1,
 ) -> jax.stages.Wrapped:
-    """The jitted step (state, batch) -> (state, {"loss", its parts, "gradient_norm", "learning_rate"}).
+    """Return the jitted step (state, batch) -> (state, {"loss", its parts, "gradient_norm", "learning_rate"}).
 
-    The given state's memory is taken over (donated).
+    The step donates the memory of the given state.
 
     Args:
-        problem: what is trained on what.
-        optimizer: of gradients to updates.
-        schedule: gives "learning_rate"; without one there is none among the values.
-        average_decay: of the parameters' moving average, where the state holds one; it is less after the first
-            updates, (1 + update) / (10 + update).
-        average_every: steps to an update of the parameters, and so of the average and the rate.
+        setup: model, task, precision and mesh.
+        optimizer: optimizer that turns gradients into updates.
+        schedule: learning-rate schedule that gives "learning_rate"; None leaves this value out.
+        average_decay: decay of the moving average of the parameters, if the state has one. The first updates use
+            the smaller (1 + update) / (10 + update).
+        average_every: steps per update of the parameters, and so of the average and the rate.
     """
 
     @partial(
         jax.jit,
         donate_argnums=0,
-        out_shardings=whole(problem.mesh),
-        compiler_options=_compiler_options(problem.mesh),
+        out_shardings=replicated_sharding(setup.mesh),
+        compiler_options=_compiler_options(setup.mesh),
     )
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         loss, parts, gradients, statistics = loss_and_gradients(
-            problem, state.parameters, state.statistics, batch
+            setup, state.parameters, state.statistics, batch
         )
         updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
@@ -265,34 +264,36 @@ def compile_step(
     return step
 
 
-def compile_prediction(problem: Problem) -> jax.stages.Wrapped:
-    """The jitted (parameters, statistics, batch) -> (predictions, truth), each whole on every device.
+def compile_prediction(setup: TrainingSetup) -> jax.stages.Wrapped:
+    """Return the jitted (parameters, statistics, batch) -> (predictions, truth), replicated on every device.
 
-    `truth` holds the task's `truth` keys, `id` and `valid`, as far as the batch has them.
+    `truth` holds those of the task's `truth` and `include` keys, `id` and `valid` that the batch has.
     """
 
-    @partial(jax.jit, out_shardings=whole(problem.mesh), compiler_options=_compiler_options(problem.mesh))
+    @partial(
+        jax.jit, out_shardings=replicated_sharding(setup.mesh), compiler_options=_compiler_options(setup.mesh)
+    )
     def predict(
         parameters: Variables, statistics: Variables, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        outputs, _ = problem.apply(parameters, statistics, batch, training=False)
-        wanted = (*problem.task.truth, *problem.task.include, "id", "valid")
-        truth = {key: batch[key] for key in wanted if key in batch}
-        return problem.task.predict(outputs, batch), truth
+        outputs, _ = setup.apply(parameters, statistics, batch, training=False)
+        keys = (*setup.task.truth, *setup.task.include, "id", "valid")
+        truth = {key: batch[key] for key in keys if key in batch}
+        return setup.task.predict(outputs, batch), truth
 
     return predict
 
 
 def _compiler_options(mesh: Mesh | None) -> dict[str, int] | None:
-    """On CPUs LLVM's first level: a third less to compile, the same time a step (a small RetinaNet: 22 s, not 31)."""
+    """Return LLVM's optimization level 1 for CPUs: steps as fast, compilation in 22 s, not 31 (a small RetinaNet)."""
     return {"xla_backend_optimization_level": 1} if platform_of(mesh) == "cpu" else None
 
 
-def whole(mesh: Mesh | None) -> NamedSharding | None:
-    """The sharding of what every device holds a copy of."""
+def replicated_sharding(mesh: Mesh | None) -> NamedSharding | None:
+    """Return the sharding of arrays that are replicated on every device."""
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
 
 
 def to_host(tree: Mapping[str, jax.Array]) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays that are whole on every device, as NumPy's, on every process."""
+    """Return replicated arrays as NumPy arrays, on every process."""
     return {key: np.asarray(value.addressable_data(0)) for key, value in tree.items()}

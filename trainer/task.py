@@ -1,4 +1,4 @@
-"""What models, tasks and the training loop share: facts of the data set, and the interface of a task."""
+"""Facts of the data set and the interface of a task, shared by models, tasks and the training loop."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from halofeed.schemas.tasks import task_named
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts:
-    """A data set as the trainer sees it.
+    """Facts of a data set that the trainer needs.
 
     Args:
-        task: a key of `halofeed.schemas.tasks.TASKS`.
-        kind: of the images, a key of `halofeed.schemas.kinds.KINDS`.
-        labels: class names by id. Detection's begin at 1; segmentation's hold the background, 0.
-        image_shape: of one image of a training batch, the channel last.
-        mean, std: per channel, in the stored image's units.
-        ignore_label: segmentation: the value of labels where nothing is known; None: there is none.
-        foreground: of labeled voxels the percentiles 0.5 and 99.5, mean and deviation; None where none are counted.
+        task: key of `halofeed.schemas.tasks.TASKS`.
+        kind: kind of image, a key of `halofeed.schemas.kinds.KINDS`.
+        labels: class names by id. Ids of detection begin at 1; segmentation includes the background, 0.
+        image_shape: shape of one image of a training batch, channel last.
+        mean: mean of each channel, in units of the stored image.
+        std: standard deviation of each channel, in the same units.
+        ignore_label: label of voxels without ground truth (segmentation); None if there is none.
+        foreground: percentiles 0.5 and 99.5, mean and deviation of labeled voxels; None without these statistics.
     """
 
     task: str
@@ -44,7 +45,7 @@ class DataFacts:
 
     @property
     def classes(self) -> int:
-        """How many classes a model tells apart; a detection set's without the background.
+        """Number of classes that a model distinguishes; detection does not count the background.
 
         >>> DataFacts(
         ...     task="detection", kind="picture", labels={1: "a", 3: "c"}, image_shape=(8, 8, 1), mean=(0,), std=(1,)
@@ -55,18 +56,18 @@ class DataFacts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of every class in order, `class 2` where an id has none."""
+        """Name of every class in order of the ids; an unnamed id 2 is `class 2`."""
         first = task_named(self.task).first_label_id
         return tuple(self.labels.get(label, f"class {label}") for label in range(first, max(self.labels) + 1))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the facts as plain JSON values."""
         lists = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
         return {**lists, "labels": {str(label): name for label, name in self.labels.items()}}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> DataFacts:
-        """What `to_json` gave."""
+        """Read the output of `to_json`, also of versions without `kind`."""
         return cls(
             task=document["task"],
             kind=document.get("kind") or EARLY_KINDS[len(document["image_shape"])],
@@ -80,18 +81,20 @@ class DataFacts:
 
 
 def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | None = None) -> DataFacts:
-    """The facts that a manifest holds; mean and deviation are those of `split`.
+    """Return the facts of a manifest.
 
     Args:
-        image_shape: of what the loader gives, where augmentation changes it.
+        manifest: manifest of the data set.
+        split: split to train on; the mean and deviation are its own.
+        image_shape: shape of the loader's images, if augmentation changes it.
 
     Raises:
-        UsageError: an unknown split, no labels, classes that overlap, or a split without records or pixels.
+        UsageError: the split is unknown or empty, there are no labels, or a voxel or picture has several classes.
     """
-    check_one_class_each(manifest)
+    check_no_class_overlap(manifest)
     if not manifest.labels:
-        raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
-    refuse_several_classes(manifest)
+        raise UsageError(f"{manifest.name}: no labels to learn from; convert it with annotations")
+    check_single_label(manifest)
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
     normalization = Normalization.of(manifest, split)
@@ -107,8 +110,8 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
     )
 
 
-def refuse_several_classes(manifest: Manifest) -> None:
-    """Refuse a data set whose pictures may have several classes: no task of the trainer learns or counts them."""
+def check_single_label(manifest: Manifest) -> None:
+    """Raise UsageError for a data set whose pictures may have several classes: no task of the trainer supports it."""
     if any(field.encoding == "classes" for field in manifest.fields):
         raise UsageError(
             f"{manifest.name}: its pictures may have several classes, and halofeed's trainer learns one a picture; "
@@ -117,8 +120,8 @@ def refuse_several_classes(manifest: Manifest) -> None:
         )
 
 
-def check_one_class_each(manifest: Manifest) -> None:
-    """Refuse a data set whose voxels may be in several classes: no task of the trainer learns or evaluates that."""
+def check_no_class_overlap(manifest: Manifest) -> None:
+    """Raise UsageError for a data set whose voxels may have several classes: no task of the trainer supports it."""
     if any(field.holds_sets for field in manifest.fields):
         raise UsageError(
             f"{manifest.name}: its classes overlap, a channel each, and the trainer learns one class a voxel; convert "
@@ -139,34 +142,33 @@ Host = Mapping[str, NDArray[Any]]
 
 
 class Metrics(Protocol):
-    """Counts over an evaluation, on the host. Every row that is valid counts once."""
+    """Metrics accumulated over an evaluation, on the host. Every valid row counts once."""
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
-        """Count one batch.
+        """Add one batch.
 
         Args:
-            predictions: of `Task.predict`, [batch, ...] each.
+            predictions: output of `Task.predict`, [batch, ...] each.
             truth: the batch's `Task.truth` and `Task.include` keys and `valid`, [batch, ...] each; `id` is int64
                 [batch].
 
         Returns:
-            How good each row is, float64 [batch], 0 to 1, by which the worst examples are found; NaN where a row
-            is not valid or nothing can be said.
+            Score of each row, float64 [batch], from 0 (worst) to 1; NaN for rows that are not valid or have no score.
         """
 
     def result(self) -> dict[str, Any]:
-        """Numbers by name; nested dictionaries hold those per class."""
+        """Return numbers by name; nested dictionaries hold numbers per class."""
 
 
 class Task(Protocol):
-    """What is learned: how outputs of a model become a loss, predictions and metrics.
+    """Interface of a task: it turns outputs of a model into a loss, predictions and metrics.
 
     Attributes:
-        keys: what of a batch the loss needs beside `image`.
-        on_grid: those of `keys` that lie on the image's grid and are split as it is.
-        truth: what of a batch the metrics need beside `valid` and `id`.
+        keys: keys of a batch that the loss needs besides `image`.
+        on_grid: those of `keys` that lie on the image's grid and are split like it.
+        truth: keys of a batch that the metrics need besides `valid` and `id`.
         include: optional fields of the data set that the loader must add for evaluation and prediction.
-        best: the metric by which the best checkpoint is kept; higher is better.
+        best: name of the metric that selects the best checkpoint; higher is better.
     """
 
     @property
@@ -185,33 +187,33 @@ class Task(Protocol):
     def best(self) -> str: ...
 
     def loss(self, outputs: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The scalar to minimize, and its parts by name.
+        """Return the scalar to minimize, and its parts by name.
 
         Args:
-            outputs: of the model, in the parameters' precision.
+            outputs: outputs of the model, in the precision of its parameters.
             batch: global arrays. Rows whose `valid` is False must not count.
         """
 
     def predict(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """What a user asked for, in static shapes [batch, ...]."""
+        """Return the predictions by name, in static shapes [batch, ...]."""
 
     def metrics(self) -> Metrics:
-        """Empty counts for one evaluation."""
+        """Return empty metrics for one evaluation."""
 
 
 def valid_rows(batch: Batch) -> jax.Array:
-    """Which rows are real, bool [batch]; all of them where the batch does not say."""
+    """Return `valid` of a batch, bool [batch]; all True if the batch does not have it."""
     valid = batch.get("valid")
     return valid if valid is not None else jnp.ones(batch["image"].shape[:1], bool)
 
 
 def mean_over_valid(losses: jax.Array, valid: jax.Array) -> jax.Array:
-    """The mean of losses [batch] over valid rows [batch]; 0 if there is none."""
+    """Return the mean of losses [batch] over valid rows [batch]; 0 if there is none."""
     total = jnp.sum(jnp.where(valid, losses, 0))
     return total / jnp.maximum(jnp.sum(valid), 1).astype(losses.dtype)
 
 
 def valid_host(truth: Host) -> NDArray[np.bool_]:
-    """`valid_rows` for a batch on the host."""
+    """Return `valid_rows` of a batch on the host."""
     valid = truth.get("valid")
     return np.ones(len(next(iter(truth.values()))), bool) if valid is None else np.asarray(valid, bool)

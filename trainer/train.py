@@ -1,4 +1,4 @@
-"""How does a training run go, from batches to checkpoints, metrics and a report's material?"""
+"""Training loop: batches in; checkpoints, metrics and the material of a report out."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.distributed import agree_any, is_chief
-from halofeed.trainer.evaluate import Examples, Predictor, summary_lines
+from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.problem import build_program
-from halofeed.trainer.progress import Pace, Progress, StopRequest
-from halofeed.trainer.run_folder import begin_run, bring_back, drop_replaced, run_lock
-from halofeed.trainer.step import Problem, TrainState
+from halofeed.trainer.progress import Progress, StepTimer, StopRequest
+from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
+from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import Batch
 
-_AGREE_EVERY = 10
-"""Steps between two looks, of several processes together, at whether one of them was asked to stop."""
+STOP_CHECK_STEPS = 10
+"""Steps between two checks, by all processes of a run together, for a stop request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary:
-    """What a run did.
+    """Result of a training run.
 
     Args:
-        steps: that were taken in all, earlier processes' included.
-        losses: of the steps that this process took.
-        metrics: of the last evaluation; None where there was none.
-        images_per_second, waiting_share: without compilation, evaluation and saving.
-        stopped_by: the signal that ended the run early.
-        state: after the last step.
+        steps: number of steps taken, including those of earlier processes.
+        losses: loss of each step that this process took.
+        metrics: result of the last evaluation; None without one.
+        mesh_shape: number of devices by mesh axis.
+        images_per_second: throughput without compilation, evaluation and saving.
+        waiting_share: share of that time in which steps waited for their batch, 0 to 1.
+        stopped_by: number of the signal that ended the run early; None if it ended by itself.
+        state: training state after the last step.
     """
 
     steps: int
@@ -73,103 +75,82 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     stream: TextIO | None = None,
 ) -> TrainSummary:
-    """Take `config.steps` training steps, or as many as there are batches; go on where an earlier process ended.
+    """Take `config.steps` training steps, or as many as there are batches; resume where an earlier process ended.
 
     Args:
-        config: of the run.
-        data: what it reads (`halofeed.trainer.data.open_data`).
-        folder: of the run: log, checkpoints, examples; None keeps nothing.
-        overwrite: replace a run that the folder holds, which is there until the new one has saved a checkpoint.
-        devices: all of the system's by default.
-        stream: where progress goes, standard error by default.
+        config: options of the run.
+        data: batches to train and evaluate on (`halofeed.trainer.data.open_data`).
+        folder: run folder for the log, checkpoints and examples; None saves nothing.
+        overwrite: replace the run in the folder. The old run is kept until the new one has saved a checkpoint.
+        devices: devices of the mesh; all devices of the system by default.
+        stream: stream for progress lines, standard error by default.
 
     Returns:
-        The losses, the last metrics, the pace and the final state.
+        The losses, the last metrics, the throughput and the final state.
 
     Raises:
-        UsageError: options that do not go together with each other, the devices, the data or the folder's run.
-        TrainingError: a loss that is not finite, with its step and the batch's ids; or no batch at all.
+        UsageError: the options contradict each other, the devices, the data or the run in the folder.
+        TrainingError: a loss is not finite (with its step and the ids of the batch), or there is no batch at all.
     """
     hide_accelerators_from_tensorflow()
     program = build_program(config, data.facts, devices)
-    mesh, problem, partition = program.mesh, program.problem, program.partition
-    data.batches.on_mesh(mesh, partition)  # refuses what does not fit the batch, before anything is made
+    mesh, setup, partition = program.mesh, program.setup, program.partition
+    # Raises for a partition that does not fit the batch, before anything is written.
+    data.batches.on_mesh(mesh, partition)
     state = program.new_state(_pretrain(config))
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
+    parameter_count = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
-    with _Kept(config, data, folder, overwrite, problem, parameters) as kept:
-        state, start = kept.resume(state)
+    with RunWriter(config, data, folder, overwrite, setup, parameter_count) as writer:
+        state, start = writer.resume(state)
         progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
-        _warn_of_idle_cores(config, problem, data.facts.image_shape, progress)
+        _warn_of_idle_cores(config, setup, data.facts.image_shape, progress)
         if start:
-            progress.say(f"going on after step {start}")
-        evaluate = _Evaluation(config, data, problem, kept, progress)
-
-        losses: list[float] = []
-        in_flight: list[_Flight] = []
-        pace = Pace()
-        # On the CPU two programs at once could wait for each other's collectives for ever.
-        most_in_flight = 0 if mesh.devices.flat[0].platform == "cpu" else 1
-
-        def land() -> None:
-            flight = in_flight.pop(0)
-            # All at once: each wait by itself hands the interpreter's lock to the threads that make batches.
-            own = {name: value.addressable_data(0) for name, value in flight.values.items()}
-            values = {name: float(value) for name, value in jax.device_get(own).items()}
-            _check_finite(values["loss"], flight, config)
-            now = {"now": time.perf_counter(), "waited": batches.waited_seconds}
-            seconds, waited = pace.ended(began=flight.began, waited_before=flight.waited_before, **now)
-            progress.record(flight.step, values, seconds, waited)
-            losses.append(values["loss"])
-            seconds = max(seconds, 1e-9)
-            rates = {"images_per_second": config.batch_size / seconds, "waiting_share": waited / seconds}
-            kept.log(flight.step, values | rates)
+            progress.say(f"resuming after step {start}")
+        evaluate = _Evaluation(config, data, setup, writer, progress)
 
         with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
             step_number, batch = start, next(batches, None) if start < config.steps else None
             if batch is None and not start:
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
             if batch is not None:
-                _check_batch(batch, config, data, problem)
+                _check_batch(batch, config, data, setup)
                 progress.compiling()
-                compiling = time.perf_counter()
+                compile_began = time.perf_counter()
                 take_step = program.step().lower(state, batch).compile()
-                progress.begin(mesh, parameters, time.perf_counter() - compiling)
+                progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
 
             stop.begin()
-            turn, waited = time.perf_counter(), batches.waited_seconds
+            # On the CPU two programs at once could wait for each other's collectives forever.
+            max_running = 0 if mesh.devices.flat[0].platform == "cpu" else 1
+            running = _RunningSteps(config, progress, writer, batches, max_running)
+            running.begin_step()
             while batch is not None:
                 state, values = take_step(state, batch)
                 step_number += 1
-                ids = batch.get("id")
-                in_flight.append(_Flight(step_number, values, ids, began=turn, waited_before=waited))
-                while len(in_flight) > most_in_flight:
-                    land()
-                turn, waited = time.perf_counter(), batches.waited_seconds
+                running.add(step_number, values, batch.get("id"))
+                running.begin_step()
                 if _asked_to_stop(stop, step_number):
                     break
-                at_end = step_number == config.steps
-                if not at_end and (evaluate.is_due(step_number) or kept.is_due(step_number)):
-                    while in_flight:
-                        land()
+                is_last = step_number == config.steps
+                if not is_last and (evaluate.is_due(step_number) or writer.is_due(step_number)):
+                    running.finish()
                     metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
-                    kept.save(step_number, state, metric)
-                    turn, waited = time.perf_counter(), batches.waited_seconds
-                batch = None if at_end else next(batches, None)
-            while in_flight:
-                land()
+                    writer.save(step_number, state, metric)
+                    running.begin_step()
+                batch = None if is_last else next(batches, None)
+            running.finish()
             progress.end()
             if step_number > start:
                 metric = None if stop.signal is not None else evaluate(state, step_number, last=True)
-                kept.save(step_number, state, metric, wait=True)
+                writer.save(step_number, state, metric, wait=True)
             if stop.signal is not None:
-                goes_on = "; the same command goes on there" if kept.folder is not None else ""
-                progress.say(f"stopped after step {step_number}{goes_on}")
+                outlook = "; the same command resumes there" if writer.folder is not None else ""
+                progress.say(f"stopped after step {step_number}{outlook}")
             elif step_number == start:
                 progress.say(f"nothing to do: all {start} steps were taken")
         return TrainSummary(
             steps=step_number,
-            losses=tuple(losses),
+            losses=tuple(running.losses),
             metrics=evaluate.metrics,
             mesh_shape=dict(mesh.shape),
             images_per_second=progress.images_per_second(),
@@ -180,18 +161,69 @@ def train(
 
 
 @dataclass(frozen=True)
-class _Flight:
-    """A step that was dispatched, and when its turn began."""
+class _Step:
+    """A step that was dispatched to the devices, with the time at which it began and the waiting time until then."""
 
-    step: int
+    number: int
     values: Mapping[str, jax.Array]
     ids: jax.Array | None
     began: float
     waited_before: float
 
 
-class _Kept(AbstractContextManager["_Kept"]):
-    """What the run keeps on disk: log, checkpoints, examples; nothing without a folder."""
+class _RunningSteps:
+    """Steps that run on the devices: it waits for the oldest ones, checks their loss and logs their values."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        progress: Progress,
+        writer: RunWriter,
+        batches: Ahead[Batch],
+        max_running: int,
+    ) -> None:
+        self.losses: list[float] = []
+        self._config, self._progress, self._writer, self._batches = config, progress, writer, batches
+        self._max_running = max_running
+        self._steps: list[_Step] = []
+        self._timer = StepTimer()
+
+    def begin_step(self) -> None:
+        """Start the time of the next step, which includes the waiting for its batch."""
+        self._began, self._waited_before = time.perf_counter(), self._batches.waited_seconds
+
+    def add(self, number: int, values: Mapping[str, jax.Array], ids: jax.Array | None) -> None:
+        """Add a step that was dispatched, and wait until at most `max_running` steps run."""
+        self._steps.append(_Step(number, values, ids, self._began, self._waited_before))
+        while len(self._steps) > self._max_running:
+            self._finish_oldest()
+
+    def finish(self) -> None:
+        """Wait for all steps."""
+        while self._steps:
+            self._finish_oldest()
+
+    def _finish_oldest(self) -> None:
+        step = self._steps.pop(0)
+        # One transfer for all values: each wait hands the interpreter lock to the threads that make batches.
+        local = {name: value.addressable_data(0) for name, value in step.values.items()}
+        values = {name: float(value) for name, value in jax.device_get(local).items()}
+        _check_finite(values["loss"], step, self._config)
+        seconds, waited = self._timer.end_step(
+            began=step.began,
+            waited_before=step.waited_before,
+            now=time.perf_counter(),
+            waited=self._batches.waited_seconds,
+        )
+        self._progress.record(step.number, values, seconds, waited)
+        self.losses.append(values["loss"])
+        seconds = max(seconds, 1e-9)
+        rates = {"images_per_second": self._config.batch_size / seconds, "waiting_share": waited / seconds}
+        self._writer.log(step.number, values | rates)
+
+
+class RunWriter(AbstractContextManager["RunWriter"]):
+    """Writer of the log, checkpoints and examples of a run; it writes nothing without a folder."""
 
     def __init__(
         self,
@@ -199,46 +231,40 @@ class _Kept(AbstractContextManager["_Kept"]):
         data: TrainData,
         folder: str | Path | None,
         overwrite: bool,
-        problem: Problem,
-        parameters: int,
+        setup: TrainingSetup,
+        parameter_count: int,
     ) -> None:
         self.folder = None if folder is None else owned_files.real_folder(folder)
         self._config, self._data = config, data
         self._checkpoints: Checkpoints | None = None
         self._log: RunLog | None = None
-        self._set_aside = signals.CleanupOnExit(self._bring_back)
-        self._ended = ExitStack()
-        self._lock = run_lock()
+        self._restore_on_exit = signals.CleanupOnExit(self._restore_replaced)
+        self._resources = ExitStack()
         if self.folder is None:
             return
-        mesh = problem.mesh
+        mesh = setup.mesh
         assert mesh is not None
-        made = {
-            "parameters": parameters,
+        description = {
+            **data.description,
+            "parameters": parameter_count,
             "mesh": dict(mesh.shape),
             "platform": mesh.devices.flat[0].platform,
-            "best_metric": problem.task.best,
+            "best_metric": setup.task.best,
         }
+        lock = run_lock()
         signals.say_at_stop(outlook="no step of this run was saved: the same command starts it again")
-        self._ended.callback(self._lock.release)
-        self._ended.enter_context(no_wider_than(self.folder / RUN_FILE))
-        with ExitStack() as failed, signals.DeferSignals():
-            failed.push(self._ended.__exit__)
-            description = {**data.description, **made}
+        self._resources.callback(lock.release)
+        self._resources.enter_context(no_wider_than(self.folder / RUN_FILE))
+        with ExitStack() as on_error, signals.DeferSignals():
+            on_error.push(self._resources.__exit__)
             begin_run(
-                self.folder,
-                config,
-                data.facts,
-                description,
-                overwrite=overwrite,
-                chief=is_chief(),
-                lock=self._lock,
+                self.folder, config, data.facts, description, overwrite=overwrite, chief=is_chief(), lock=lock
             )
-            self._set_aside.__enter__()
-            failed.pop_all()
+            self._restore_on_exit.__enter__()
+            on_error.pop_all()
 
     def resume(self, state: TrainState) -> tuple[TrainState, int]:
-        """The last checkpoint and the step it was saved after; the given state and 0 where there is none."""
+        """Return the last checkpoint and its step, or the given state and 0 without a checkpoint."""
         if self.folder is None:
             return state, 0
         if jax.process_count() > 1:
@@ -248,30 +274,30 @@ class _Kept(AbstractContextManager["_Kept"]):
         self._log = RunLog(self.folder, resume_step=step, writes=is_chief())
         if step is None:
             return state, 0
-        self._set_aside.keep()
-        signals.say_at_stop(outlook=f"the same command goes on after step {step}")
+        self._restore_on_exit.keep()
+        signals.say_at_stop(outlook=f"the same command resumes after step {step}")
         state, loader_state = self._checkpoints.restore(state, step)
         if (following := self._data.batches.restore(loader_state)) != step:
-            place = self.folder / CHECKPOINTS / f"{step:0{DIGITS}d}"
+            checkpoint = self.folder / CHECKPOINTS / f"{step:0{DIGITS}d}"
             raise CorruptFileError(
-                f"{place}: the checkpoint of step {step} states that the loader continues with step {following}; "
+                f"{checkpoint}: the checkpoint of step {step} states that the loader continues with step {following}; "
                 "remove this folder to resume from the checkpoint before it"
             )
         return state, step
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is to be saved after this step."""
+        """Return whether to save a checkpoint after this step."""
         return bool(self._config.checkpoint_every) and step % self._config.checkpoint_every == 0
 
     def save(self, step: int, state: TrainState, metric: float | None, *, wait: bool = False) -> None:
-        """Save a checkpoint; it is written while the run goes on, unless it is waited for."""
+        """Save a checkpoint in the background; `wait` returns when it is on disk."""
         if self.folder is None or self._checkpoints is None:
             return
         latest = self._checkpoints.latest()
         if latest is not None:
-            drop_replaced(self.folder)
-            signals.say_at_stop(outlook=f"the same command goes on after step {latest}")
-        self._set_aside.keep()
+            delete_replaced(self.folder)
+            signals.say_at_stop(outlook=f"the same command resumes after step {latest}")
+        self._restore_on_exit.keep()
         if step != latest:
             self._checkpoints.save(step, state, self._data.batches.state(step), metric, wait=wait)
 
@@ -285,62 +311,67 @@ class _Kept(AbstractContextManager["_Kept"]):
         if self._log is not None:
             self._log.evaluation(step, split, metrics)
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        saved = False
-        with self._ended:
+    def __exit__(self, error_type: object, *_: object) -> None:
+        has_checkpoint = False
+        with self._resources:
             try:
                 if self._checkpoints is not None:
-                    saved = self._checkpoints.latest() is not None
+                    has_checkpoint = self._checkpoints.latest() is not None
                     self._checkpoints.close()
             finally:
                 if self._log is not None:
                     self._log.close()
-                if kind is None or saved:
-                    self._set_aside.keep()
+                if error_type is None or has_checkpoint:
+                    self._restore_on_exit.keep()
                     if self.folder is not None and is_chief():
-                        drop_replaced(self.folder)
-                self._set_aside.__exit__()
+                        delete_replaced(self.folder)
+                self._restore_on_exit.__exit__()
 
-    def _bring_back(self) -> None:
-        """Have the run that was to be replaced stand where it did."""
-        if self.folder is not None and is_chief() and bring_back(self.folder):
+    def _restore_replaced(self) -> None:
+        """Move the replaced run back into the folder, because the new run saved nothing."""
+        if self.folder is not None and is_chief() and restore_replaced(self.folder):
             print_status(f"halofeed train: {self.folder} holds the earlier run again")
 
 
 class _Evaluation:
-    """Evaluates the state every so often; the compiled program is made at the first time."""
+    """Evaluation at intervals; the first one compiles the prediction program."""
 
     def __init__(
-        self, config: TrainConfig, data: TrainData, problem: Problem, kept: _Kept, progress: Progress
+        self,
+        config: TrainConfig,
+        data: TrainData,
+        setup: TrainingSetup,
+        writer: RunWriter,
+        progress: Progress,
     ) -> None:
         self.metrics: Mapping[str, Any] | None = None
-        self._config, self._data, self._kept, self._progress = config, data, kept, progress
-        self._predictor = Predictor(problem, config.parsed_partition())
+        self._config, self._data, self._writer, self._progress = config, data, writer, progress
+        self._predictor = Predictor(setup, config.parsed_partition())
 
     def is_due(self, step: int) -> bool:
-        """Whether to evaluate after this step."""
+        """Return whether to evaluate after this step."""
         every = self._config.evaluate_every
         return self._data.evaluation is not None and bool(every) and step % every == 0
 
     def __call__(self, state: TrainState, step: int, *, last: bool = False) -> float | None:
-        """The metric by which checkpoints are compared; None where there is nothing to evaluate on."""
-        source, task = self._data.evaluation, self._predictor.problem.task
+        """Return the metric that ranks checkpoints; None without data to evaluate on."""
+        source, task = self._data.evaluation, self._predictor.setup.task
         if source is None:
             return None
         split = str(self._data.description.get("evaluate_split"))
-        examples = Examples(source.num_records) if last and self._kept.folder is not None else None
+        examples = ExampleCollector(source.num_records) if last and self._writer.folder is not None else None
         metrics = self._predictor.evaluate(state.best_parameters, state.statistics, source, examples)
         self.metrics = metrics
-        self._kept.log_evaluation(step, split, metrics)
+        self._writer.log_evaluation(step, split, metrics)
         self._progress.say(f"after step {step} on {split}: " + "; ".join(summary_lines(metrics)[:2]))
-        if examples is not None and is_chief() and self._kept.folder is not None:
-            examples.write(self._kept.folder / EXAMPLES, source, step, split)
+        if examples is not None and is_chief() and self._writer.folder is not None:
+            examples.write(self._writer.folder / EXAMPLES, source, step, split)
         best = metrics.get(task.best)
         return None if best is None else float(best)
 
 
 def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
-    """What puts the backbone's weights from a file into a model; None where the config names no file."""
+    """Return a function that loads the backbone's weights into a model; None if the config names no file."""
     if not config.backbone_weights:
         return None
 
@@ -357,18 +388,18 @@ def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
 
 
 def _warn_of_idle_cores(
-    config: TrainConfig, problem: Problem, image_shape: Sequence[int], progress: Progress
+    config: TrainConfig, setup: TrainingSetup, image_shape: Sequence[int], progress: Progress
 ) -> None:
-    if config.cores_per_replica > 1 and problem.dims is None:
-        cores, whole = config.cores_per_replica, ",1" * (len(image_shape) - 1)
+    if config.cores_per_replica > 1 and setup.dims is None:
+        cores, other_axes = config.cores_per_replica, ",1" * (len(image_shape) - 1)
         progress.say(
-            f"warning: every image is whole on each of the {cores} cores of its replica, which all do the same work; "
-            f"pass --partition image=1,{cores}{whole}, or --cores-per-replica 1"
+            f"warning: each of the {cores} cores of a replica holds every complete image and does the same work; "
+            f"pass --partition image=1,{cores}{other_axes}, or --cores-per-replica 1"
         )
 
 
-def _check_batch(batch: Batch, config: TrainConfig, data: TrainData, problem: Problem) -> None:
-    if missing := [key for key in ("image", *problem.task.keys) if key not in batch]:
+def _check_batch(batch: Batch, config: TrainConfig, data: TrainData, setup: TrainingSetup) -> None:
+    if missing := [key for key in ("image", *setup.task.keys) if key not in batch]:
         raise UsageError(
             f"batch: expected {', '.join(missing)} for {data.facts.task}, got {', '.join(sorted(batch))}"
         )
@@ -381,7 +412,8 @@ def _check_batch(batch: Batch, config: TrainConfig, data: TrainData, problem: Pr
 
 
 def _asked_to_stop(stop: StopRequest, step: int) -> bool:
-    if jax.process_count() > 1 and step % _AGREE_EVERY:
+    """Return whether any process got a stop signal; several processes check every `STOP_CHECK_STEPS` steps."""
+    if jax.process_count() > 1 and step % STOP_CHECK_STEPS:
         return False
     if agree_any(stop.signal is not None):
         stop.signal = stop.signal or -1
@@ -389,16 +421,17 @@ def _asked_to_stop(stop: StopRequest, step: int) -> bool:
     return False
 
 
-def _check_finite(loss: float, flight: _Flight, config: TrainConfig) -> None:
+def _check_finite(loss: float, step: _Step, config: TrainConfig) -> None:
     if math.isfinite(loss):
         return
-    ids = ""
-    if flight.ids is not None:
-        several = jax.process_count() > 1
-        whole = multihost_utils.process_allgather(flight.ids, tiled=True) if several else flight.ids
-        listed = join_id(np.asarray(whole)).tolist()
-        ids = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (" ..." if len(listed) > 64 else "")
+    id_text = ""
+    if step.ids is not None:
+        ids = multihost_utils.process_allgather(step.ids, tiled=True) if jax.process_count() > 1 else step.ids
+        listed = join_id(np.asarray(ids)).tolist()
+        id_text = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (
+            " ..." if len(listed) > 64 else ""
+        )
     raise TrainingError(
-        f"step {flight.step}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
-        f"broken record in that batch (seed {config.seed}, batch {flight.step - 1}){ids}"
+        f"step {step.number}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
+        f"broken record in that batch (seed {config.seed}, batch {step.number - 1}){id_text}"
     )

@@ -1,4 +1,4 @@
-"""How is a run's model used again: with which weights, on which data, on which mesh?"""
+"""Model of a finished run, loaded for evaluation and prediction on a data set."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from halofeed.trainer.data import OrderedRecords, evaluation_loader, evaluation_
 from halofeed.trainer.evaluate import Predicted, Predictor
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.problem import build_problem
-from halofeed.trainer.record_metadata import Origins
+from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.task import check_one_class_each, refuse_several_classes
+from halofeed.trainer.task import check_no_class_overlap, check_single_label
 from halofeed.trainer.tasks.segmentation import Segmentation
 
 
 class LoadedRun:
-    """A run's model on a split of a data set, on all devices, as the run's partition splits them.
+    """Model of a run with a split of a data set, on all devices, split as the run's partition says.
 
     Args:
-        run: whose model it is.
-        data: the version's folder of a data set that was converted as the run's own; images may have another size.
-        split: its name.
-        which: "best", "last" or a step.
-        with_probabilities: let a task of segmentation predict each class's probability too.
+        run: run that trained the model.
+        data: version folder of a data set that was converted like the run's own; images may have another size.
+        split: name of the split.
+        which: checkpoint to load: "best", "last" or a step.
+        with_probabilities: add each class's probability to the predictions of a segmentation task.
 
     Attributes:
-        facts: the run's, with the image shape of this data.
-        step: after how many steps the weights were saved.
+        facts: facts of the run's data set, with the image shape and the ignore label of this data set.
+        step: number of steps after which the weights were saved.
 
     Raises:
-        UsageError: the data do not fit the model, or there is no such checkpoint.
+        UsageError: the data set does not fit the model, or there is no such checkpoint.
     """
 
     def __init__(
@@ -48,42 +48,41 @@ class LoadedRun:
         with_probabilities: bool = False,
     ) -> None:
         manifest = read_manifest(data)
-        check_one_class_each(manifest)
+        check_no_class_overlap(manifest)
         shape = manifest.field("image").shape
-        learned = run.facts.image_shape
-        if len(shape) != len(learned) or shape[-1] != learned[-1]:
+        trained_shape = run.facts.image_shape
+        if len(shape) != len(trained_shape) or shape[-1] != trained_shape[-1]:
             raise UsageError(
-                f"{data}: holds images {list(shape)}, the model was trained on {list(learned)}; convert the data by "
-                "the recipe of the run's"
+                f"{data}: holds images {list(shape)}, the model was trained on {list(trained_shape)}; convert the data "
+                "by the recipe of the run's data set"
             )
-        # The data's own image shape: a model that was trained on crops predicts whole images.
-        # What is not known is the data's own matter: a run may be evaluated on data with another ignore label, or none.
+        # A model that was trained on crops predicts complete images, and the data may have another ignore label.
         self.facts = replace(run.facts, image_shape=shape, ignore_label=manifest.ignore_label)
         config = replace(run.config, image_shape=None)
-        self._problem = build_problem(config, self.facts, make_mesh(config.cores_per_replica))
-        if with_probabilities and isinstance(self._problem.task, Segmentation):
-            task = replace(self._problem.task, with_probabilities=True)
-            self._problem = replace(self._problem, task=task)
-        self._parameters, self._statistics, self.step = run.restore(self._problem, which)
-        self._predictor = Predictor(self._problem, config.parsed_partition())
+        self._setup = build_problem(config, self.facts, make_mesh(config.cores_per_replica))
+        if with_probabilities and isinstance(self._setup.task, Segmentation):
+            task = replace(self._setup.task, with_probabilities=True)
+            self._setup = replace(self._setup, task=task)
+        self._parameters, self._statistics, self.step = run.restore(self._setup, which)
+        self._predictor = Predictor(self._setup, config.parsed_partition())
         self._data, self._split, self._manifest = data, split, manifest
         self._rows = config.evaluate_batch_size or config.batch_size
 
     def predictions(self) -> Iterator[Predicted]:
-        """Of every batch of the split, in stored order; where scans lie in tiles, one scan after the other."""
-        origins = Origins(self._data, self._split)
+        """Yield the predictions of every batch in stored order, or scan by scan if scans are stored as tiles."""
+        metadata = SplitMetadata(self._data, self._split)
         source: Any = self._loader(self._rows)
-        if origins.has_tiles:
-            source = OrderedRecords(self._loader(1), tiles_in_order(origins), self._rows)
+        if metadata.has_tiles:
+            source = OrderedRecords(self._loader(1), tiles_in_order(metadata), self._rows)
         return self._predictor.batches(self._parameters, self._statistics, source)
 
     def evaluate(self) -> dict[str, Any]:
-        """The task's metrics over the split.
+        """Compute the task's metrics over the split.
 
         Raises:
-            UsageError: the data set's task or labels are not those that the model learned.
+            UsageError: the data set has another task or other labels than the model was trained on.
         """
-        refuse_several_classes(self._manifest)
+        check_single_label(self._manifest)
         if self._manifest.task != self.facts.task:
             raise UsageError(
                 f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}"
@@ -96,11 +95,11 @@ class LoadedRun:
         return self._predictor.evaluate(self._parameters, self._statistics, self._loader(self._rows))
 
     def _loader(self, rows: int) -> Loader:
-        return evaluation_loader(self._data, self._split, rows, self._problem.task)
+        return evaluation_loader(self._data, self._split, rows, self._setup.task)
 
 
 def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:
-    """The data set and split that are meant: those named, else the run's own, else the first to evaluate on."""
+    """Return the given data set and split, else those of the run, else the first split to evaluate on."""
     path = data or str(run.document["data"])
     if split:
         return path, split

@@ -1,8 +1,8 @@
-"""What does a model say of a whole scan, of which it has seen overlapping windows?
+"""Blending of a scan's predictions from overlapping tiles.
 
            ┌──────────────┐
 weight     │ ╱╲  tile 0   │         probability at a voxel = sum of weight * prediction / sum of weight,
-          ╱│╱  ╲          │         over the tiles that show it: most is believed of what lies in a tile's middle
+          ╱│╱  ╲          │         over the tiles that show it; the weight is largest in the middle of a tile
          ╱ │    ╲  ┌──────┼──────┐
            └─────╲─┼╱─────┘      │
                    │    tile 1   │
@@ -23,14 +23,14 @@ from halofeed.prep.geometry.scan import Grid, Shape
 from halofeed.prep.geometry.volume import triple
 
 GAUSSIAN_DEVIATIONS = 4.0
-"""From a tile's middle to its edge: as in nnU-Net, whose standard deviation is an eighth of the tile."""
+"""Standard deviations from a tile's middle to its edge; as in nnU-Net, a deviation is an eighth of the tile."""
 
 
 def window_weight(shape: Sequence[int]) -> NDArray[np.float32]:
-    """How much each voxel of a tile is believed: the product of a Gaussian along each axis.
+    """Return the weight of each voxel of a tile: the product of a Gaussian along each axis.
 
     Returns:
-        float32 of the shape, above 0 and at most 1.
+        float32 of the given shape, above 0 and at most 1.
 
     >>> [round(weight, 4) for weight in window_weight((1, 1, 4)).ravel().tolist()]
     [0.0111, 0.6065, 0.6065, 0.0111]
@@ -44,13 +44,13 @@ def window_weight(shape: Sequence[int]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tile:
-    """Where a record's voxels are on the grid of its whole resampled scan.
+    """Position of a record on the grid of its complete resampled scan.
 
     Args:
-        number: from 0.
-        origin: the scan's voxel at which the record begins; negative where it begins with padding.
+        number: number of the tile, from 0.
+        origin: voxel of the scan at which the record begins; negative if it begins with padding.
         extent: int [2, 3], the first voxel of the record that shows the scan, and the one after the last.
-        grid: of the record.
+        grid: grid of the record.
     """
 
     number: int
@@ -60,22 +60,21 @@ class Tile:
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """int [2, 3]: the first voxel of the scan that the record shows, and the one after the last."""
+        """First voxel of the scan that the record shows, and the one after the last, int [2, 3]."""
         return np.asarray(self.extent + np.array(self.origin))
 
 
-class Blend:
-    """The class probabilities of one whole scan, gathered from its tiles in any order.
+class TileBlender:
+    """Class probabilities of one complete scan, averaged over its tiles, which may be added in any order.
 
-    Memory: float32 [class, depth, height, width] of sums and [depth, height, width] of weights over the part of the
-    scan that its tiles show: 4 * (classes + 1) bytes a voxel, and one class of a tile.
+    Memory: 4 * (classes + 1) bytes per voxel of the scan that the tiles show, and one class of a tile.
 
     Args:
-        tiles: all that are to come, by their number.
-        classes: how many.
+        tiles: all tiles of the scan by their number.
+        classes: number of classes.
 
     Raises:
-        UsageError: tiles of different shapes or spacings.
+        UsageError: tiles have different shapes or spacings.
     """
 
     def __init__(self, tiles: Mapping[int, Tile], classes: int) -> None:
@@ -85,7 +84,7 @@ class Blend:
                 tile.grid.spacing_mm, first.grid.spacing_mm
             ):
                 raise UsageError(f"tile {tile.number}: its grid differs from that of tile {first.number}")
-        self._tiles, self._awaited = tiles, set(tiles)
+        self._tiles, self._missing = tiles, set(tiles)
         self._low = np.min([tile.ends[0] for tile in tiles.values()], axis=0)
         self._shape = triple(np.max([tile.ends[1] for tile in tiles.values()], axis=0) - self._low)
         self._weight = window_weight(first.grid.shape)
@@ -93,47 +92,43 @@ class Blend:
         self._weights = np.zeros(self._shape, np.float32)
 
     @property
-    def complete(self) -> bool:
-        """Whether every tile has come."""
-        return not self._awaited
-
-    @property
-    def awaited(self) -> list[int]:
-        """The numbers of the tiles that have not come yet."""
-        return sorted(self._awaited)
+    def missing(self) -> list[int]:
+        """Numbers of the tiles that have not been added yet."""
+        return sorted(self._missing)
 
     def add(self, number: int, probabilities: NDArray[Any]) -> None:
         """Add the prediction of one tile.
 
         Args:
-            number: which one; each comes once.
+            number: number of the tile.
             probabilities: [depth, height, width, class] of any float type; or class indices [depth, height, width],
                 which count as probabilities of 0 and 1.
-        """
-        if number not in self._awaited:
-            raise UsageError(f"tile {number}: came twice, or is none of this scan")
-        self._awaited.remove(number)
-        tile = self._tiles[number]
-        shown = tuple(slice(start, stop) for start, stop in zip(*tile.extent.tolist(), strict=True))
-        place = tuple(
-            slice(start, stop) for start, stop in zip(*(tile.ends - self._low).tolist(), strict=True)
-        )
-        weight = self._weight[shown]
-        for label, sums in enumerate(self._sums):
-            if probabilities.ndim == 3:
-                sums[place] += weight * (probabilities[shown] == label)
-            else:
-                sums[place] += weight * probabilities[..., label][shown].astype(np.float32)
-        self._weights[place] += weight
-
-    def result(self) -> tuple[NDArray[np.float32], Grid]:
-        """The averages, float32 [depth, height, width, class], and their grid; nothing may be added afterwards.
 
         Raises:
-            UsageError: a tile has not come.
+            UsageError: the tile was added before, or is not in the scan.
         """
-        if self._awaited:
-            raise UsageError(f"tiles {self.awaited}: have not come, so that the scan is not whole")
+        if number not in self._missing:
+            raise UsageError(f"tile {number}: was added twice, or is not in this scan")
+        self._missing.remove(number)
+        tile = self._tiles[number]
+        in_tile = tuple(map(slice, *tile.extent.tolist()))
+        in_scan = tuple(map(slice, *(tile.ends - self._low).tolist()))
+        weight = self._weight[in_tile]
+        for label, sums in enumerate(self._sums):
+            if probabilities.ndim == 3:
+                sums[in_scan] += weight * (probabilities[in_tile] == label)
+            else:
+                sums[in_scan] += weight * probabilities[..., label][in_tile].astype(np.float32)
+        self._weights[in_scan] += weight
+
+    def result(self) -> tuple[NDArray[np.float32], Grid]:
+        """Return the averages, float32 [depth, height, width, class], and their grid; call it once, at the end.
+
+        Raises:
+            UsageError: a tile is missing.
+        """
+        if self._missing:
+            raise UsageError(f"tiles {self.missing}: were not added, so the scan is incomplete")
         np.maximum(self._weights, np.finfo(np.float32).tiny, out=self._weights)
         for sums in self._sums:
             sums /= self._weights

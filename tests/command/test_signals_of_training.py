@@ -65,7 +65,7 @@ def test_training_that_is_stopped_says_what_was_saved(data, tmp_path):
         lines += process.communicate(timeout=120)[1].splitlines()
     assert process.returncode == 130, lines
     (saved,) = [int(path.name) for path in tmp_path.glob("run/checkpoints/0*")]
-    assert lines[-1] == f"stopped after step {saved}; the same command goes on there"
+    assert lines[-1] == f"stopped after step {saved}; the same command resumes there"
     assert living(tmp_path / "tmp") == [] and left_of(tmp_path / "tmp", tmp_path) == []
 
 

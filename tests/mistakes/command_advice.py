@@ -19,7 +19,7 @@ from halofeed.inspection.html.run_report import config_as_toml
 from halofeed.loader import Mixture
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.new_files import recipe_for_new_files
-from halofeed.trainer.plan.children import Answer
+from halofeed.trainer.plan.children import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.task import data_facts
 from tests.mistakes.conversion_advice import organs, patched, pictures, scans
@@ -186,12 +186,12 @@ def compiled(*, needs_remat: bool = False) -> Iterator[None]:
         memory = dict.fromkeys(("argument", "output", "alias", "temp", "generated_code"), 1)
         return {**known, "memory": memory, "cost": {"flops": 1e9}, "hlo": ""}
 
-    def answers(requests: Sequence[Request], cache: object, **_: object) -> list[Answer]:
-        return [Answer(said=said(request)) for request in requests]
+    def answers(requests: Sequence[Request], cache: object, **_: object) -> list[CompileResult]:
+        return [CompileResult(compiled=said(request)) for request in requests]
 
     with contextlib.ExitStack() as stack:
         for module in ("document", "search"):
-            stack.enter_context(patched(f"trainer.plan.{module}.answers", new=answers)())
+            stack.enter_context(patched(f"trainer.plan.{module}.compile_all", new=answers)())
         stack.enter_context(patched("trainer.plan.requests.versions", return_value={"libtpu": "1"})())
         yield
 
@@ -245,10 +245,10 @@ READY: dict[str, Any] = {
 ADVICE: dict[str, Advice] = {
     # settings of training
     "cores without a partition": usage(
-        train("--cores-per-replica 2"), r"pass (--partition image=1,2,1,1) \(of volumes", proves="step 1/1"
+        train("--cores-per-replica 2"), r"pass (--partition image=1,2,1,1) \(for volumes", proves="step 1/1"
     ),
     "cores without a partition, of scans": usage(
-        train_scans("--cores-per-replica 2"), r"(--partition) .*\(of volumes (image=1,2,1,1,1)\)", **READY
+        train_scans("--cores-per-replica 2"), r"(--partition) .*\(for volumes (image=1,2,1,1,1)\)", **READY
     ),
     "cores that all do the same": refused(
         train("--cores-per-replica 2 --partition image=1,1,1,1"),
@@ -343,7 +343,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "a plan of volumes without a size": usage(
         plan("--config unet3d_small"),
-        (r"such as (--set) image_shape=.*of volumes", "image_shape=[64,64,64,1]"),
+        (r"such as (--set) image_shape=.*for volumes", "image_shape=[64,64,64,1]"),
         throughout=compiled,
     ),
     "a TPU's plan without its compiler": usage(

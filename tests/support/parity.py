@@ -44,7 +44,14 @@ from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import platform_environment
 from halofeed.trainer.problem import batch_partition
-from halofeed.trainer.step import Problem, TrainState, abstract_state, compile_prediction, compile_step, whole
+from halofeed.trainer.step import (
+    TrainingSetup,
+    TrainState,
+    abstract_state,
+    compile_prediction,
+    compile_step,
+    replicated_sharding,
+)
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks import build_task
 from tests.support.training import facts_of, placed
@@ -130,7 +137,7 @@ class Case:
         mean, std = (tuple(a + b * channel for channel in channels) for a, b in ((120.0, -10), (60.0, 5)))
         return facts_of(self.task, labels, self.image_shape, mean=mean, std=std)
 
-    def problem(self, dtype: str) -> Problem:
+    def problem(self, dtype: str) -> TrainingSetup:
         """On one device, all of it in one precision."""
         facts = self.facts()
 
@@ -144,7 +151,7 @@ class Case:
             Normalization(mean=facts.mean, std=facts.std),
         )
         given = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
-        return Problem(build=build, task=task, normalization=normalization, **given)
+        return TrainingSetup(build=build, task=task, normalization=normalization, **given)
 
     def batch(self) -> Arrays:
         """Images of noise, so that every gradient depends on every row, with labels as the loader gives them."""
@@ -215,7 +222,7 @@ def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> 
     with jax.enable_x64(True):
         before = _start(case.to_json(), "float64")
         problem, batch = _placed(case, "float64", cores, dims)
-        state = jax.device_put(before, whole(problem.mesh))
+        state = jax.device_put(before, replicated_sharding(problem.mesh))
         step = compile_step(problem, optimizer()).lower(state, batch).compile(QUICKLY_COMPILED)
         after, scalars = step(state, batch)
         parameters, start = _by_name(after.parameters), _by_name(before.parameters)
@@ -283,7 +290,7 @@ def _walk(case: Case, splits: Sequence[Split]) -> Iterator[tuple[str, dict[str, 
         yield name, found
 
 
-def _placed(case: Case, dtype: str, cores: int, dims: tuple[int, ...] | None) -> tuple[Problem, Any]:
+def _placed(case: Case, dtype: str, cores: int, dims: tuple[int, ...] | None) -> tuple[TrainingSetup, Any]:
     problem, batch = case.problem(dtype), case.batch()
     if dims is None:
         return problem, batch
@@ -322,7 +329,7 @@ def _start(case: str, dtype: str) -> TrainState:
 def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
     with jax.enable_x64(True):
         problem, batch = _placed(Case.from_json(case), "float64", cores, dims)
-        state = jax.device_put(_start(case, "float64"), whole(problem.mesh))
+        state = jax.device_put(_start(case, "float64"), replicated_sharding(problem.mesh))
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
         return {name: np.asarray(values, np.float64) for name, values in predictions.items()}
@@ -332,7 +339,7 @@ def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None)
 def _float32_loss(case: str, cores: int, dims: tuple[int, ...] | None) -> float:
     read = Case.from_json(case)
     problem, batch = _placed(read, "float32", cores, dims)
-    state = jax.device_put(_start(case, "float32"), whole(problem.mesh))
+    state = jax.device_put(_start(case, "float32"), replicated_sharding(problem.mesh))
 
     @jax.jit
     def loss(state: TrainState, batch: Any) -> jax.Array:

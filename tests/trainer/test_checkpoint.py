@@ -284,7 +284,7 @@ def test_a_damaged_checkpoint_is_named_with_the_cure_and_the_one_before_is_whole
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(CorruptFileError) as caught:
         checkpoints.restore(big(0))
     assert str(caught.value).startswith(f"{tmp_path / '00000002'}: the checkpoint is damaged (")
-    assert str(caught.value).endswith("remove this folder to go on from the one before it")
+    assert str(caught.value).endswith("remove this folder to resume from the one before it")
     shutil.rmtree(tmp_path / "00000002")
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.latest() == 1
@@ -350,7 +350,7 @@ def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
             checkpoints.save(2, big(2, 200_000), {}, None)
             # Which file meets the limit first, and in which words, differs from time to time.
-            with pytest.raises(TrainingError, match=r"(?s)could not be written: .*; those before it"):
+            with pytest.raises(TrainingError, match=r"(?s)could not be written: .*; earlier ones"):
                 checkpoints.wait()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -20,7 +20,7 @@ from halofeed.trainer.data import BatchSource, TrainData, open_data
 from halofeed.trainer.models.classifier import Classifier
 from halofeed.trainer.problem import build_problem
 from halofeed.trainer.run_folder import open_run
-from halofeed.trainer.step import Problem, loss_and_gradients
+from halofeed.trainer.step import TrainingSetup, loss_and_gradients
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.train import TrainSummary, train
@@ -33,7 +33,7 @@ TABLES = (
     {"name": "GaussianNoise", "deviation": [0.1, 0.2], "probability": 1},
 )
 FACTS = facts_of("classification", {0: "a", 1: "b", 2: "c"}, (16, 16, 3), mean=(120.0,) * 3, std=(60.0,) * 3)
-PLAIN = Problem(
+PLAIN = TrainingSetup(
     build=lambda layers: Classifier(layers, classes=3, image_shape=(16, 16, 3), features=(4, 8, 8)),
     task=Classification(labels=("a", "b", "c")),
     normalization=Normalization(mean=FACTS.mean, std=FACTS.std),
@@ -57,7 +57,7 @@ def test_the_loss_is_that_of_the_augmented_batch():
     model = PLAIN.new_model(0)
     state = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
 
-    def loss(problem: Problem, batch: Any) -> float:
+    def loss(problem: TrainingSetup, batch: Any) -> float:
         return float(jax.jit(lambda batch: loss_and_gradients(problem, *state, batch)[0])(batch))
 
     before = jax.jit(lambda batch: augment_on_device(batch, several, seed=3))(batch)

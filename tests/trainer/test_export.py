@@ -15,7 +15,7 @@ from halofeed.loader.device import Normalization
 from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
-from halofeed.trainer.step import Problem, whole
+from halofeed.trainer.step import TrainingSetup, replicated_sharding
 from halofeed.trainer.task import Batch
 from halofeed.trainer.tasks.classification import Classification
 from tests.support.scripts import run_script
@@ -55,8 +55,8 @@ def exported_in(folder: Any) -> Any:
     return jax.export.deserialize(bytearray((folder / "model.stablehlo").read_bytes())).call
 
 
-def small_problem(**options: Any) -> tuple[Problem, Any, Any]:
-    problem = Problem(
+def small_problem(**options: Any) -> tuple[TrainingSetup, Any, Any]:
+    problem = TrainingSetup(
         build=partial(MODELS["classifier"].build, classes=3, image_shape=SHAPE),
         task=Classification(labels=tuple(LABELS.values())),
         normalization=Normalization(mean=(100.0, 120.0, 140.0), std=(50.0, 60.0, 70.0)),
@@ -102,7 +102,7 @@ def test_a_saved_model_gives_the_same_in_a_fresh_process(tmp_path):
 
 def test_a_model_of_a_mesh_is_exported_for_one_device(tmp_path):
     problem, parameters, statistics = small_problem(mesh=make_mesh(2), dims=(1, 2, 1, 1))
-    parameters, statistics = jax.device_put((parameters, statistics), whole(problem.mesh))
+    parameters, statistics = jax.device_put((parameters, statistics), replicated_sharding(problem.mesh))
     predict = export.prediction_function(problem, parameters, statistics)
     export.export_stablehlo(predict, SHAPE, "uint8", tmp_path, platforms=("cpu",))
     found = exported_in(tmp_path)(images(2))
@@ -118,7 +118,7 @@ def test_what_needs_a_known_number_of_rows_is_exported_for_one_and_says_so(tmp_p
             return {"order": order.reshape(-1, 3)}
 
     problem, parameters, statistics = small_problem()
-    ranked = Problem(**{**vars(problem), "task": Ranked(labels=tuple("abc"))})
+    ranked = TrainingSetup(**{**vars(problem), "task": Ranked(labels=tuple("abc"))})
     predict = export.prediction_function(ranked, parameters, statistics)
     signature = export.export_stablehlo(predict, SHAPE, "uint8", tmp_path, platforms=("cpu",))
     assert signature["inputs"]["image"]["shape"] == [1, *SHAPE] and "symbolic" in signature["batch"]

@@ -67,7 +67,7 @@ def test_the_matches_of_the_tf_object_detection_api(rows, is_object, thresholds,
 def test_thresholds_that_cannot_be_are_refused():
     with pytest.raises(UsageError, match=r"expected at most matched_threshold, got 0\.6 and 0\.5"):
         Matcher(unmatched_threshold=0.6)
-    with pytest.raises(UsageError, match="and apart where background lies between them"):
+    with pytest.raises(UsageError, match="expected less than matched_threshold"):
         Matcher(negatives_lower_than_unmatched=False)
 
 

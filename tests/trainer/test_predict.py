@@ -35,7 +35,7 @@ from halofeed.trainer.new_files import list_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.predict import predict, predict_batches
 from halofeed.trainer.prediction_files import file_names
-from halofeed.trainer.record_metadata import Origins
+from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.step import new_state
 from halofeed.trainer.task import DataFacts
@@ -133,7 +133,7 @@ def test_classes_are_written_with_the_probability_of_each(tmp_path):
         rows = list(csv.DictReader(stream))
     assert len(rows) == 11 and set(rows[0]) == {"id", "key", "class", "probability", "p(hat)", "p(shirt)"}
     assert all(row["class"] == row["key"].split("/")[0] and row["probability"] == "1.0" for row in rows)
-    assert {int(row["id"]) for row in rows} == {origin.id for origin in Origins(done.folder, "train")}
+    assert {int(row["id"]) for row in rows} == {origin.id for origin in SplitMetadata(done.folder, "train")}
 
 
 def write_scans(folder: Path, numbers: range) -> list[tuple[str, str, str]]:
@@ -152,7 +152,7 @@ def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, orde
     source = None
     if ordered:
         single = Loader(done.folder, batch_size=1, training=False)
-        source = OrderedRecords(single, tiles_in_order(Origins(done.folder, "train")), 4)
+        source = OrderedRecords(single, tiles_in_order(SplitMetadata(done.folder, "train")), 4)
     out = tmp_path / "p"
     pairs = perfect(done, "train", source)
     document = predict_batches(pairs, done.folder, "train", out, facts=facts_of(done))
@@ -168,7 +168,7 @@ def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, orde
 def test_records_come_scan_by_scan_on_a_mesh_too(tmp_path):
     rows = write_scans(tmp_path / "scans", range(2))
     done = convert_scans(tmp_path, rows, tmp_path / "scans", depth=32, height=40, width=48, fit="tiles")
-    origins = Origins(done.folder, "train")
+    origins = SplitMetadata(done.folder, "train")
     order = tiles_in_order(origins)
     keys = [origins.of_record(number).key for number in order]
     assert keys == sorted(keys) and len(keys) == 2 * 8 and origins.has_tiles
@@ -384,7 +384,7 @@ def test_a_single_picture_is_taken_alone_and_its_boxes_carry_the_names_of_the_mo
     picture = source / "images/shapes_0003.jpg"
     new, again = convert_new(done.manifest.recipe, "detection", picture, tmp_path / "new")
     assert new.count == 1 and not rejected_new_files(again.folder)
-    (origin,) = Origins(again.folder, "train")
+    (origin,) = SplitMetadata(again.folder, "train")
     with Image.open(picture) as image:
         assert origin.source_size == image.size[::-1]
     boxes = np.array([[[0, 0, 1, 1], [0, 0, 0, 0]]], np.float32)
@@ -408,7 +408,7 @@ def test_new_scans_larger_than_the_recipes_shape_are_predicted_whole(tmp_path):
 
     def labelled() -> Pairs:
         """What the mask says at each voxel of each tile, by its place in the patient."""
-        for origin in Origins(done.folder, "train"):
+        for origin in SplitMetadata(done.folder, "train"):
             tile = origin.tile((24, 40, 48))
             places = tile.grid.to_mm(np.moveaxis(np.indices((24, 40, 48)), 0, -1))
             voxels = np.rint((places - grid.affine[:3, 3]) @ np.linalg.inv(grid.affine[:3, :3]).T).astype(int)

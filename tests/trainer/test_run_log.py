@@ -15,7 +15,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.system import owned_files
 from halofeed.trainer.log import RunLog
-from halofeed.trainer.run_folder import bring_back
+from halofeed.trainer.run_folder import restore_replaced
 from tests.support.training import logged
 
 
@@ -139,9 +139,9 @@ def test_a_run_comes_back_whole_also_where_another_thread_still_writes(tmp_path:
             replaced.mkdir()
             owned_files.begin(replaced)
             (replaced / "run.json").write_text("earlier")
-            assert bring_back(run) and not replaced.exists()
+            assert restore_replaced(run) and not replaced.exists()
             assert (run / "run.json").read_text() == "earlier"
     finally:
         ended.set()
         writer.join()
-    assert not bring_back(run), "there is no other"
+    assert not restore_replaced(run), "there is no other"

@@ -194,7 +194,7 @@ def test_predictions_of_another_shape_are_refused():
     grid = scaled_grid((4, 4, 4), 1.0, 0.0)
     with pytest.raises(UsageError, match="expected integers"):
         labels_in_source(np.zeros((4, 4, 5), np.uint8), grid, grid)
-    with pytest.raises(UsageError, match="and classes"):
+    with pytest.raises(UsageError, match="axis of classes"):
         labels_in_source(np.zeros((4, 4, 4), np.float32), grid, grid)
 
 

@@ -18,7 +18,7 @@ from halofeed.trainer.models.classifier import Classifier
 from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.models.norm import BatchNorm
 from halofeed.trainer.step import (
-    Problem,
+    TrainingSetup,
     TrainState,
     compile_prediction,
     compile_step,
@@ -35,7 +35,7 @@ def build(layers: Layers) -> nnx.Module:
     return Classifier(layers, classes=3, image_shape=(16, 16, 2), features=(4, 8, 8))
 
 
-PROBLEM = Problem(
+PROBLEM = TrainingSetup(
     build=build,
     task=Classification(labels=("a", "b", "c")),
     normalization=Normalization(mean=(100.0, 120.0), std=(50.0, 60.0)),
@@ -61,7 +61,7 @@ def assert_close(found: Any, expected: Any, *, rtol: float = 1e-4, atol: float =
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
 
 
-def gradients_of(state: TrainState, batch: Arrays, problem: Problem = PROBLEM) -> Any:
+def gradients_of(state: TrainState, batch: Arrays, problem: TrainingSetup = PROBLEM) -> Any:
     return jax.jit(lambda: loss_and_gradients(problem, state.parameters, state.statistics, batch))()
 
 
@@ -110,7 +110,7 @@ def test_computing_again_in_place_of_keeping_changes_no_value_and_keeps_less(cor
     state, batch = new_state(keeps, optax.identity(), 0), pictures(8)
     assert_close(gradients_of(state, batch, again), gradients_of(state, batch, keeps), atol=1e-6)
 
-    def norms(problem: Problem) -> int:
+    def norms(problem: TrainingSetup) -> int:
         steps = jax.make_jaxpr(lambda: loss_and_gradients(problem, state.parameters, state.statistics, batch))
         return str(steps()).count(" rsqrt ")
 
@@ -221,5 +221,5 @@ def test_a_prediction_uses_the_running_statistics_and_changes_none() -> None:
 
 
 def test_a_problem_that_splits_channels_is_refused() -> None:
-    with pytest.raises(UsageError, match="the models keep channels whole; split depth, height or width"):
+    with pytest.raises(UsageError, match="the models do not split channels; split depth, height or width"):
         dataclasses.replace(PROBLEM, dims=(1, 2, 1, 2))

@@ -168,7 +168,7 @@ def test_sigterm_saves_and_leaves_and_the_same_run_goes_on(tmp_path: Path) -> No
     stopped = run(config, batches, folder=tmp_path / "run", stream=stream)
     assert signal.getsignal(signal.SIGTERM) == before
     assert stopped.stopped_by == signal.SIGTERM and 0 < stopped.steps <= 10
-    assert f"stopped after step {stopped.steps}; the same command goes on there" in stream.getvalue()
+    assert f"stopped after step {stopped.steps}; the same command resumes there" in stream.getvalue()
     resumed = run(config, Stripes(4), folder=tmp_path / "run")
     assert stopped.losses + resumed.losses == undisturbed.losses
 
@@ -328,4 +328,4 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     refused(r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]", batch_size=16)
     refused(r"model\.widht: classifier has no such option; it takes features=", model_options={"widht": 3})
     of_boxes = facts_of("detection", {1: "a"}, (32, 32, 3))
-    refused("model classifier: learns classification, the data set is for detection", facts=of_boxes)
+    refused("model classifier: is for classification, the data set is for detection", facts=of_boxes)

@@ -13,7 +13,7 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import plan_tiles
 from halofeed.prep.voxels.phantom import grid_around
 from halofeed.trainer.source_grid import labels_in_source
-from halofeed.trainer.windows import Blend, Tile, window_weight
+from halofeed.trainer.windows import Tile, TileBlender, window_weight
 from tests.support.phantom import dice
 from tests.support.training import convert_scans
 
@@ -43,12 +43,12 @@ def cut(array: NDArray[Any], tile: Tile, fill: float) -> NDArray[Any]:
 def test_tiles_of_one_truth_give_the_truth_on_the_scans_grid(shape):
     truth = np.random.default_rng(0).random((*SCAN.shape, 3)).astype(np.float32)
     tiles = tiles_of(SCAN, shape, (5, 8, 10))
-    blend = Blend(tiles, 3)
+    blend = TileBlender(tiles, 3)
     for number in reversed(tiles):
-        assert not blend.complete
+        assert blend.missing
         blend.add(number, cut(truth, tiles[number], 99))
     found, grid = blend.result()
-    assert blend.complete and grid.shape == SCAN.shape and np.abs(grid.affine - SCAN.affine).max() < 1e-9
+    assert not blend.missing and grid.shape == SCAN.shape and np.abs(grid.affine - SCAN.affine).max() < 1e-9
     assert np.abs(found - truth).max() < 1e-6
 
 
@@ -57,7 +57,7 @@ def test_where_tiles_disagree_each_counts_by_its_weight():
     tiles = tiles_of(grid, (4, 4, 6), (0, 0, 2))
     generator = np.random.default_rng(1)
     predictions = {number: generator.random((4, 4, 6, 2)).astype(np.float32) for number in tiles}
-    blend = Blend(tiles, 2)
+    blend = TileBlender(tiles, 2)
     for number, prediction in predictions.items():
         blend.add(number, prediction)
     found, _ = blend.result()
@@ -80,11 +80,11 @@ def test_weights_are_never_zero_fall_to_the_edges_and_are_symmetric():
 
 def test_a_tile_that_is_missing_or_comes_twice_is_refused():
     tiles = tiles_of(SCAN, (30, 60, 60), (4, 4, 4))
-    blend = Blend(tiles, 1)
+    blend = TileBlender(tiles, 1)
     blend.add(0, np.zeros((30, 60, 60, 1), np.float32))
     with pytest.raises(UsageError, match="twice"):
         blend.add(0, np.zeros((30, 60, 60, 1), np.float32))
-    with pytest.raises(UsageError, match="have not come"):
+    with pytest.raises(UsageError, match="were not added"):
         blend.result()
 
 
@@ -100,7 +100,7 @@ def test_true_labels_of_a_real_scans_tiles_overlay_the_scan(test_data, tmp_path,
         grid = Grid(shape=(16, 64, 96), affine=row["affine"][0].astype(np.float64))
         number, origin = int(row["tile"][0]), tuple(row["tile_origin"][0].tolist())
         tiles[number] = Tile(number=number, origin=origin, extent=row["extent"][0].astype(int), grid=grid)
-    blend = Blend(tiles, 2)
+    blend = TileBlender(tiles, 2)
     for row in rows:
         label = row["label"][0]
         blend.add(int(row["tile"][0]), label if row["tile"][0] % 2 else np.eye(2)[label])

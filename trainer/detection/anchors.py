@@ -1,4 +1,4 @@
-"""Anchors of detectors, and box codes relative to them."""
+"""Anchors of detectors, and the encoding of boxes relative to them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from halofeed.errors import UsageError
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """A detector's outputs at one level; a model's outputs are a list of these, the finest first.
+    """Outputs of a detector at one level; a model returns a list of levels, the finest first.
 
     Args:
         class_logits: [batch, height, width, anchor, class], classes without the background.
-        box_codes: [batch, height, width, anchor, 4], of `box_coder`.
+        box_codes: [batch, height, width, anchor, 4], as `encode` returns them.
         anchors: float32 [height, width, anchor, 4], ymin, xmin, ymax, xmax as shares of the image's sides.
     """
 
@@ -30,19 +30,19 @@ class Level:
 
 
 SCALES = (10.0, 10.0, 5.0, 5.0)
-"""By what ty, tx, th and tw are multiplied, so that they vary about equally."""
-SMALLEST_SIDE = 1e-8
-"""Added to every side, so that a side of 0 has a logarithm."""
-LARGEST_LOGARITHM = 80.0
-"""Of a decoded side over its anchor's: float32 overflows at 89."""
+"""Factors of ty, tx, th and tw, which make their variances about equal."""
+SIDE_EPSILON = 1e-8
+"""Value added to every side, so that a side of 0 has a logarithm."""
+MAX_LOG_RATIO = 80.0
+"""Maximum logarithm of a decoded side divided by its anchor's side; float32 overflows at 89."""
 
 
 def encode(boxes: jax.Array, anchors: jax.Array) -> jax.Array:
-    """Codes of boxes relative to anchors.
+    """Encode boxes relative to anchors.
 
     Args:
         boxes: [..., 4], ymin, xmin, ymax, xmax.
-        anchors: [..., 4], likewise and in the same units; broadcast against the boxes.
+        anchors: [..., 4], in the same order and units; broadcast against the boxes.
 
     Returns:
         [..., 4]: 10 (y - ya) / ha, 10 (x - xa) / wa, 5 log(h / ha), 5 log(w / wa), of centers and sides.
@@ -54,17 +54,17 @@ def encode(boxes: jax.Array, anchors: jax.Array) -> jax.Array:
     """
     center, side = _center_and_side(boxes)
     anchor_center, anchor_side = _center_and_side(anchors)
-    side, anchor_side = side + SMALLEST_SIDE, anchor_side + SMALLEST_SIDE
+    side, anchor_side = side + SIDE_EPSILON, anchor_side + SIDE_EPSILON
     shift = (center - anchor_center) / anchor_side
     return jnp.concatenate([shift, jnp.log(side / anchor_side)], -1) * np.asarray(SCALES, shift.dtype)
 
 
 def decode(codes: jax.Array, anchors: jax.Array) -> jax.Array:
-    """The boxes that codes mean.
+    """Decode the output of `encode` to boxes.
 
     Args:
-        codes: [..., 4], of `encode`.
-        anchors: [..., 4], ymin, xmin, ymax, xmax; of the codes' shape, or one that broadcasts to it.
+        codes: [..., 4], as `encode` returns them.
+        anchors: [..., 4], ymin, xmin, ymax, xmax; in the shape of the codes, or one that broadcasts to it.
 
     Returns:
         [..., 4]: ymin, xmin, ymax, xmax in the anchors' units, finite for all finite codes up to 1e30.
@@ -75,18 +75,18 @@ def decode(codes: jax.Array, anchors: jax.Array) -> jax.Array:
     codes = codes / np.asarray(SCALES, codes.dtype)
     anchor_center, anchor_side = _center_and_side(anchors)
     center = codes[..., :2] * anchor_side + anchor_center
-    half = jnp.exp(jnp.minimum(codes[..., 2:], LARGEST_LOGARITHM)) * anchor_side / 2
+    half = jnp.exp(jnp.minimum(codes[..., 2:], MAX_LOG_RATIO)) * anchor_side / 2
     return jnp.concatenate([center - half, center + half], -1)
 
 
 def _center_and_side(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[..., 2] each, y before x."""
+    """Return centers and sides, [..., 2] each, y before x."""
     low, high = boxes[..., :2], boxes[..., 2:]
     return (low + high) / 2, high - low
 
 
 LOWEST_LAYER_SCALE = 0.1
-"""Of the square anchor of SSD's lowest layer, where that layer has three anchors only."""
+"""Scale of the square anchor of SSD's lowest layer, if that layer has only three anchors."""
 
 
 def retinanet_anchors(
@@ -98,28 +98,28 @@ def retinanet_anchors(
     aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5),
     scales_per_octave: int = 2,
 ) -> NDArray[np.float32]:
-    """The anchors of one level of a feature pyramid, sized by its stride.
+    """Return the anchors of one level of a feature pyramid, sized by its stride.
 
-    The first position's center lies half a stride into the image along a side that the stride divides, and at 0
-    along one that it does not. The scales of an octave change fastest, then the aspect ratios.
+    The first center is half a stride inside the image along a side that the stride divides, else at 0. The scales of
+    an octave vary fastest, then the aspect ratios.
 
     Args:
-        image_shape: height and width in pixels; what follows is not looked at.
-        feature_shape: height and width of the level; what follows is not looked at.
-        stride: pixels between two positions: 2 ** level.
-        scale: the base anchor's side in strides.
+        image_shape: height and width in pixels; further axes are ignored.
+        feature_shape: height and width of the level; further axes are ignored.
+        stride: pixels between two positions, 2 ** level.
+        scale: side of the base anchor in strides.
         aspect_ratios: width / height of the anchors, at equal areas.
-        scales_per_octave: how many sizes, from the base anchor's on, each 2 ** (1 / scales_per_octave) times the last.
+        scales_per_octave: number of sizes, each 2 ** (1 / scales_per_octave) times the one before.
 
     Returns:
         float32 [height, width, len(aspect_ratios) * scales_per_octave, 4]: ymin, xmin, ymax, xmax as shares of
-        the image's sides; anchors at the border reach beyond 0 and 1.
+        the image's sides; anchors at the border extend beyond 0 and 1.
 
     Raises:
         UsageError: a size, scale or ratio is not above 0.
 
-    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002); in the TensorFlow Object Detection
-    API it is the multiscale anchor generator.
+    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002); the multiscale anchor generator of the
+    TensorFlow Object Detection API.
 
     >>> anchors = retinanet_anchors((64, 64), (2, 2), stride=32)
     >>> anchors.shape, (anchors[0, 1, 0] * 64).tolist()
@@ -145,30 +145,31 @@ def ssd_anchors(
     aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5, 3.0, 1 / 3),
     reduce_boxes_in_lowest_layer: bool = True,
 ) -> NDArray[np.float32]:
-    """The anchors of one level of SSD, sized by shares of the image's shorter side.
+    """Return the anchors of one level of SSD, sized by shares of the image's shorter side.
 
-    The levels' scales go evenly from `min_scale` to `max_scale`. Each level has its scale at every aspect ratio, then
-    a square of the geometric mean of its scale and the next level's (1 after the last). Positions are spread evenly.
+    The scales of the levels are evenly spaced from `min_scale` to `max_scale`. Each level has its scale at every aspect
+    ratio, then a square of the geometric mean of its scale and the next level's (1 after the last level).
 
     Args:
-        image_shape: height and width in pixels; what follows is not looked at.
-        feature_shape: height and width of the level; what follows is not looked at.
-        level: its index, 0 is the finest.
-        levels: how many there are.
-        min_scale, max_scale: of the finest and of the coarsest level.
+        image_shape: height and width in pixels; further axes are ignored.
+        feature_shape: height and width of the level; further axes are ignored.
+        level: index of the level; 0 is the finest.
+        levels: number of levels.
+        min_scale: scale of the finest level.
+        max_scale: scale of the coarsest level.
         aspect_ratios: width / height of the anchors, at equal areas.
-        reduce_boxes_in_lowest_layer: level 0 has three anchors only: a square of scale 0.1, and its own scale at
+        reduce_boxes_in_lowest_layer: give level 0 only three anchors: a square of scale 0.1, and its own scale at
             the ratios 2 and 1/2.
 
     Returns:
-        float32 [height, width, anchor, 4]: ymin, xmin, ymax, xmax as shares of the image's sides, with 3 anchors in the
-        finest level and 6 in the others by default; anchors at the border reach beyond 0 and 1.
+        float32 [height, width, anchor, 4]: ymin, xmin, ymax, xmax as shares of the image's sides. By default the finest
+        level has 3 anchors and the others 6; anchors at the border extend beyond 0 and 1.
 
     Raises:
         UsageError: a size, scale or ratio is not above 0, or the level is not one of the levels.
 
-    Source: Liu et al., SSD: Single Shot MultiBox Detector (arXiv 1512.02325), section 2.2; in the TensorFlow Object
-    Detection API it is the SSD anchor generator.
+    Source: Liu et al., SSD: Single Shot MultiBox Detector (arXiv 1512.02325), section 2.2; the SSD anchor generator of
+    the TensorFlow Object Detection API.
 
     >>> [ssd_anchors((300, 300), (size, size), level=level, levels=2).shape for level, size in enumerate((19, 10))]
     [(19, 19, 3, 4), (10, 10, 6, 4)]
@@ -190,7 +191,7 @@ def ssd_anchors(
 
 
 def _sizes(scales: NDArray[np.float64], aspect_ratio: float) -> NDArray[np.float64]:
-    """Heights and widths [scale, 2] of the areas scales ** 2."""
+    """Return heights and widths [scale, 2] of the areas scales ** 2."""
     root = np.sqrt(aspect_ratio)
     return np.stack([scales / root, scales * root], -1)
 
@@ -201,7 +202,7 @@ def _around_grid(
     stride: NDArray[np.float64],
     sizes: NDArray[np.float64],
 ) -> NDArray[np.float32]:
-    """Boxes of sizes [anchor, 2] around the points offset + index * stride, all in shares of the sides."""
+    """Return boxes of sizes [anchor, 2] around the points offset + index * stride, in shares of the sides."""
     sides = zip(feature_shape[:2], stride, offset, strict=True)
     y, x = (np.arange(count) * step + start for count, step, start in sides)
     centers = np.stack(np.meshgrid(y, x, indexing="ij"), -1)[:, :, None, :]

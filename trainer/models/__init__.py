@@ -1,4 +1,4 @@
-"""Which models can be trained? A new one is one file and one line in `MODELS`."""
+"""Table of the models that can be trained; a new model is one file and one entry in `MODELS`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from halofeed.trainer.models.retinanet import RetinaNet
 from halofeed.trainer.models.ssd import Ssd, SsdPooling
 from halofeed.trainer.models.unet import UNet
 
-_GIVEN = ("self", "layers", "classes", "image_shape")
+_BUILD_ARGUMENTS = ("self", "layers", "classes", "image_shape")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,10 @@ class Model:
     """One entry of `MODELS`.
 
     Args:
-        build: called as build(layers, classes=, image_shape=, **options); gives a module whose
+        build: function build(layers, classes=, image_shape=, **options) that returns a module, whose
             `__call__(image, run: Pass)` maps normalized images to outputs, any pytree.
-        task: a key of `halofeed.trainer.tasks.TASKS`, which makes the loss of those outputs.
-        summary: one line for people.
+        task: key of `halofeed.trainer.tasks.TASKS`, the task that computes the loss of those outputs.
+        summary: one line that describes the model.
     """
 
     build: Callable[..., nnx.Module]
@@ -36,11 +36,13 @@ class Model:
     summary: str
 
     def options(self) -> dict[str, Any]:
-        """The names of the options that `build` takes, with their defaults."""
-        # The signature of a module's class is its metaclass's.
+        """Return the names of the options of `build`, with their defaults."""
+        # `inspect.signature` of a module's class returns the one of its metaclass.
         build = getattr(self.build, "__init__") if isinstance(self.build, type) else self.build  # noqa: B009
         parameters = inspect.signature(build).parameters
-        return {name: given.default for name, given in parameters.items() if name not in _GIVEN}
+        return {
+            name: parameter.default for name, parameter in parameters.items() if name not in _BUILD_ARGUMENTS
+        }
 
 
 MODELS: dict[str, Model] = {
@@ -73,14 +75,14 @@ MODELS: dict[str, Model] = {
 
 
 def model_named(name: str) -> Model:
-    """The model of that name; UsageError that lists the known ones."""
+    """Return the model of a name; raise UsageError with the known names for an unknown one."""
     if name not in MODELS:
         raise UsageError(f"model {name!r}: not known; known: {', '.join(MODELS)}")
     return MODELS[name]
 
 
 def check_model_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that the model does not take; UsageError that lists those it does."""
+    """Raise UsageError for an option that the model does not have, with its options."""
     known = model_named(name).options()
     if unknown := [key for key in options if key not in known]:
         listed = ", ".join(f"{key}={value!r}" for key, value in known.items()) or "none"

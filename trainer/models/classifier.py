@@ -16,13 +16,13 @@ FEATURES = (16, 32, 64, 128, 128)
 
 
 class Classifier(nnx.Module):
-    """Logits per class; parameters and norm statistics are whole on every core, only activations are split.
+    """Classifier with logits per class; parameters are replicated on every core, activations are split.
 
     Args:
-        layers: makes the layers.
-        classes: how many logits.
-        image_shape: of one image, [height, width, channel] or [depth, height, width, channel].
-        features: the channels of each block.
+        layers: factory of the layers.
+        classes: number of logits.
+        image_shape: shape of one image, [height, width, channel] or [depth, height, width, channel].
+        features: channels of each block.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Classifier(nnx.Module):
         self.head = layers.dense(features[-1], classes)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> jax.Array:  # noqa: B008
-        """Logits [batch, classes], in the parameters' precision, of normalized images [batch, ..., channel]."""
+        """Return logits [batch, class], in the parameters' precision, of normalized images [batch, ..., channel]."""
         image = run.hold(image)
         for block in self.blocks:
             image = block(image, run)

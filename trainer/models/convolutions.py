@@ -1,4 +1,4 @@
-"""Depthwise and 3-D convolutions with what XLA lacks for them."""
+"""Depthwise and 3-D convolutions with correct gradients on a mesh and fast volumes on CPUs."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ Pads = tuple[tuple[int, int], ...]
 
 
 def is_depthwise(convolution: nnx.Conv) -> bool:
-    """Whether the layer computes each channel from that channel alone."""
+    """Return whether the layer computes each channel from the same channel only."""
     return convolution.in_features == convolution.out_features == convolution.feature_group_count > 1
 
 
 def convolve_depthwise(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
-    """What `convolution(x)` gives, with the right gradients on every mesh.
+    """Return `convolution(x)` with correct gradients on every mesh.
 
     Args:
-        convolution: for which `is_depthwise` holds.
-        x: [batch, ..., channel], held to its split.
-        mesh, dims: how x lies.
+        convolution: layer for which `is_depthwise` is True.
+        x: [batch, ..., channel], constrained to its split.
+        mesh: mesh of x; None for one device.
+        dims: split of the image, as for `activation_spec`.
     """
     dtype = convolution.dtype or x.dtype
     kernel, x = jnp.asarray(convolution.kernel[...]).astype(dtype), x.astype(dtype)
     spatial, size = x.ndim - 2, kernel.shape[:-2]
-    given, padding = convolution.strides, convolution.padding
-    strides = (given,) * spatial if isinstance(given, int) else tuple(given or (1,) * spatial)
+    stride, padding = convolution.strides, convolution.padding
+    strides = (stride,) * spatial if isinstance(stride, int) else tuple(stride or (1,) * spatial)
     pads: Any = padding
     if isinstance(padding, str):
         pads = jax.lax.padtype_to_pads(x.shape[1:-1], size, strides, padding)
     pads = tuple((low, high) for low, high in pads)
     convolve = partial(_convolve, strides, pads)
-    shape = jax.eval_shape(convolve, x, kernel).shape
-    shared = all(_on_every_device(held, mesh, dims) for held in (x.shape, shape))
-    y = convolve(x, kernel) if shared else _summed(strides, pads, x, kernel)
+    output_shape = jax.eval_shape(convolve, x, kernel).shape
+    is_split = all(_uses_every_device(shape, mesh, dims) for shape in (x.shape, output_shape))
+    y = convolve(x, kernel) if is_split else _convolve_with_own_gradient(strides, pads, x, kernel)
     return y if convolution.bias is None else y + jnp.asarray(convolution.bias[...]).astype(dtype)
 
 
-def _on_every_device(shape: Sequence[int], mesh: Mesh | None, dims: Dims) -> bool:
-    """Whether an activation of that shape is split over all devices of the mesh."""
+def _uses_every_device(shape: Sequence[int], mesh: Mesh | None, dims: Dims) -> bool:
+    """Return whether an activation of that shape is split over all devices of the mesh."""
     if mesh is None:
         return True
     axes = itertools.chain(*activation_axes(shape, dims))
@@ -68,8 +69,8 @@ def _convolve(strides: tuple[int, ...], pads: Pads, x: jax.Array, kernel: jax.Ar
     )
 
 
-_summed = jax.custom_vjp(_convolve, nondiff_argnums=(0, 1))
-"""Its weight gradient is a sum for each kernel position."""
+_convolve_with_own_gradient = jax.custom_vjp(_convolve, nondiff_argnums=(0, 1))
+"""`_convolve` whose weight gradient is a sum for each kernel position."""
 
 
 def _forward(
@@ -79,39 +80,39 @@ def _forward(
 
 
 def _backward(
-    strides: tuple[int, ...], pads: Pads, kept: tuple[jax.Array, jax.Array], of_y: jax.Array
+    strides: tuple[int, ...], pads: Pads, saved: tuple[jax.Array, jax.Array], y_gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    x, kernel = kept
-    (of_x,) = jax.vjp(lambda x: _convolve(strides, pads, x, kernel), x)[1](of_y)
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    padded = jnp.pad(x, ((0, 0), *pads, (0, 0))).astype(wide)
+    x, kernel = saved
+    (x_gradient,) = jax.vjp(lambda x: _convolve(strides, pads, x, kernel), x)[1](y_gradient)
+    sum_dtype = jnp.promote_types(x.dtype, jnp.float32)
+    padded = jnp.pad(x, ((0, 0), *pads, (0, 0))).astype(sum_dtype)
     sums = []
     for start in itertools.product(*(range(size) for size in kernel.shape[:-2])):
-        reach = [
+        window = [
             slice(first, first + (count - 1) * stride + 1, stride)
-            for first, count, stride in zip(start, of_y.shape[1:-1], strides, strict=True)
+            for first, count, stride in zip(start, y_gradient.shape[1:-1], strides, strict=True)
         ]
-        seen = padded[(slice(None), *reach)]
-        sums.append(jnp.sum(seen * of_y.astype(wide), tuple(range(x.ndim - 1))))
-    return of_x, jnp.stack(sums).reshape(kernel.shape).astype(kernel.dtype)
+        inputs = padded[(slice(None), *window)]
+        sums.append(jnp.sum(inputs * y_gradient.astype(sum_dtype), tuple(range(x.ndim - 1))))
+    return x_gradient, jnp.stack(sums).reshape(kernel.shape).astype(kernel.dtype)
 
 
-_summed.defvjp(_forward, _backward)
+_convolve_with_own_gradient.defvjp(_forward, _backward)
 
 
 VOLUME_CONVOLUTIONS = ("auto", "direct", "planes")
-"""How convolutions over depth, height and width are computed; "auto" takes planes where the platform is a CPU."""
+"""Algorithms of convolutions over depth, height and width; "auto" is "planes" on CPUs, else "direct"."""
 
 _AXES = 3
 
 
 def computed_by_planes(convolution: nnx.Conv, choice: str, mesh: Mesh | None) -> bool:
-    """Whether `convolve_planes` computes this layer: if that is chosen, and it is a volume's of stride 1.
+    """Return whether `convolve_planes` computes this layer: it needs a 3-D kernel and stride 1.
 
     Args:
-        convolution: the layer.
-        choice: of `VOLUME_CONVOLUTIONS`.
-        mesh: whose devices' platform decides "auto"; None asks JAX for its default.
+        convolution: layer to compute.
+        choice: one of `VOLUME_CONVOLUTIONS`.
+        mesh: mesh whose platform decides "auto"; None takes JAX's default platform.
     """
     kernel, strides = tuple(convolution.kernel_size), convolution.strides
     if len(kernel) != _AXES or kernel[0] % 2 == 0 or strides not in (1, (1,) * _AXES):
@@ -122,27 +123,27 @@ def computed_by_planes(convolution: nnx.Conv, choice: str, mesh: Mesh | None) ->
 
 
 def convolve_planes(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
-    """What `convolution(x)` gives, by one 2-D convolution whose batch holds every plane of every volume.
+    """Return `convolution(x)` by one 2-D convolution whose batch holds every plane of every volume.
 
     ```
     depth  d0 d1 d2 d3  ->  planes  (-- d0 d1) (d0 d1 d2) (d1 d2 d3) (d2 d3 --), the three side by side in channels
     ```
 
-    The planes are put in an order in which those of a core lie together, so that only what lies at the edges of
-    its slab is sent. Left to itself, XLA gathers the depth, and where the height is split too its weight gradient
-    is then wrong by the number of the depth's parts.
+    The planes are ordered by core, so that cores exchange only the edges of their slabs. By default XLA gathers the
+    depth, and if the height is split too, its weight gradient is wrong by the number of parts of the depth.
 
     Args:
-        convolution: for which `computed_by_planes` holds.
-        x: [batch, depth, height, width, channel], held to its split.
-        mesh, dims: how x lies.
+        convolution: layer for which `computed_by_planes` is True.
+        x: [batch, depth, height, width, channel], constrained to its split.
+        mesh: mesh of x; None for one device.
+        dims: split of the image, as for `activation_spec`.
 
     Returns:
         [batch, depth, height, width, features].
     """
-    of_batch, of_depth, *of_plane = activation_axes(x.shape, dims)
+    batch_axes, depth_axes, *plane_axes = activation_axes(x.shape, dims)
     replicas, parts = (
-        math.prod(mesh.shape[axis] for axis in axes) if mesh else 1 for axes in (of_batch, of_depth)
+        math.prod(mesh.shape[axis] for axis in axes) if mesh else 1 for axes in (batch_axes, depth_axes)
     )
     dtype = convolution.dtype or x.dtype
     kernel, x = jnp.asarray(convolution.kernel[...]).astype(dtype), x.astype(dtype)
@@ -151,28 +152,28 @@ def convolve_planes(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, dims
     batch, depth, *plane = x.shape
     slabs = x.reshape(replicas, batch // replicas, parts, depth // parts, *plane).swapaxes(1, 2)
 
-    def hold(planes: jax.Array) -> jax.Array:
+    def constrain_planes(planes: jax.Array) -> jax.Array:
         if mesh is None:
             return planes
-        split = PartitionSpec((*of_batch, *of_depth), *of_plane)  # type: ignore[no-untyped-call]
-        held: jax.Array = jax.lax.with_sharding_constraint(planes, NamedSharding(mesh, split))  # type: ignore[no-untyped-call]
-        return held
+        spec = PartitionSpec((*batch_axes, *depth_axes), *plane_axes)  # type: ignore[no-untyped-call]
+        constrained: jax.Array = jax.lax.with_sharding_constraint(planes, NamedSharding(mesh, spec))  # type: ignore[no-untyped-call]
+        return constrained
 
     planes = jax.lax.conv_general_dilated(
-        hold(slabs.reshape(batch * depth, *plane)),
+        constrain_planes(slabs.reshape(batch * depth, *plane)),
         jnp.moveaxis(kernel, 0, 2).reshape(*kernel.shape[1:3], -1, kernel.shape[-1]),
         window_strides=(1, 1),
         padding="SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
-    slabs = hold(planes).reshape(*slabs.shape[:4], *planes.shape[1:]).swapaxes(1, 2)
+    slabs = constrain_planes(planes).reshape(*slabs.shape[:4], *planes.shape[1:]).swapaxes(1, 2)
     volume: jax.Array = slabs.reshape(batch, depth, *planes.shape[1:])
     return volume if convolution.bias is None else volume + jnp.asarray(convolution.bias[...]).astype(dtype)
 
 
 def _shifted(x: jax.Array, by: int) -> jax.Array:
-    """Along depth, x[i + by] at i, and 0 beyond the ends."""
+    """Return x[i + by] at i along depth, and 0 beyond the ends."""
     if by == 0:
         return x
-    still = (0, 0, 0)
-    return jax.lax.pad(x, jnp.zeros((), x.dtype), [still, (-by, by, 0), *[still] * (x.ndim - 2)])
+    unchanged = (0, 0, 0)
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), [unchanged, (-by, by, 0), *[unchanged] * (x.ndim - 2)])

@@ -1,7 +1,7 @@
-"""How do weights of keras.applications get into a backbone, without Keras?
+"""Reader of keras.applications weights for backbones, without Keras.
 
-Files that Keras writes: .h5 (weights or a whole model, Keras 2 and 3), .weights.h5 and .keras (Keras 3). Their
-convolutions of ResNet have biases. A norm follows each, so that its running mean less the bias gives the same outputs.
+It reads .h5 (weights or a complete model, Keras 2 and 3), .weights.h5 and .keras files (Keras 3). Keras' ResNet has
+biases before its norms; the running mean minus the bias gives the same outputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from halofeed.trainer.models.norm import BatchNorm
 from halofeed.trainer.models.resnet import ResNet
 
 KERAS_CACHE = "keras"
-"""In place of a path: the file that Keras has downloaded."""
+"""Value instead of a path: the file that Keras has downloaded."""
 
 Weights = Mapping[str, list[NDArray[Any]]]
 Assignment = tuple[nnx.Variable[Any], NDArray[Any]]
@@ -36,15 +36,14 @@ Assignment = tuple[nnx.Variable[Any], NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What keras.applications calls a backbone's parts.
+    """Names of a backbone in keras.applications.
 
     Args:
-        layers: gives the names of a convolution and its norm, and ours.
-        files: names in Keras' cache that fit, the best first; none where no such weights are published.
-        top: the name of the layer that gives the logits.
-        normalization: of the images that the weights were trained on: "caffe" has BGR less ImageNet's mean, "tf" has
-            -1 to 1.
-        function: of keras.applications, which downloads the weights.
+        layers: function that yields Keras' names of a convolution and its norm, and our unit of both.
+        files: function that returns matching file names in Keras' cache, the best first.
+        top: name of the layer that computes the logits.
+        normalization: normalization of the training images: "caffe" is BGR minus ImageNet's mean, "tf" is -1 to 1.
+        function: function of keras.applications that downloads the weights.
     """
 
     layers: Callable[[Any], Iterator[tuple[str, str, ConvolutionNorm]]]
@@ -55,21 +54,21 @@ class Published:
 
 
 def load_backbone(model: nnx.Module, path: str | Path = KERAS_CACHE, *, top: bool = False) -> Path:
-    """Put weights of keras.applications into a model's backbone, in place: parameters and norms' statistics.
+    """Load weights of keras.applications into a model's backbone, in place: parameters and norm statistics.
 
-    Each array keeps the dtype and the devices of the one that it replaces; nothing is changed if anything does not fit.
+    Each array keeps the dtype and the devices of the one that it replaces. If an array does not fit, nothing changes.
 
     Args:
-        model: has a `backbone`, a `ResNet` or a `MobileNet`, as classifiers and detectors do; or is one.
-        path: of a .h5, .weights.h5 or .keras file; "keras" looks into Keras' cache, ~/.keras/models (or below
+        model: model with a `backbone` that is a `ResNet` or a `MobileNet`; or such a backbone.
+        path: path of a .h5, .weights.h5 or .keras file; "keras" searches Keras' cache, ~/.keras/models (or models in
             $KERAS_HOME).
-        top: the classifier's head too; its classes must be those of the file.
+        top: load the classifier's head too; its classes must be those of the file.
 
     Returns:
         The file that was read.
 
     Raises:
-        UsageError: no such file, a file that Keras has not written, or a layer that is missing or of another shape.
+        UsageError: the file does not exist, Keras did not write it, or a layer is missing or has another shape.
     """
     backbone = getattr(model, "backbone", model)
     published = _published(backbone)
@@ -94,7 +93,7 @@ def load_backbone(model: nnx.Module, path: str | Path = KERAS_CACHE, *, top: boo
 
 
 def keras_normalization(model: nnx.Module) -> str:
-    """How the images of a model's pretrained backbone must be normalized: "caffe" or "tf".
+    """Return the normalization of images for a model's pretrained backbone: "caffe" or "tf".
 
     >>> from halofeed.trainer.models.layers import Layers
     >>> keras_normalization(nnx.eval_shape(lambda: MobileNet(Layers(rngs=nnx.Rngs(0)), width=8, blocks=5)))
@@ -104,10 +103,10 @@ def keras_normalization(model: nnx.Module) -> str:
 
 
 def _published(backbone: Any) -> Published:
-    for kind, published in PUBLISHED.items():
-        if isinstance(backbone, kind):
+    for backbone_type, published in PUBLISHED.items():
+        if isinstance(backbone, backbone_type):
             return published
-    known = ", ".join(kind.__name__ for kind in PUBLISHED)
+    known = ", ".join(backbone_type.__name__ for backbone_type in PUBLISHED)
     raise UsageError(
         f"backbone {type(backbone).__name__}: keras.applications' weights are loaded into {known}"
     )
@@ -183,7 +182,7 @@ def _cached(backbone: Any, published: Published) -> Path:
 
 
 def _read(file: Path) -> Weights:
-    """The arrays of every layer that has some, by the layer's name, in Keras' order."""
+    """Return the arrays of every layer with weights, by the layer's name, in Keras' order."""
     import h5py
 
     try:
@@ -200,23 +199,25 @@ def _read(file: Path) -> Weights:
         else:
             source = file
         with h5py.File(source) as root:
-            return _modern(root["layers"]) if "layers" in root else _legacy(root.get("model_weights", root))
+            if "layers" in root:
+                return _read_keras_3(root["layers"])
+            return _read_keras_2(root.get("model_weights", root))
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise UsageError(f"{file}: cannot be read as weights that Keras saved: {error}") from error
 
 
-def _modern(layers: Any) -> Weights:
-    """Keras 3 names the groups by kind and number, and says the layer's own name in an attribute."""
+def _read_keras_3(layers: Any) -> Weights:
+    """Read the layers of Keras 3, which have the layer's own name in an attribute."""
     found: dict[str, list[NDArray[Any]]] = {}
     for name, layer in layers.items():
         arrays: Any = layer.get("vars", {})
         if len(arrays):
-            given = arrays.attrs.get("name", name)
-            found[str(given)] = [arrays[str(index)][()] for index in range(len(arrays))]
+            layer_name = str(arrays.attrs.get("name", name))
+            found[layer_name] = [arrays[str(index)][()] for index in range(len(arrays))]
     return found
 
 
-def _legacy(layers: Any) -> Weights:
+def _read_keras_2(layers: Any) -> Weights:
     found: dict[str, list[NDArray[Any]]] = {}
     for name, layer in layers.items():
         names = [

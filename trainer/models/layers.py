@@ -1,9 +1,4 @@
-"""How are initial kernels drawn? By NumPy: XLA takes seconds of a CPU to compile the draws of every shape.
-
-What is each layer called in a compiled program? By its place in the model: `pyramid.smoothing.0.convolution`.
-
-Which layers are models put together from, and what does one pass through a model know?
-"""
+"""Layers of the models, the context of a pass through a model, initializers, and names of layers in programs."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ from jax.typing import DTypeLike
 
 from halofeed.errors import UsageError
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import constrain, why_whole
+from halofeed.trainer.mesh import constrain, reason_not_split
 from halofeed.trainer.models.convolutions import (
     VOLUME_CONVOLUTIONS,
     computed_by_planes,
@@ -38,35 +33,33 @@ Initializer = Callable[[jax.Array, Sequence[int], DTypeLike], jax.Array]
 
 
 def normal(deviation: float) -> Initializer:
-    """Kernels of a normal distribution about 0.
+    """Return an initializer of Flax, (key, shape, dtype) -> array, for a normal distribution with the mean 0.
 
     Args:
-        deviation: its standard deviation.
-
-    Returns:
-        an initializer, as Flax takes it: (key, shape, dtype) to an array that only these decide.
+        deviation: standard deviation of the distribution.
     """
-    return partial(_draw, deviation)
+    return partial(_sample_normal, deviation)
 
 
 def he_normal(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """Kernels whose outputs keep the variance of relu's inputs: a deviation of sqrt(2 / inputs of one output).
+    """Sample kernels that keep the variance through relu: the deviation is sqrt(2 / inputs of one output).
 
     Source: He et al., Delving Deep into Rectifiers (arXiv 1502.01852).
     """
-    return _draw(math.sqrt(2 / math.prod(shape[:-1])), key, shape, dtype)
+    return _sample_normal(math.sqrt(2 / math.prod(shape[:-1])), key, shape, dtype)
 
 
 def lecun_normal(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """Kernels that keep the variance of a linear layer's inputs: a deviation of sqrt(1 / inputs of one output)."""
-    return _draw(math.sqrt(1 / math.prod(shape[:-1])), key, shape, dtype)
+    """Sample kernels that keep the variance through a linear layer: the deviation is sqrt(1 / inputs of one output)."""
+    return _sample_normal(math.sqrt(1 / math.prod(shape[:-1])), key, shape, dtype)
 
 
-def _draw(
+def _sample_normal(
     deviation: float, key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32
 ) -> jax.Array:
+    """Sample with NumPy, because XLA takes seconds on a CPU to compile a program for every shape."""
     if isinstance(key, jax.core.Tracer):
-        # Only shapes are asked for, or somebody draws inside a program of their own.
+        # The caller wants only shapes, or samples inside a program of its own.
         return jax.random.normal(key, shape, dtype) * jnp.asarray(deviation, dtype)
     words: Any = np.asarray(jax.random.key_data(key))
     values = np.random.default_rng(words).standard_normal(tuple(shape), np.float64)
@@ -77,37 +70,39 @@ _NAME = "name_in_program"
 
 
 def name_layers(model: nnx.Module) -> None:
-    """Have every layer of a model, in place, put its name on the operations that it makes; what it computes stays."""
+    """Make every layer of a model, in place, mark its operations with its path: `pyramid.smoothing.0.convolution`."""
     for path, layer in list(nnx.iter_modules(model)):
         if path and callable(layer):
             setattr(layer, _NAME, ".".join(map(str, path)))
-            layer.__class__ = _named(type(layer))
+            layer.__class__ = _named_class(type(layer))
 
 
 @functools.cache
-def _named(kind: type[nnx.Module]) -> type[nnx.Module]:
-    def call(layer: Any, *given: Any, **options: Any) -> Any:
+def _named_class(layer_class: type[nnx.Module]) -> type[nnx.Module]:
+    # `halofeed.trainer.plan.hlo` skips this function by its name.
+    def call_in_named_scope(layer: Any, *given: Any, **options: Any) -> Any:
         with jax.named_scope(getattr(layer, _NAME)):
-            return kind.__call__(layer, *given, **options)  # type: ignore[operator]
+            return layer_class.__call__(layer, *given, **options)  # type: ignore[operator]
 
-    return type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
+    members = {"__call__": call_in_named_scope, "__doc__": layer_class.__doc__}
+    return type(layer_class.__name__, (layer_class,), members)
 
 
 Activation = Callable[[jax.Array], jax.Array]
 Padding = str | Sequence[tuple[int, int]]
-KEPT = "kept"
-"""The name of what is not computed again in the backward pass where `Problem.remat` asks for the rest to be."""
+SAVED = "kept"
+"""Name of activations that are saved for the backward pass under `TrainingSetup.remat`, not computed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One pass of a batch through a model.
+    """Context of one pass of a batch through a model.
 
     Args:
-        valid: bool [batch]; other rows do not enter a norm's statistics. None is all.
-        training: norms use this batch's statistics and update the running ones; else they use those.
-        mesh: where the activations lie; None for one device.
-        dims: how the image is split over a replica's cores, batch axis first; None is whole.
+        valid: bool [batch], False for rows that do not enter the statistics of a norm; None is all True.
+        training: norms use this batch's statistics and update the running ones; False uses the running ones.
+        mesh: mesh of the activations; None for one device.
+        dims: number of parts of the image along each axis, batch first; None if it is not split.
     """
 
     valid: jax.Array | None = None
@@ -117,39 +112,40 @@ class Pass:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Into how many parts each axis between batch and channel is split."""
+        """Number of parts of each axis between batch and channel."""
         return () if self.dims is None else tuple(self.dims[1:-1])
 
     def is_split(self, shape: Sequence[int]) -> bool:
-        """Whether an activation of that shape is split."""
-        return self.mesh is not None and self.dims is not None and why_whole(shape, self.dims) is None
+        """Return whether an activation of that shape is split."""
+        return self.mesh is not None and self.dims is not None and reason_not_split(shape, self.dims) is None
 
-    def hold(self, activation: jax.Array, *, whole: bool = False) -> jax.Array:
-        """The activation, held to its split; call it after every layer that mixes neighbors or changes the size.
+    def hold(self, activation: jax.Array, *, replicate: bool = False) -> jax.Array:
+        """Constrain an activation to its split; call it after every layer that mixes neighbors or changes the size.
 
-        `whole` holds it whole on every core of its replica, whatever its size.
+        `replicate` replicates the activation on every core of its replica instead.
         """
-        return constrain(activation, self.mesh, None if whole else self.dims)
+        return constrain(activation, self.mesh, None if replicate else self.dims)
 
     def hold_split(self, activation: jax.Array) -> jax.Array:
-        """The activation, split even where a core has a single row; nothing may be convolved with it there."""
+        """Constrain an activation to its split even with a single row per core; it must not be convolved then."""
         return constrain(activation, self.mesh, self.dims, least_rows=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """Makes layers of one precision, each with parameters drawn from `rngs`.
+    """Factory of layers with one precision and common options.
 
     Args:
-        dtype: of the activations.
-        param_dtype: of the parameters, the norm's statistics and the heads' outputs.
-        rngs: draws the initial parameters.
-        norm_decay, norm_epsilon: of the norms; only batch norm has a decay.
-        norm_kind: of `NORMS`.
-        volume_convolution: of `VOLUME_CONVOLUTIONS`, for those that `ConvolutionNorm` holds.
+        dtype: dtype of the activations.
+        param_dtype: dtype of the parameters, the norm statistics and the outputs of heads.
+        rngs: random number generators of the initial parameters.
+        norm_decay: decay of batch norm's running statistics.
+        norm_epsilon: value added to a norm's variance.
+        norm_kind: key of `NORMS`.
+        volume_convolution: one of `VOLUME_CONVOLUTIONS`, for the convolutions in `ConvolutionNorm`.
 
     Raises:
-        UsageError: a kind or choice that is not known.
+        UsageError: `norm_kind` or `volume_convolution` is unknown.
     """
 
     dtype: DTypeLike = jnp.bfloat16
@@ -178,7 +174,7 @@ class Layers:
         kernel_init: Any = None,
         bias_init: Any = None,
     ) -> nnx.Conv:
-        """A convolution over `len(kernel)` axes, from `before` to `after` channels."""
+        """Make a convolution over `len(kernel)` axes, from `before` to `after` channels."""
         return nnx.Conv(
             before,
             after,
@@ -195,7 +191,7 @@ class Layers:
         )
 
     def norm(self, features: int, *, epsilon: float | None = None) -> Norm:
-        """A norm of `norm_kind` over the whole image; batch norm's is over the whole batch too."""
+        """Make a norm of `norm_kind` over the complete image; batch norm includes the complete batch."""
         return NORMS[self.norm_kind](
             features,
             decay=self.norm_decay,
@@ -204,16 +200,16 @@ class Layers:
         )
 
     def dense(self, before: int, after: int, **options: Any) -> nnx.Linear:
-        """A dense layer in the parameters' precision."""
+        """Make a dense layer in the parameters' precision."""
         options = {"kernel_init": lecun_normal, **options}
         return nnx.Linear(before, after, param_dtype=self.param_dtype, rngs=self.rngs, **options)
 
 
 class ConvolutionNorm(nnx.Module):
-    """Convolution, held to the split, then norm, then the activation (None for none).
+    """Convolution, norm and activation function (None for none), constrained to the split.
 
-    With `extends_again` the backward pass extends a split input by its neighbors' rows again, in place of keeping it
-    extended: of three channels tiles of a TPU would make twenty times as much.
+    `recompute_halo` makes the backward pass exchange the halo rows of a split input again instead of saving the
+    extended input, which on a TPU takes twenty times the memory for three channels because of padding.
     """
 
     def __init__(
@@ -225,32 +221,32 @@ class ConvolutionNorm(nnx.Module):
         *,
         activation: Activation | None = nnx.relu,
         epsilon: float | None = None,
-        extends_again: bool = False,
+        recompute_halo: bool = False,
         **options: Any,
     ) -> None:
-        self.extends_again = extends_again
+        self.recompute_halo = recompute_halo
         self.convolution = layers.convolution(before, after, kernel, **options)
         self.norm = layers.norm(after, epsilon=epsilon)
         self.activation = activation
         self.volume_convolution = layers.volume_convolution
 
     def __call__(self, x: jax.Array, run: Pass, then: Activation | None = None) -> jax.Array:
-        """[batch, ..., before] to [batch, ..., after].
+        """Map [batch, ..., before] to [batch, ..., after].
 
-        What `then` makes of it is given in its place, and the backward pass computes all after the convolution again.
+        With `then`, return its result for the output; the backward pass computes all after the convolution again.
         """
         if computed_by_planes(self.convolution, self.volume_convolution, run.mesh):
             x = run.hold(convolve_planes(self.convolution, x, run.mesh, run.dims))
         elif is_depthwise(self.convolution):
             x = run.hold(convolve_depthwise(self.convolution, x, run.mesh, run.dims))
-        elif self.extends_again and run.dims is not None:
+        elif self.recompute_halo and run.dims is not None:
             x = run.hold(jax.checkpoint(self.convolution)(x))
         else:
             x = run.hold(self.convolution(x))
-        x = kept(x)
+        x = save_for_backward(x)
         if then is None:
             return self._activated(self.norm(x, valid=run.valid, training=run.training))
-        normalize = self.norm.fitted(x, valid=run.valid, training=run.training)
+        normalize = self.norm.bind_moments(x, valid=run.valid, training=run.training)
         finished: jax.Array = jax.checkpoint(lambda x: then(self._activated(normalize(x))))(x)
         return finished
 
@@ -258,20 +254,20 @@ class ConvolutionNorm(nnx.Module):
         return x if self.activation is None else self.activation(x)
 
 
-def kept(x: jax.Array) -> jax.Array:
-    """The same array, named `KEPT`."""
-    named: jax.Array = checkpoint_name(x, KEPT)  # type: ignore[no-untyped-call]
-    return named
+def save_for_backward(x: jax.Array) -> jax.Array:
+    """Return the array marked as `SAVED`."""
+    saved: jax.Array = checkpoint_name(x, SAVED)  # type: ignore[no-untyped-call]
+    return saved
 
 
 def max_pool(
     x: jax.Array, window: Sequence[int], strides: Sequence[int], padding: Padding = "VALID"
 ) -> jax.Array:
-    """The greatest of each window, as `nnx.max_pool` gives it."""
-    greatest: jax.Array = nnx.max_pool(x, window, strides=strides, padding=padding)  # type: ignore[no-untyped-call]
-    return greatest
+    """Return `nnx.max_pool` with a type."""
+    pooled: jax.Array = nnx.max_pool(x, window, strides=strides, padding=padding)  # type: ignore[no-untyped-call]
+    return pooled
 
 
 def mean_over_space(x: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """The mean over all axes between batch and channel: [batch, ..., channel] to [batch, channel]."""
+    """Return the mean over all axes between batch and channel: [batch, ..., channel] to [batch, channel]."""
     return jnp.mean(x.astype(dtype), axis=tuple(range(1, x.ndim - 1)))

@@ -1,6 +1,6 @@
-"""MobileNet, version 1: the backbone as keras.applications has it, and a classifier on it.
+"""MobileNet, version 1: the backbone as in keras.applications, and a classifier on it.
 
-image -> 3x3 stride 2 -> 13 blocks of (3x3 of each channel apart -> 1x1 over channels); norm and relu6 after each
+image -> 3x3 stride 2 -> 13 blocks of (depthwise 3x3 -> 1x1 over channels); norm and relu6 after each
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ BLOCKS = (
     *((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2)),
     *((16, 1), (16, 1), (16, 1), (16, 1), (16, 1), (32, 2), (32, 1)),
 )
-"""Channels of each block in widths of the first convolution, and its stride."""
+"""Channels of each block as multiples of the first convolution's, and its stride."""
 KERAS_PADDING = ((0, 1), (0, 1))
-"""Of keras.applications in blocks of stride 2: an uneven size is rounded down, where SAME rounds up."""
+"""Padding of keras.applications in blocks of stride 2: an odd size is rounded down, while SAME rounds up."""
 _unit = partial(ConvolutionNorm, activation=nnx.relu6, epsilon=EPSILON)
 
 
 class SeparableBlock(nnx.Module):
-    """A 3x3 convolution of each channel apart, then a 1x1 over channels.
+    """Depthwise 3x3 convolution, then 1x1 over channels.
 
     Args:
-        layers: makes the layers.
-        before, after: channels of input and output.
-        stride: of the first convolution.
-        padding: of the first convolution.
+        layers: factory of the layers.
+        before: channels of the input.
+        after: channels of the output.
+        stride: stride of the first convolution.
+        padding: padding of the first convolution.
     """
 
     def __init__(self, layers: Layers, before: int, after: int, *, stride: int, padding: Padding) -> None:
@@ -40,22 +41,22 @@ class SeparableBlock(nnx.Module):
         self.pointwise = _unit(layers, before, after, (1, 1))
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
-        """[batch, height, width, before] to [batch, height / stride, width / stride, after]."""
+        """Map [batch, height, width, before] to [batch, height / stride, width / stride, after]."""
         return self.pointwise(self.depthwise(x, run), run)
 
 
 class MobileNet(nnx.Module):
-    """The feature maps of strides 8, 16 and 32: those of blocks 5, 11 and 13.
+    """Backbone with feature maps of strides 8, 16 and 32, from blocks 5, 11 and 13.
 
     Args:
-        layers: makes the layers.
-        channels: of the image.
-        width: channels of the first convolution; the others grow with it. Keras calls width / 32 alpha.
-        blocks: how many of the 13; 11 leaves stride 32 out.
-        padding: of blocks with stride 2, where sizes are uneven: SAME (the Object Detection API's) or `KERAS_PADDING`.
+        layers: factory of the layers.
+        channels: channels of the image.
+        width: channels of the first convolution; the others are multiples of it. Keras calls width / 32 alpha.
+        blocks: number of blocks, at most 13; 11 omits stride 32.
+        padding: padding of blocks with stride 2: SAME (as the Object Detection API) or `KERAS_PADDING`.
 
     Attributes:
-        channels: of each feature map.
+        channels: channels of each feature map.
 
     Source: Howard et al., MobileNets (arXiv 1704.04861).
     """
@@ -81,7 +82,7 @@ class MobileNet(nnx.Module):
         self.channels = tuple(widths[index + 1] for index in self.last_of_stride)
 
     def __call__(self, image: jax.Array, run: Pass) -> list[jax.Array]:
-        """C3 to C5, [batch, height, width, channel] each, of normalized images [batch, height, width, channel]."""
+        """Return C3 to C5, [batch, height, width, channel], of normalized images [batch, height, width, channel]."""
         x = self.stem(run.hold(image), run)
         maps = []
         for index, block in enumerate(self.blocks):
@@ -92,13 +93,13 @@ class MobileNet(nnx.Module):
 
 
 class MobileNetClassifier(nnx.Module):
-    """Logits per class on MobileNet, of any width.
+    """Classifier on MobileNet of any width, with logits per class.
 
     Args:
-        layers: makes the layers.
-        classes: how many logits.
-        image_shape: of one image, [height, width, channel].
-        width: of `MobileNet`.
+        layers: factory of the layers.
+        classes: number of logits.
+        image_shape: shape of one image, [height, width, channel].
+        width: width of `MobileNet`.
     """
 
     def __init__(
@@ -108,5 +109,5 @@ class MobileNetClassifier(nnx.Module):
         self.head = layers.dense(self.backbone.channels[-1], classes)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> jax.Array:  # noqa: B008
-        """Logits [batch, classes], in the parameters' precision, of normalized images [batch, ..., channel]."""
+        """Return logits [batch, class], in the parameters' precision, of normalized images [batch, ..., channel]."""
         return self.head(mean_over_space(self.backbone(image, run)[-1], self.head.param_dtype))

@@ -1,11 +1,10 @@
-"""Which norms are there? Their statistics span the image, those of batch norm all rows, however both are split."""
+"""Batch, group and instance norm, with statistics over the complete image (and batch) even if it is split."""
 
 from __future__ import annotations
 
 import abc
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from jax.typing import DTypeLike
 
 
 class Norm(nnx.Module):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, computed in the precision of scale and bias."""
+    """Base class: (x - mean) / sqrt(variance + epsilon) * scale + bias, in the precision of scale and bias."""
 
     def __init__(self, features: int, epsilon: float, param_dtype: DTypeLike) -> None:
         self.scale = nnx.Param(jnp.ones(features, param_dtype))
@@ -22,14 +21,14 @@ class Norm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
-        """Normalize x [batch, ..., channel]; `valid`, bool [batch], says which rows a whole batch's moments span."""
+        """Normalize x [batch, ..., channel]; moments of a batch only use rows with `valid`, bool [batch]."""
         wide = x.astype(self.scale[...].dtype)
         return self._normalize(wide, *self._moments(wide, valid, training)).astype(x.dtype)
 
-    def fitted(
+    def bind_moments(
         self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True
     ) -> Callable[[jax.Array], jax.Array]:
-        """What normalizes x by its moments, for a backward pass that need not take them again."""
+        """Return a function that normalizes x by its moments, so that a backward pass does not compute them again."""
         moments = self._moments(x.astype(self.scale[...].dtype), valid, training)
         return lambda x: self._normalize(x.astype(self.scale[...].dtype), *moments).astype(x.dtype)
 
@@ -41,20 +40,20 @@ class Norm(nnx.Module):
     def _moments(
         self, wide: jax.Array, valid: jax.Array | None, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance, in a shape that broadcasts with x."""
+        """Return mean and variance, in a shape that broadcasts with x."""
 
 
 class BatchNorm(Norm):
-    """Per channel, (x - mean) / sqrt(variance + epsilon) * scale + bias.
+    """Batch norm: moments of each channel over the batch.
 
-    Unlike flax's own, the running statistics have the parameters' precision (float64 for the parity
-    test), and rows that are only padding do not enter them.
+    Unlike Flax's batch norm, the running statistics have the parameters' precision (float64 in the parity test) and
+    exclude rows of padding.
 
     Args:
-        features: how many channels.
-        decay: of the running statistics.
-        epsilon: added to the variance.
-        param_dtype: of scale, bias and running statistics, and at least float32 of the arithmetic.
+        features: number of channels.
+        decay: decay of the running statistics.
+        epsilon: value added to the variance.
+        param_dtype: dtype of scale, bias, running statistics and arithmetic.
     """
 
     def __init__(
@@ -94,16 +93,15 @@ def _over_batch(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.A
 
 
 class GroupNorm(Norm):
-    """Per example and group of channels, (x - mean) / sqrt(variance + epsilon), then * scale + bias per channel.
+    """Group norm: moments of each example and group of channels, the same in training and evaluation.
 
-    Nothing is remembered from step to step: training and evaluation compute the same. With as many groups as
-    channels it is instance norm. Source: Wu and He, "Group Normalization", 2018 (arXiv 1803.08494).
+    One group per channel is instance norm. Source: Wu and He, "Group Normalization", 2018 (arXiv 1803.08494).
 
     Args:
-        features: how many channels.
-        groups: divides them; None is one per channel.
-        epsilon: added to the variance.
-        param_dtype: of scale and bias, and of the arithmetic.
+        features: number of channels.
+        groups: number of groups, a divisor of `features`; None is one per channel.
+        epsilon: value added to the variance.
+        param_dtype: dtype of scale, bias and arithmetic.
     """
 
     def __init__(
@@ -124,24 +122,21 @@ class GroupNorm(Norm):
         return mean, self._over_groups(jnp.square(wide - mean))
 
     def _over_groups(self, x: jax.Array) -> jax.Array:
-        """The mean of each example's groups, for every channel of them: [batch, 1, ..., 1, channel]."""
+        """Return the mean of each example's groups, repeated for every channel: [batch, 1, ..., 1, channel]."""
         channels = jnp.mean(x, tuple(range(1, x.ndim - 1)))
         grouped = channels.reshape(len(channels), self.groups, -1)
         means = jnp.broadcast_to(jnp.mean(grouped, -1, keepdims=True), grouped.shape)
         return means.reshape(len(channels), *[1] * (x.ndim - 2), x.shape[-1])
 
 
-MOST_GROUPS = 8
-"""Of the group norm that `NORMS` makes; it has fewer where the channels do not divide by it."""
-
-
-def _group(features: int, *, decay: float, **options: Any) -> GroupNorm:
-    return GroupNorm(features, groups=math.gcd(features, MOST_GROUPS), **options)
-
+MAX_GROUPS = 8
+"""Number of groups of "group" norm; fewer if it does not divide the channels."""
 
 NORMS: dict[str, Callable[..., Norm]] = {
     "batch": BatchNorm,
     "instance": lambda features, *, decay, **options: GroupNorm(features, **options),
-    "group": _group,
+    "group": lambda features, *, decay, **options: GroupNorm(
+        features, groups=math.gcd(features, MAX_GROUPS), **options
+    ),
 }
-"""Called with (features, decay=, epsilon=, param_dtype=)."""
+"""Norms by name, called with (features, decay=, epsilon=, param_dtype=)."""

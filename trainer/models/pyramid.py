@@ -1,4 +1,4 @@
-"""Feature pyramid, and the heads of detectors on it."""
+"""Feature pyramid and heads of detectors."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
 from halofeed.trainer.detection.anchors import Level
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, kept, normal
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, normal, save_for_backward
 
 KERNEL_DEVIATION = 0.01
 
 
 class FeaturePyramid(nnx.Module):
-    """Maps of equal depth, the finest first: one for each map given, and coarser ones.
+    """Feature pyramid: maps with equal channels, finest first, one per input map and coarser ones.
 
-    As in the Object Detection API, the coarsest map given goes on without smoothing, the sum below takes the
-    smoothed map above it, and each coarser level is a convolution of stride 2 of the one before. Norm and relu6 follow
-    the smoothing and the coarser convolutions.
+    As in the Object Detection API, the coarsest input map is not smoothed, each finer level adds the smoothed level
+    above it, and each coarser level is a convolution of stride 2. Norm and relu6 follow the smoothing and the
+    coarser convolutions.
 
     Args:
-        layers: makes the layers.
-        channels: of the maps given, the finest first.
-        features: of every level.
-        levels: how many, `len(channels)` or more.
+        layers: factory of the layers.
+        channels: channels of the input maps, finest first.
+        features: channels of every level.
+        levels: number of levels, `len(channels)` or more.
 
     Source: Lin et al., Feature Pyramid Networks (arXiv 1612.03144); in the TensorFlow Object Detection API it is
     `fpn_top_down_feature_maps` with the feature extractors' bottom-up convolutions.
@@ -48,7 +48,7 @@ class FeaturePyramid(nnx.Module):
         self.coarser = nnx.List(unit(stride=2) for _ in range(levels - len(channels)))
 
     def __call__(self, maps: Sequence[jax.Array], run: Pass) -> list[jax.Array]:
-        """The pyramid of maps [batch, height, width, channel], each half as fine as the one before, rounded up."""
+        """Return maps [batch, height, width, channel], each half the size of the one before, rounded up."""
         laterals = [run.hold(lateral(x)) for lateral, x in zip(self.laterals, maps, strict=True)]
         pyramid = [laterals[-1]]
         for lateral, smooth in zip(laterals[-2::-1], self.smoothing[::-1], strict=True):
@@ -59,7 +59,7 @@ class FeaturePyramid(nnx.Module):
 
 
 def doubled(x: jax.Array, shape: Sequence[int], run: Pass) -> jax.Array:
-    """Every row and column twice, cut to the height and width of `shape`, which may be uneven.
+    """Repeat every row and column, cropped to the height and width of `shape`, which may be odd.
 
     >>> doubled(jnp.array([1, 2]).reshape(1, 2, 1, 1), (1, 3, 1, 1), Pass()).ravel().tolist()
     [1, 1, 2]
@@ -71,18 +71,18 @@ def doubled(x: jax.Array, shape: Sequence[int], run: Pass) -> jax.Array:
 
 
 CLASS_BIAS = -4.6
-"""Before any training each class has the probability 0.01, so that the many negatives do not drown the focal loss."""
+"""Initial bias: each class has the probability 0.01, so that the many negatives do not dominate the focal loss."""
 
 
 class BoxOutputs(nnx.Module):
-    """Two convolutions: one to the class logits, one to the box codes of every anchor.
+    """Two convolutions, to the class logits and to the box codes of every anchor.
 
     Args:
-        layers: makes the layers.
-        before: channels of the maps.
-        classes: without the background.
-        anchors: per position.
-        kernel: of both convolutions.
+        layers: factory of the layers.
+        before: channels of the input maps.
+        classes: number of classes, without the background.
+        anchors: number of anchors per position.
+        kernel: kernel size of both convolutions.
     """
 
     def __init__(
@@ -103,12 +103,13 @@ class BoxOutputs(nnx.Module):
     def __call__(
         self, class_features: jax.Array, box_features: jax.Array, anchors: NDArray[Any], run: Pass
     ) -> Level:
-        """The outputs at one level, in the parameters' precision.
+        """Return the outputs at one level, in the parameters' precision.
 
         Args:
-            class_features, box_features: [batch, height, width, before]; may be the same.
+            class_features: input of the class logits, [batch, height, width, before].
+            box_features: input of the box codes, in the same shape; may be the same array.
             anchors: float32 [height, width, anchor, 4].
-            run: this pass.
+            run: context of the pass.
         """
         logits = run.hold(self.logits(class_features))
         codes = run.hold(self.codes(box_features))
@@ -120,16 +121,17 @@ class BoxOutputs(nnx.Module):
 
 
 class SharedTower(nnx.Module):
-    """Convolutions that all levels share, each followed by a norm of the level's own and relu6.
+    """Convolutions shared by all levels, each followed by the level's own norm and relu6.
 
-    The levels' activations differ in their statistics, their meaning does not.
+    Each level has its own norms because the statistics of activations differ between levels.
 
     Args:
-        layers: makes the layers.
-        before, features: channels of input and output.
-        depth: how many convolutions.
-        levels: how many sets of norms.
-        kernel: of each convolution.
+        layers: factory of the layers.
+        before: channels of the input.
+        features: channels of the output.
+        depth: number of convolutions.
+        levels: number of levels, each with its own norms.
+        kernel: kernel size of each convolution.
 
     Source: the TensorFlow Object Detection API's weight-shared convolutional box predictor.
     """
@@ -154,9 +156,9 @@ class SharedTower(nnx.Module):
         self.channels = channels[-1]
 
     def __call__(self, x: jax.Array, level: int, run: Pass) -> jax.Array:
-        """[batch, height, width, before] of the level of that index to [batch, height, width, features]."""
+        """Map [batch, height, width, before] of a level, by its index, to [batch, height, width, features]."""
         for convolution, norm in zip(self.convolutions, self.norms[level], strict=True):
-            x = kept(run.hold(convolution(x)))
+            x = save_for_backward(run.hold(convolution(x)))
             x = nnx.relu6(norm(x, valid=run.valid, training=run.training))
         return x
 

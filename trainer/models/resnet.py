@@ -1,9 +1,9 @@
-"""ResNet-50, version 1: the backbone as keras.applications has it, and a classifier on it.
+"""ResNet-50, version 1: the backbone as in keras.applications, and a classifier on it.
 
 image -> 7x7 stride 2 -> max pool 3x3 stride 2 -> C2 -> C3 -> C4 -> C5 (strides 4, 8, 16, 32) [-> mean -> dense]
 
-Keras gives its convolutions biases, though a norm follows each and takes them away again; here there are none, and
-`halofeed.trainer.models.keras_weights` puts theirs into the norms' running means.
+Unlike Keras' convolutions, these have no biases, because a norm follows each of them.
+`halofeed.trainer.models.keras_weights` adds Keras' biases to the norms' running means.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ WIDTH = 64
 EXPANSION = 4
 EPSILON = 1.001e-5
 STEM_ROWS = 3
-"""The fewest rows on one core of an image that is split: the halo of the first convolution, 7x7 with stride 2."""
+"""Minimum of rows of a split image on one core: the halo of the first convolution, 7x7 with stride 2."""
 _unit = partial(ConvolutionNorm, epsilon=EPSILON)
 
 
 class Bottleneck(nnx.Module):
-    """1x1 (with the stride), 3x3, 1x1 to four times the features, plus a shortcut.
+    """Bottleneck block: 1x1 (with the stride), 3x3, 1x1 to four times the features, plus a shortcut.
 
     Args:
-        layers: makes the layers.
-        before: the input's channels.
-        features: of the inner convolutions.
-        stride: of the block.
-        project: the shortcut is a convolution; else it is the input.
+        layers: factory of the layers.
+        before: channels of the input.
+        features: channels of the inner convolutions.
+        stride: stride of the block.
+        project: use a convolution as the shortcut; False uses the input.
     """
 
     def __init__(self, layers: Layers, before: int, features: int, *, stride: int, project: bool) -> None:
@@ -47,22 +47,22 @@ class Bottleneck(nnx.Module):
         self.expand = _unit(layers, features, after, (1, 1), activation=None)
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
-        """[batch, height, width, before] to [batch, height / stride, width / stride, 4 * features]."""
+        """Map [batch, height, width, before] to [batch, height / stride, width / stride, 4 * features]."""
         shortcut = x if self.shortcut is None else self.shortcut(x, run)
         return nnx.relu(shortcut + self.expand(self.middle(self.reduce(x, run), run), run))
 
 
 class ResNet(nnx.Module):
-    """The feature maps of strides 4, 8, 16 and 32; uneven sizes are rounded up at every stride.
+    """Backbone with feature maps of strides 4, 8, 16 and 32; odd sizes are rounded up at every stride.
 
     Args:
-        layers: makes the layers.
-        channels: of the image.
-        blocks: how many in each of the four stages; ResNet-50 has (3, 4, 6, 3).
-        width: channels of the first convolution and of the first stage's inner ones; the others grow with it.
+        layers: factory of the layers.
+        channels: channels of the image.
+        blocks: number of blocks in each of the four stages; ResNet-50 has (3, 4, 6, 3).
+        width: channels of the first convolution and of the first stage's inner ones; the others are multiples.
 
     Attributes:
-        channels: of each feature map.
+        channels: channels of each feature map.
 
     Source: He et al., Deep Residual Learning for Image Recognition (arXiv 1512.03385).
     """
@@ -71,7 +71,7 @@ class ResNet(nnx.Module):
         self, layers: Layers, *, channels: int = 3, blocks: Sequence[int] = BLOCKS, width: int = WIDTH
     ) -> None:
         padding = ((3, 3), (3, 3))
-        self.stem = _unit(layers, channels, width, (7, 7), stride=2, padding=padding, extends_again=True)
+        self.stem = _unit(layers, channels, width, (7, 7), stride=2, padding=padding, recompute_halo=True)
         self.stages: nnx.List[nnx.List[Bottleneck]] = nnx.List()
         before = width
         for stage, count in enumerate(blocks):
@@ -85,7 +85,7 @@ class ResNet(nnx.Module):
         self.channels = tuple(EXPANSION * width * 2**stage for stage in range(len(blocks)))
 
     def __call__(self, image: jax.Array, run: Pass) -> list[jax.Array]:
-        """C2 to C5, [batch, height, width, channel] each, of normalized images [batch, height, width, channel]."""
+        """Return C2 to C5, [batch, height, width, channel], of normalized images [batch, height, width, channel]."""
         first = stem_pass(image.shape, run)
         pooled = partial(max_pool, window=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
         x = self.stem(first.hold(image), first, then=lambda x: run.hold(pooled(x)))
@@ -98,9 +98,9 @@ class ResNet(nnx.Module):
 
 
 def stem_pass(shape: Sequence[int], run: Pass) -> Pass:
-    """The pass for the first convolution: on images of too few rows (or columns) a core it leaves them whole.
+    """Return the pass for the first convolution, which does not split images with too few rows (or columns) per core.
 
-    XLA's partitioner aborts the process where its halo is wider than the neighbor's rows.
+    XLA's partitioner aborts the process if a halo is wider than the neighbor's rows.
     """
     dims = run.dims or (1,) * len(shape)
     wide = all(
@@ -110,13 +110,14 @@ def stem_pass(shape: Sequence[int], run: Pass) -> Pass:
 
 
 class ResNetClassifier(nnx.Module):
-    """Logits per class on ResNet-50, or on a smaller one.
+    """Classifier on ResNet-50 or a smaller ResNet, with logits per class.
 
     Args:
-        layers: makes the layers.
-        classes: how many logits.
-        image_shape: of one image, [height, width, channel].
-        blocks, width: of `ResNet`.
+        layers: factory of the layers.
+        classes: number of logits.
+        image_shape: shape of one image, [height, width, channel].
+        blocks: blocks of `ResNet`.
+        width: width of `ResNet`.
     """
 
     def __init__(
@@ -132,5 +133,5 @@ class ResNetClassifier(nnx.Module):
         self.head = layers.dense(self.backbone.channels[-1], classes)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> jax.Array:  # noqa: B008
-        """Logits [batch, classes], in the parameters' precision, of normalized images [batch, ..., channel]."""
+        """Return logits [batch, class], in the parameters' precision, of normalized images [batch, ..., channel]."""
         return self.head(mean_over_space(self.backbone(image, run)[-1], self.head.param_dtype))

@@ -1,4 +1,4 @@
-"""RetinaNet: a backbone, a feature pyramid of levels 3 to 7, and heads that all levels share.
+"""RetinaNet: a backbone, a feature pyramid of levels 3 to 7, and heads shared by all levels.
 
 image -> backbone -> C3..C5 -> pyramid P3..P7 -> box tower   -> box codes      per level, as a list of `Level`,
                                               -> class tower -> class logits   the finest first
@@ -24,22 +24,24 @@ FIRST_LEVEL, BACKBONE_LEVELS = 3, 3
 
 
 class RetinaNet(nnx.Module):
-    """A list of `Level`, one per level of the pyramid, of images of any size.
+    """RetinaNet for images of any size, which returns a `Level` per level of the pyramid.
 
     Args:
-        layers: makes the layers.
-        classes: without the background.
-        image_shape: of one image, [height, width, channel].
+        layers: factory of the layers.
+        classes: number of classes, without the background.
+        image_shape: shape of one image, [height, width, channel].
         backbone: "resnet50" or "mobilenet_v1".
         width: channels of the backbone's first convolution; None for the published 64 or 32.
-        blocks: in each stage of resnet50; None for the published (3, 4, 6, 3).
-        features: of the pyramid and of the towers.
-        last_level: the coarsest; its stride is 2 ** last_level.
-        tower_depth: convolutions in each tower.
-        anchor_scale, aspect_ratios, scales_per_octave: of `retinanet_anchors`.
+        blocks: number of blocks in each stage of resnet50; None for the published (3, 4, 6, 3).
+        features: channels of the pyramid and of the towers.
+        last_level: coarsest level; its stride is 2 ** last_level.
+        tower_depth: number of convolutions in each tower.
+        anchor_scale: scale of `retinanet_anchors`.
+        aspect_ratios: aspect ratios of `retinanet_anchors`.
+        scales_per_octave: scales per octave of `retinanet_anchors`.
 
     Raises:
-        UsageError: an unknown backbone, or options that it does not take.
+        UsageError: the backbone is unknown or does not have an option.
 
     Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002), with the norms and the relu6 of the
     TensorFlow Object Detection API's configurations `ssd_resnet50_v1_fpn` and `ssd_mobilenet_v1_fpn`.
@@ -75,7 +77,7 @@ class RetinaNet(nnx.Module):
         self.scales_per_octave = scales_per_octave
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
-        """The levels, the finest first, of normalized images [batch, height, width, channel]."""
+        """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
         maps = self.backbone(image, run)[-BACKBONE_LEVELS:]
         levels = []
         for index, features in enumerate(self.pyramid(maps, run)):
@@ -100,7 +102,7 @@ def _backbone(
         raise UsageError(f"model.backbone {name!r}: not known; known: {', '.join(BACKBONES)}")
     if blocks is not None and name != "resnet50":
         raise UsageError(f"model.blocks: only resnet50 has them; set model.width to make {name} smaller")
-    given: dict[str, Any] = {"width": width, "blocks": blocks}
+    options: dict[str, Any] = {"width": width, "blocks": blocks}
     return BACKBONES[name](
-        layers, channels=channels, **{key: value for key, value in given.items() if value is not None}
+        layers, channels=channels, **{key: value for key, value in options.items() if value is not None}
     )

@@ -1,9 +1,9 @@
-"""SSD on MobileNet-v1: one map per anchor size, shrunk by convolutions, or by pooling in the pooling pyramid network.
+"""SSD on MobileNet-v1, with six maps made by convolutions, or by pooling in the pooling pyramid network.
 
-image -> C4 -> C5 -> four times (1x1, 3x3 stride 2)      outputs of each map's own     `Ssd`
-image -> C4 -> five times (max pool 2x2 stride 2)        outputs that all maps share   `SsdPooling`
+image -> C4 -> C5 -> four times (1x1, 3x3 stride 2)      separate outputs per map      `Ssd`
+image -> C4 -> five times (max pool 2x2 stride 2)        outputs shared by all maps    `SsdPooling`
 
-For 300 x 300 pixels the maps have 19, 10, 5, 3, 2 and 1 positions a side.
+For 300 x 300 pixels the maps have 19, 10, 5, 3, 2 and 1 positions per side.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ EXTRA_KERNEL_DEVIATION = 0.03
 BLOCKS_TO_STRIDE_16 = 11
 ASPECT_RATIOS = (1.0, 2.0, 0.5, 3.0, 1 / 3)
 FINEST_ANCHORS = 3
-"""Of the finest map, where every other has one per aspect ratio and one more."""
+"""Number of anchors of the finest map; every other map has one per aspect ratio and one more."""
 
 
 class Ssd(nnx.Module):
-    """A list of six `Level`; for 300 x 300 pixels they have 1917 anchors.
+    """SSD that returns six `Level`; for 300 x 300 pixels they have 1917 anchors.
 
     Args:
-        layers: makes the layers.
-        classes: without the background.
-        image_shape: of one image, [height, width, channel].
-        width: channels of the backbone's first convolution; the extra maps' grow with it.
-        min_scale, max_scale, aspect_ratios: of `ssd_anchors`.
+        layers: factory of the layers.
+        classes: number of classes, without the background.
+        image_shape: shape of one image, [height, width, channel].
+        width: channels of the backbone's first convolution; those of the extra maps are proportional.
+        min_scale, max_scale, aspect_ratios: as for `ssd_anchors`.
 
-    Source: Liu et al., SSD (arXiv 1512.02325), as the TensorFlow Object Detection API's configuration
-    `ssd_mobilenet_v1_300x300` has it.
+    Source: Liu et al., SSD (arXiv 1512.02325), as in the TensorFlow Object Detection API's configuration
+    `ssd_mobilenet_v1_300x300`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Ssd(nnx.Module):
         self.scales, self.aspect_ratios = (min_scale, max_scale), tuple(aspect_ratios)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
-        """The levels, the finest first, of normalized images [batch, height, width, channel]."""
+        """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
         maps = self.backbone(image, run)[-2:]
         for block in self.extra:
             maps.append(block(maps[-1], run))
@@ -81,20 +81,21 @@ class Ssd(nnx.Module):
 
 
 class SsdPooling(nnx.Module):
-    """A list of six `Level` from one map and its poolings, read by shared convolutions with norms of each level's own.
+    """SSD that returns six `Level` from one map and its poolings, by shared convolutions with norms per level.
 
-    Every level has the same anchors per position, for the convolutions are the same.
+    Every level has the same number of anchors per position, because the convolutions are shared.
 
     Args:
-        layers: makes the layers.
-        classes: without the background.
-        image_shape: of one image, [height, width, channel].
+        layers: factory of the layers.
+        classes: number of classes, without the background.
+        image_shape: shape of one image, [height, width, channel].
         width: channels of the backbone's first convolution.
-        tower_features, tower_depth: of the shared 1x1 convolutions; features None is the map's channels.
-        min_scale, max_scale, aspect_ratios: of `ssd_anchors`.
+        tower_features: channels of the shared 1x1 convolutions; None takes the map's channels.
+        tower_depth: number of the shared 1x1 convolutions.
+        min_scale, max_scale, aspect_ratios: as for `ssd_anchors`.
 
-    Source: Jin et al., Pooling Pyramid Network for Object Detection (arXiv 1807.03284), as the TensorFlow Object
-    Detection API's configuration `ssd_mobilenet_v1_ppn_shared_box_predictor_300x300` has it.
+    Source: Jin et al., Pooling Pyramid Network for Object Detection (arXiv 1807.03284), as in the TensorFlow Object
+    Detection API's configuration `ssd_mobilenet_v1_ppn_shared_box_predictor_300x300`.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class SsdPooling(nnx.Module):
         self.scales, self.aspect_ratios = (min_scale, max_scale), tuple(aspect_ratios)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
-        """The levels, the finest first, of normalized images [batch, height, width, channel]."""
+        """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
         features, levels = self.backbone(image, run)[-1], []
         for index in range(LEVELS):
             if index:
@@ -148,7 +149,7 @@ def _anchors(
 
 
 class ShrinkingBlock(nnx.Module):
-    """A 1x1 convolution to half of `features`, then a 3x3 of stride 2 to `features`; norm and relu6 after each."""
+    """1x1 convolution to half of `features`, then 3x3 of stride 2 to `features`; norm and relu6 after each."""
 
     def __init__(self, layers: Layers, before: int, features: int) -> None:
         unit = partial(ConvolutionNorm, activation=nnx.relu6, kernel_init=normal(EXTRA_KERNEL_DEVIATION))
@@ -158,5 +159,5 @@ class ShrinkingBlock(nnx.Module):
         self.channels = features
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
-        """[batch, height, width, before] to [batch, height / 2, width / 2, features], rounded up."""
+        """Map [batch, height, width, before] to [batch, height / 2, width / 2, features], rounded up."""
         return self.shrink(self.reduce(x, run), run)

@@ -1,9 +1,9 @@
-"""A U-Net for volumes, and its twin for pictures: which class is every voxel, or every pixel?
+"""U-Net for segmentation of volumes and pictures.
 
     image                                                                        logits
-    blocks, width      -------------------- side by side -------------------->  blocks, width
+    blocks, width      -------------------- concatenate -------------------->   blocks, width
        | 2x2x2 max pool                                                             | each voxel becomes 2x2x2
-       blocks, 2 width     ---------------- side by side ---------------->   blocks, 2 width   -> coarse logits
+       blocks, 2 width     ---------------- concatenate ---------------->    blocks, 2 width   -> coarse logits
           | ...                                                                  | ...
           blocks, 2**(depth - 1) width, at most max_width  -----------------------
 
@@ -26,37 +26,37 @@ from halofeed.errors import UsageError
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool
 
 AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
-"""Of an image without batch, by its rank."""
+"""Names of the spatial axes by the rank of an image without batch."""
 UPSAMPLING = ("learned", "repeat")
 GROUP_EPSILON = 1e-5
-"""Of instance and group norm; batch norm has that of its `Layers`."""
+"""Epsilon of instance and group norm; batch norm uses that of its `Layers`."""
 
 
 class UNet(nnx.Module):
-    """Logits per class, the background's first, at every voxel of a volume or pixel of a picture.
+    """U-Net with logits per class, background first, at every voxel of a volume or pixel of a picture.
 
-    Only activations are split over cores. Pools and upsampling have windows as wide as their strides, so that they
-    send nothing; a level that does not divide by its cores is whole on each of them.
+    Only activations are split over cores. The windows of pools and upsampling equal their strides, so these layers need
+    no communication. A level that does not divide by its cores is replicated on each of them.
 
     Args:
-        layers: makes the layers; its `norm_kind` is replaced by `norm`.
-        classes: with the background.
-        image_shape: of one image, [height, width, channel] or [depth, height, width, channel].
-        depth: how many sizes the image has on its way down; it is halved depth - 1 times.
+        layers: factory of the layers; its `norm_kind` is replaced by `norm`.
+        classes: number of classes, including the background.
+        image_shape: shape of one image, [height, width, channel] or [depth, height, width, channel].
+        depth: number of sizes in the encoder; the image is halved depth - 1 times.
         width: features at the full size; they double with each halving.
-        max_width: the most features.
-        convolutions: in a block.
+        max_width: maximum number of features.
+        convolutions: number of convolutions per block.
         norm: "instance", "batch" or "group".
-        upsampling: "learned" multiplies each voxel by a matrix into 2x2x2 (what a transposed convolution of kernel
-            and stride 2 computes); "repeat" copies it.
-        deep_supervision: logits at the coarser sizes on the way up too, but for the coarsest.
-        anisotropic: an axis is halved only at those sizes where it is at least half as long as the longest, as thick
-            slices want it. Otherwise every axis is halved every time.
-        foreground_prior: before any training the classes beside the background have this probability together. Where
-            it is far above their share, the first steps teach a small class never to be predicted.
+        upsampling: "learned" maps each voxel to 2x2x2 by a matrix (a transposed convolution of kernel and stride 2);
+            "repeat" copies it.
+        deep_supervision: add logits at the coarser sizes of the decoder, except the coarsest.
+        anisotropic: halve an axis only while it is at least half as long as the longest, for thick slices. False
+            halves every axis every time.
+        foreground_prior: initial probability of all classes except the background together. A value far above their
+            share makes the first steps suppress a small class for good.
 
     Raises:
-        UsageError: a size that does not divide by its halvings, with the nearest that do; an unknown option.
+        UsageError: a size does not divide by its halvings (with the nearest that do), or an option is unknown.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class UNet(nnx.Module):
             raise UsageError(f"foreground_prior: expected a share between 0 and 1, got {foreground_prior}")
         sizes = image_shape[:-1]
         strides = halvings(sizes, depth, anisotropic=anisotropic)
-        if norm == "instance" and all(size == math.prod(steps) for size, steps in _along(sizes, strides)):
+        if norm == "instance" and tuple(sizes) == _divisors(strides):
             raise UsageError(
                 f"norm='instance': with depth={depth}, {'x'.join(map(str, sizes))} ends as a single value, which has "
                 f"no deviation; take depth={depth - 1} or another norm"
@@ -116,11 +116,11 @@ class UNet(nnx.Module):
         self.coarse_heads = nnx.List(head(here) for here in features[1:-1] if deep_supervision)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> dict[str, jax.Array | list[jax.Array]]:  # noqa: B008
-        """From normalized images [batch, ..., channel] to logits, in the parameters' precision.
+        """Return logits of normalized images [batch, ..., channel], in the parameters' precision.
 
         Returns:
-            `logits` [batch, (depth,) height, width, class], and `coarse`, a list of the same at the coarser sizes,
-            the finest first.
+            `logits` [batch, (depth,) height, width, class], and `coarse`, a list of logits at the coarser sizes,
+            finest first.
         """
         x = run.hold(image)
         skips = []
@@ -140,30 +140,30 @@ class UNet(nnx.Module):
 
 
 def pooled(x: jax.Array, stride: tuple[int, ...], run: Pass) -> jax.Array:
-    """The greatest of each window of `stride`, held to the split.
+    """Max-pool windows of `stride`, constrained to the split.
 
-    Where the result is whole on every core and x is not, XLA would gather x before it is pooled. So what a core can
-    pool of its own part is pooled first: everything, or what lies along the axes that are not split. The gradients
-    are those of one pool, which gives them to the first of equal values, the axes in their order.
+    If x is split and the result is not, XLA would gather x before pooling. So each core first pools its own part: all
+    of it, or along the axes that are not split. The gradients equal those of one pool, which passes them to the first
+    of equal values in the order of the axes.
     """
-    larger = tuple(size // step for size, step in zip(x.shape[1:-1], stride, strict=True))
-    after = (x.shape[0], *larger, x.shape[-1])
-    if run.is_split(x.shape) and not run.is_split(after):
+    sizes = tuple(size // step for size, step in zip(x.shape[1:-1], stride, strict=True))
+    pooled_shape = (x.shape[0], *sizes, x.shape[-1])
+    if run.is_split(x.shape) and not run.is_split(pooled_shape):
         parts = run.parts
-        if all(size % count == 0 for size, count in zip(larger, parts, strict=True)):
+        if all(size % count == 0 for size, count in zip(sizes, parts, strict=True)):
             return run.hold(run.hold_split(max_pool(x, stride, stride)))
         last = max(axis for axis, count in enumerate(parts) if count > 1)
-        # Equal values: the axes that are pooled last must be the first in order.
+        # The gradients of equal values are right only if the axes that are pooled last come first in the order.
         if all(count > 1 for count in parts[: last + 1]):
             unsplit = (*(1,) * (last + 1), *stride[last + 1 :])
             x = run.hold_split(max_pool(x, unsplit, unsplit))
             stride = (*stride[: last + 1], *(1,) * (len(stride) - last - 1))
-            x = run.hold(x, whole=True)
+            x = run.hold(x, replicate=True)
     return run.hold(max_pool(x, stride, stride))
 
 
 class _Upsampling(nnx.Module):
-    """Each voxel becomes a block of `stride` voxels: a matrix product and a reshape, so that nothing is sent."""
+    """Upsampling of each voxel to a block of `stride` voxels by a matrix product, without communication."""
 
     def __init__(
         self, layers: Layers, before: int, after: int, stride: tuple[int, ...], *, learned: bool
@@ -177,7 +177,7 @@ class _Upsampling(nnx.Module):
         )
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
-        """[batch, ..., before] to [batch, ... times stride, features]."""
+        """Map [batch, ..., before] to [batch, ... times stride, features]."""
         batch, *sizes, _ = x.shape
         axes = len(sizes)
         if self.matrix is None:
@@ -191,15 +191,15 @@ class _Upsampling(nnx.Module):
 
 
 def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> tuple[tuple[int, ...], ...]:
-    """By how much each axis shrinks, 2 or 1, at each of the depth - 1 steps down.
+    """Return the stride of each axis, 2 or 1, at each of the depth - 1 halvings.
 
     Args:
-        sizes: of the image, [height, width] or [depth, height, width].
-        depth: how many sizes there are.
+        sizes: sizes of the image, [height, width] or [depth, height, width].
+        depth: number of sizes in the encoder.
         anisotropic: halve an axis only while it is at least half as long as the longest.
 
     Raises:
-        UsageError: for every size that does not divide, with the nearest that do.
+        UsageError: sizes do not divide; the message has the nearest that do.
 
     >>> halvings((16, 64, 64), 4, anisotropic=True)
     ((1, 2, 2), (2, 2, 2), (2, 2, 2))
@@ -207,22 +207,21 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
     Traceback (most recent call last):
     halofeed.errors.UsageError: depth=4: height 100 must divide by 8; the nearest that do are 96 and 104
     """
-    steps, now = [], [float(size) for size in sizes]
+    strides, level_sizes = [], [float(size) for size in sizes]
     for _ in range(depth - 1):
-        longest = max(now)
-        step = tuple(2 if not anisotropic or 2 * size >= longest else 1 for size in now)
-        steps.append(step)
-        now = [size / by for size, by in zip(now, step, strict=True)]
+        longest = max(level_sizes)
+        stride = tuple(2 if not anisotropic or 2 * size >= longest else 1 for size in level_sizes)
+        strides.append(stride)
+        level_sizes = [size / step for size, step in zip(level_sizes, stride, strict=True)]
     wrong = []
-    for axis, (size, along) in zip(AXES[len(sizes) + 1], _along(sizes, steps), strict=True):
-        divisor = math.prod(along)
+    for axis, size, divisor in zip(AXES[len(sizes) + 1], sizes, _divisors(strides), strict=True):
         if size % divisor:
             below = size // divisor * divisor
             nearest = f"{below} and {below + divisor}" if below else f"{divisor} and {2 * divisor}"
             wrong.append(f"{axis} {size} must divide by {divisor}; the nearest that do are {nearest}")
     if wrong:
         raise UsageError(f"depth={depth}: {'; '.join(wrong)}")
-    return tuple(steps)
+    return tuple(strides)
 
 
 def _check(image_shape: Sequence[int], *, depth: int, width: int, convolutions: int, upsampling: str) -> None:
@@ -238,7 +237,7 @@ def _check(image_shape: Sequence[int], *, depth: int, width: int, convolutions: 
 
 
 def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:
-    """Draws biases under which all classes but the first share a probability."""
+    """Return an initializer of biases that give all classes except the first this probability together."""
 
     def init(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
         background = math.log((1 - foreground_prior) * (shape[0] - 1) / foreground_prior)
@@ -247,9 +246,9 @@ def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:
     return init
 
 
-def _along(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Each axis's size and its own steps."""
-    return list(zip(sizes, zip(*strides, strict=True), strict=True))
+def _divisors(strides: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the factor by which each axis shrinks from the finest to the coarsest size."""
+    return tuple(map(math.prod, zip(*strides, strict=True)))
 
 
 def _through(block: nnx.List[ConvolutionNorm], x: jax.Array, run: Pass) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What fits on which machine, said by that machine's compiler: `halofeed plan`, and `plan` for a step of one's own."""
+"""Memory and time of a step on other machines, from their compilers: `halofeed plan`, and `plan` for a custom step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 def plan(
     step: Callable[..., Any], shapes: Sequence[Any], topologies: Sequence[str], *, remember: bool = True
 ) -> list[dict[str, Any]]:
-    """Compile a step of one's own for machines that need not be there, and say what each of their cores would hold.
+    """Compile a custom step for machines that need not be present, and return what each of their cores would hold.
 
     Args:
-        step: a function of arrays, jitted or not. Constraints within it name axes of the mesh by PartitionSpec, since
-            the mesh of each machine is in force while it is traced.
-        shapes: its arguments: trees of jax.ShapeDtypeStruct (or arrays). Those whose sharding is a NamedSharding on a
-            mesh, which may be a jax.sharding.AbstractMesh, are split so on a mesh of the same axes over the machine's
-            first cores; the others are whole on every core of it.
+        step: function of arrays, jitted or not. It is traced under the mesh of each machine, so constraints name axes
+            of the mesh by PartitionSpec.
+        shapes: arguments of the step: trees of jax.ShapeDtypeStruct (or arrays). A NamedSharding, also on a
+            jax.sharding.AbstractMesh, splits an argument over a mesh of the same axes on the machine's first cores.
+            Other arguments are replicated.
         topologies: names such as "v3-8", "v5e-16", "cpu:8".
-        remember: look up what was compiled before, and remember what is.
+        remember: use the cache of compiled programs, and add to it.
 
     Returns:
         For each machine a dictionary: `topology`, `fits`, `memory` (bytes of a core by name; `batch` holds all
@@ -26,7 +26,7 @@ def plan(
 
     Raises:
         MissingExtraError: the TPU's compiler is not installed.
-        UsageError: an unknown machine, or one with fewer cores than the mesh.
+        UsageError: a machine is unknown or has fewer cores than the mesh.
 
     >>> import jax
     >>> from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec

@@ -1,4 +1,8 @@
-"""Answers to plan requests: traced, looked up in the cache, or compiled."""
+"""Compilation of plan requests, with a cache of the compilers' output.
+
+FOLDER/asked/REQUEST.json          key of the program that a request makes, and facts about the request
+FOLDER/programs/PROGRAM.json.gz    output of the compiler for a program
+"""
 
 from __future__ import annotations
 
@@ -26,53 +30,53 @@ from halofeed.trainer.problem import Program, Spec
 from halofeed.trainer.step import TrainState
 
 FORMAT = 2
-"""Since 2 each document states its checksum and its name; what earlier versions remembered is compiled again."""
-_MOST_PROGRAMS = 500
+"""Version of the documents; since 2 they have a checksum and their name. Other versions are compiled again."""
+_MAX_PROGRAMS = 500
 
 
 def cache_folder() -> Path:
-    """`$HALOFEED_PLAN_CACHE`, else `halofeed/plans` in the user's folder of caches."""
-    own = os.environ.get("HALOFEED_PLAN_CACHE")
+    """Return `$HALOFEED_PLAN_CACHE`, else `halofeed/plans` in the user's cache folder."""
+    folder = os.environ.get("HALOFEED_PLAN_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(own) if own else Path(home) / "halofeed" / "plans"
+    return Path(folder) if folder else Path(home) / "halofeed" / "plans"
 
 
 class Cache:
-    """What compilers said; `folder` None remembers nothing.
+    """Cache of compilers' output; with `folder` None it stores nothing.
 
-    >>> Cache(None).recall("a") is None
+    >>> Cache(None).lookup("a") is None
     True
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
-    def recall(self, request: str) -> dict[str, Any] | None:
-        """What was said of a request's program, and of the request; None where nothing is known."""
-        asked = self._read(f"asked/{request}.json") or {}
-        said = self.program(asked.pop("program", ""))
-        return None if said is None else {**said, **asked}
+    def lookup(self, request: str) -> dict[str, Any] | None:
+        """Return the compiler's output for a request's program, with the request's facts; None if it is not cached."""
+        facts = self._read(f"asked/{request}.json") or {}
+        compiled = self.lookup_program(facts.pop("program", ""))
+        return None if compiled is None else {**compiled, **facts}
 
-    def program(self, key: str) -> dict[str, Any] | None:
-        """What was said of a program; None where nothing is known or the file cannot be read."""
+    def lookup_program(self, key: str) -> dict[str, Any] | None:
+        """Return the compiler's output for a program; None if it is not cached or its file is damaged."""
         return self._read(f"programs/{key}.json.gz")
 
-    def keep(self, key: str, said: dict[str, Any]) -> None:
-        """Remember what was said of a program."""
+    def store_program(self, key: str, compiled: dict[str, Any]) -> None:
+        """Store the compiler's output for a program, and delete the least recently used above `_MAX_PROGRAMS`."""
         if self.folder is None:
             return
-        self._write(f"programs/{key}.json.gz", said)
+        self._write(f"programs/{key}.json.gz", compiled)
         with contextlib.suppress(OSError):
             programs = (self.folder / "programs").glob(f"{'[0-9a-f]' * 32}.json.gz")
-            for other in sorted(programs, key=lambda file: file.stat().st_mtime)[:-_MOST_PROGRAMS]:
+            for other in sorted(programs, key=lambda file: file.stat().st_mtime)[:-_MAX_PROGRAMS]:
                 other.unlink()
 
-    def remember(self, request: str, key: str, asked: dict[str, Any]) -> None:
-        """Remember which program a request makes, and what is known of the request itself."""
-        self._write(f"asked/{request}.json", {"program": key, **asked})
+    def store_request(self, request: str, key: str, facts: dict[str, Any]) -> None:
+        """Store the key of the program that a request makes, and facts about the request."""
+        self._write(f"asked/{request}.json", {"program": key, **facts})
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """A document, whose file is the last to go from now on; None where there is none as it was written."""
+        """Read a document and mark its file as recently used; None if it is missing or was changed."""
         if self.folder is None:
             return None
         file = self.folder / name
@@ -82,10 +86,9 @@ class Cache:
             document = check_json_checksum(json.loads(text), required=True)
         except (OSError, EOFError, ValueError, RecursionError, zlib.error):
             return None
-        if not isinstance(document, dict) or (document.pop("format", 0), document.pop("name", "")) != (
-            FORMAT,
-            name,
-        ):
+        if not isinstance(document, dict):
+            return None
+        if (document.pop("format", 0), document.pop("name", "")) != (FORMAT, name):
             return None
         with contextlib.suppress(OSError):
             os.utime(file)
@@ -103,64 +106,64 @@ _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory")
 
 
 def program_key(lowered: jax.stages.Lowered, topology: Topology) -> str:
-    """The same for one program, machine and compiler."""
+    """Return a hash of program, machine and versions of the libraries."""
     machine = [topology.platform, topology.grid, topology.devices, topology.settings]
-    words = [lowered.as_text(), *machine, versions()]
-    return hashlib.sha256(repr(words).encode()).hexdigest()[:32]
+    parts = [lowered.as_text(), *machine, versions()]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
-    """Compile, and keep what the compiler said, as plain JSON values.
+    """Compile a program and return the compiler's output, as plain JSON values.
 
     Returns:
-        `seconds`, `compiler_bytes` (the process's peak), and either `out_of_memory`, the compiler's words, or `memory`
-        (bytes of a core by name), `cost` (by name) and `hlo`, the text of the program that it made.
+        `seconds`, `compiler_bytes` (peak memory of the process), and either `out_of_memory`, the compiler's message, or
+        `memory` (bytes of a core by name), `cost` (by name) and `hlo`, the text of the compiled program.
 
     Raises:
-        jax.errors.JaxRuntimeError: the compiler failed in another way.
+        jax.errors.JaxRuntimeError: the compiler failed for another reason.
     """
     began = time.monotonic()
-    said: dict[str, Any] = {}
+    compiled: dict[str, Any] = {}
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if not any(mark in str(error) for mark in _OUT_OF_MEMORY):
             raise
-        said["out_of_memory"] = str(error)
+        compiled["out_of_memory"] = str(error)
     else:
-        said |= {
-            "memory": _numbers(program.memory_analysis()),
-            "cost": _shortened(program.cost_analysis()),
-            "hlo": _without_noise(program.as_text() or ""),
+        compiled |= {
+            "memory": _memory_sizes(program.memory_analysis()),
+            "cost": _costs(program.cost_analysis()),
+            "hlo": _remove_backend_configs(program.as_text() or ""),
         }
-    said["seconds"] = time.monotonic() - began
-    said["compiler_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return said
+    compiled["seconds"] = time.monotonic() - began
+    compiled["compiler_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return compiled
 
 
-def _numbers(memory: Any) -> dict[str, int]:
+def _memory_sizes(memory: Any) -> dict[str, int]:
     names = [name for name in dir(memory) if name.endswith("_in_bytes")]
     return {
         name.removesuffix("_in_bytes").removesuffix("_size"): int(getattr(memory, name)) for name in names
     }
 
 
-def _shortened(cost: Any) -> dict[str, float]:
-    found = cost[0] if isinstance(cost, list) else cost or {}
-    return {name: float(found[name]) for name in ("flops", "bytes accessed") if name in found}
+def _costs(cost: Any) -> dict[str, float]:
+    costs = cost[0] if isinstance(cost, list) else cost or {}
+    return {name: float(costs[name]) for name in ("flops", "bytes accessed") if name in costs}
 
 
-def _without_noise(hlo: str) -> str:
-    """Without the compiler's own notes on each instruction, which are most of the text; trip counts stay."""
+def _remove_backend_configs(hlo: str) -> str:
+    """Remove the compiler's notes on each instruction, which are most of the text, but keep trip counts."""
     hlo = re.sub(r'backend_config=(\{.*?"known_trip_count":\{"n":"(\d+)"\}.*)$', r"trips=\2", hlo, flags=re.M)
     return re.sub(r", backend_config=.*$", "", hlo, flags=re.M)
 
 
-def answer(request: Request, cache: Cache) -> None:
-    """Remember in the cache what the compiler says of a request.
+def compile_request(request: Request, cache: Cache) -> None:
+    """Compile a request, unless its program is cached, and store the output in the cache.
 
     Raises:
-        UsageError: what cannot be built, or a compiler or machine that is not there.
+        UsageError: the request is invalid, or the compiler or machine is missing.
     """
     topology = topology_named(request.topology)
     devices = devices_of(topology)
@@ -168,19 +171,19 @@ def answer(request: Request, cache: Cache) -> None:
     traced = trace(program, spec)
     lowered = traced.lower()
     key = program_key(lowered, topology)
-    if cache.program(key) is None:
-        cache.keep(key, compile_for(lowered))
-    asked: dict[str, Any] = {
+    if cache.lookup_program(key) is None:
+        cache.store_program(key, compile_for(lowered))
+    facts: dict[str, Any] = {
         "state": _state_bytes(program.abstract_state()),
         "batch_bytes": _batch_bytes(program, spec),
-        "whole_levels": whole_levels(traced, program.problem.dims),
+        "whole_levels": whole_levels(traced, program.setup.dims),
         "device_bytes": None if topology.platform == "tpu" else _device_bytes(devices[0]),
     }
-    cache.remember(request.key(), key, asked)
+    cache.store_request(request.key(), key, facts)
 
 
 def _state_bytes(state: TrainState) -> dict[str, int]:
-    """By part, before any padding; `parameters` holds the norms' statistics too. Every core has a whole copy."""
+    """Return bytes by part without padding, per core (the state is replicated); `parameters` includes statistics."""
     parts = {
         "parameters": (state.parameters, state.statistics),
         "optimizer": (state.optimizer_state, state.step),
@@ -193,18 +196,18 @@ def _state_bytes(state: TrainState) -> dict[str, int]:
 
 
 def _device_bytes(device: jax.Device) -> int | None:
-    """What programs may take of a device that is there; None where it does not say, as CPUs do not.
+    """Return the memory of a present device that programs may use; None if it is unknown, as for CPUs.
 
-    A TPU's compiler refuses what does not fit; a GPU's makes the program, and the run fails.
+    A TPU's compiler rejects a program that does not fit. A GPU's compiler does not, and the run fails.
     """
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def _batch_bytes(program: Program, spec: Spec) -> int:
-    """Of a core's part of what the step reads of a batch; jit drops the rest."""
-    read = {"image", "valid", *program.problem.task.keys}
+    """Return the bytes on a core of the arrays of a batch that the step reads; jit drops the others."""
+    keys = {"image", "valid", *program.setup.task.keys}
     return sum(
         math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
         for name, array in program.abstract_batch(spec).items()
-        if name in read
+        if name in keys
     )

@@ -1,8 +1,6 @@
-"""Which splits of a config are compiled for a machine, and which cannot be, with what could in their place?
+"""Plan of a config on a machine: memory and time of each split, and the recommended split.
 
-How does a config become a plan: a verdict for each split of a machine, and the one to take?
-
-How is a step of the user's own compiled for a machine, in this process?
+`plan_step` compiles a custom step for a machine in this process.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from halofeed.schemas.files import PLAN_FORMAT
 from halofeed.schemas.partition import Partition, nearest, splits_that_divide
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.answers import Cache, cache_folder, compile_for, program_key
-from halofeed.trainer.plan.children import Answer, answers
+from halofeed.trainer.plan.children import CompileResult, compile_all
 from halofeed.trainer.plan.requests import Request, versions
 from halofeed.trainer.plan.topologies import Topology, devices_of, topology_named
 from halofeed.trainer.plan.verdict import verdict_of
@@ -30,15 +28,16 @@ from halofeed.trainer.plan.verdict import verdict_of
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One split.
+    """One split of a machine.
 
     Args:
-        cores: of a replica.
-        partition: how the image is split over them, as `--partition` takes it.
-        replicas: on the machine.
-        batch_size: over all replicas.
-        request: what is compiled; None where `refused` says why it cannot be.
-        nearest: image shapes that could be split so, with their share of pixels more (or less).
+        cores: number of cores per replica.
+        partition: split of the image over them, as `--partition` takes it.
+        replicas: number of replicas on the machine.
+        batch_size: batch size over all replicas.
+        request: request to compile; None if the split is impossible.
+        refused: reason why the split is impossible.
+        nearest: nearest image shapes that this split divides, each with its share of additional pixels.
     """
 
     cores: int
@@ -57,20 +56,20 @@ def cases(
     cores: Sequence[int],
     images_per_replica: int | None,
 ) -> list[Case]:
-    """Every number of cores, with its split of the image.
+    """Return a case for each number of cores per replica.
 
     Args:
-        asked: the config, with the data set where there is one.
-        topology: to compile for.
-        shape: of one image, the channel last.
-        cores: of a replica, each a divisor of the machine's cores; none takes 1, 2, 4, ... up to 16.
-        images_per_replica: None keeps the config's batch, spread over the replicas.
+        asked: request with the config, and with the data set if there is one.
+        topology: machine to compile for.
+        shape: shape of one image, channel last.
+        cores: numbers of cores per replica, each a divisor of the machine's cores; empty takes 1, 2, 4, ... up to 16.
+        images_per_replica: batch size per replica; None keeps the config's batch size.
 
     Raises:
-        UsageError: cores that the machine does not have.
+        UsageError: a number does not divide the machine's cores.
     """
-    wanted = tuple(cores) or tuple(count for count in topology.splits() if count <= 16)
-    for count in wanted:
+    counts = tuple(cores) or tuple(count for count in topology.splits() if count <= 16)
+    for count in counts:
         try:
             Partition(cores_per_replica=count).replicas(topology.devices)
         except PartitionError:
@@ -78,13 +77,14 @@ def cases(
                 f"--cores-per-replica {count}: {topology.name} has {topology.devices} cores; it can be "
                 f"{', '.join(map(str, topology.splits()))}"
             ) from None
-    return [_case(asked, topology, tuple(shape), count, images_per_replica) for count in wanted]
+    return [_case(asked, topology, tuple(shape), count, images_per_replica) for count in counts]
 
 
 def split_image(config: TrainConfig, shape: Sequence[int], cores: int) -> str | None:
-    """How an image is split over so many cores: as the config says, else in bands of rows (of volumes slabs of depth).
+    """Return the split of an image over cores: the config's own, else bands of rows (slabs of depth for volumes).
 
-    Where these do not divide, so that most of its halvings do, with the least halo. None where no axis divides.
+    If these do not divide, it is the split that divides most halvings of the image, with the least halo. None if no
+    axis divides.
 
     >>> split_image(TrainConfig(), (512, 512, 3), 8), split_image(TrainConfig(), (300, 512, 3), 8)
     ('image=1,8,1,1', 'image=1,1,8,1')
@@ -93,14 +93,14 @@ def split_image(config: TrainConfig, shape: Sequence[int], cores: int) -> str | 
         return ""
     if cores == config.cores_per_replica and config.partition:
         return config.partition
-    found = splits_that_divide((1, *shape), (cores,), tuple(range(1, len(shape))))[cores]
+    splits = splits_that_divide((1, *shape), (cores,), tuple(range(1, len(shape))))[cores]
     rows = (1, cores, *(1,) * (len(shape) - 1))
-    best = max(found, key=lambda split: (split == rows, _halvings(shape, split[1:])), default=None)
+    best = max(splits, key=lambda split: (split == rows, _halving_count(shape, split[1:])), default=None)
     return None if best is None else "image=" + ",".join(map(str, best))
 
 
-def _halvings(shape: Sequence[int], parts: Sequence[int]) -> int:
-    """How often an image can be halved until some split axis does not divide, or leaves a core less than two of it."""
+def _halving_count(shape: Sequence[int], parts: Sequence[int]) -> int:
+    """Return how often an image can be halved while each split axis divides and has two rows or more per core."""
     sizes, count = [size for size, each in zip(shape, parts, strict=True) if each > 1], 0
     split = [each for each in parts if each > 1]
     while all(size % each == 0 and size >= 2 * each for size, each in zip(sizes, split, strict=True)):
@@ -135,14 +135,15 @@ def _case(
 
 
 def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
-    near = []
+    """Return the case with the reason why it is impossible, and the two nearest image shapes that divide."""
+    shapes = []
     for axis in range(len(shape) - 1):
         for size in nearest(shape[axis], case.cores):
             if size != shape[axis]:
                 other = (*shape[:axis], size, *shape[axis + 1 :])
-                near.append((other, math.prod(other) / math.prod(shape) - 1))
-    near.sort(key=lambda entry: abs(entry[1]))
-    return replace(case, refused=why, nearest=tuple(near[:2]))
+                shapes.append((other, math.prod(other) / math.prod(shape) - 1))
+    shapes.sort(key=lambda entry: abs(entry[1]))
+    return replace(case, refused=why, nearest=tuple(shapes[:2]))
 
 
 Tell = Callable[[str], None]
@@ -158,33 +159,34 @@ def plan_config(
     jobs: int | None = None,
     known_only: bool = False,
 ) -> dict[str, Any]:
-    """The plan of a config on a machine, as plain JSON values.
+    """Return the plan of a config on a machine, as plain JSON values.
 
     Args:
-        asked: the config, the machine, and the data set where there is one.
-        cores: of a replica, each number a split; none takes 1, 2, 4, ... up to 16.
-        images_per_replica: None keeps the config's batch, spread over the replicas.
-        cache: of what compilers said.
-        tell: is given lines of progress.
-        jobs: how many compilers run at once; None is as many as cores and free memory allow.
-        known_only: compile nothing; a split that is not known is refused as `UNKNOWN`.
+        asked: request with the config and the machine, and with the data set if there is one.
+        cores: numbers of cores per replica, one per split; empty takes 1, 2, 4, ... up to 16.
+        images_per_replica: batch size per replica; None keeps the config's batch size.
+        cache: cache of the compilers' output.
+        tell: function that prints a progress line.
+        jobs: number of compilers at once; None is as many as cores and free memory allow.
+        known_only: compile nothing and refuse a split that is not cached as `UNKNOWN`.
 
     Returns:
-        `topology`, `config`, `image_shape`, `versions`, `splits` (one for each number of cores) and `recommended`, the
-        cores of a replica of the split to take; None where nothing fits.
+        `topology`, `config`, `image_shape`, `versions`, `splits` (one per number of cores) and `recommended`, the
+        cores per replica of the recommended split, None if no split fits.
 
     Raises:
-        UsageError: a machine, a split or a config that cannot be; no split could be compiled, with the reason.
+        UsageError: the machine, a split or the config is invalid, or no split could be compiled (with the reason).
     """
     topology = topology_named(asked.topology)
     shape = image_shape_of(asked)
-    wanted = cases(asked, topology, shape, cores, images_per_replica)
-    requests = {case.cores: case.request for case in wanted if case.request is not None}
+    all_cases = cases(asked, topology, shape, cores, images_per_replica)
+    requests = {case.cores: case.request for case in all_cases if case.request is not None}
     names = [f"{cores}-way" if cores > 1 else "unsplit" for cores in requests]
-    asking = list(requests.values())
-    found = answers(asking, cache, names=names, tell=tell, jobs=jobs, known_only=known_only)
-    answered = dict(zip(requests, found, strict=True))
-    splits = [_split(case, answered.get(case.cores), topology, shape) for case in wanted]
+    compiled = compile_all(
+        list(requests.values()), cache, names=names, tell=tell, jobs=jobs, known_only=known_only
+    )
+    results = dict(zip(requests, compiled, strict=True))
+    splits = [_split(case, results.get(case.cores), topology, shape) for case in all_cases]
     if not known_only and not any("memory" in split or split["nearest"] for split in splits):
         raise UsageError("; ".join(dict.fromkeys(str(split["refused"]) for split in splits)))
     chip = topology.chip
@@ -207,27 +209,29 @@ def plan_config(
 
 
 def image_shape_of(asked: Request) -> tuple[int, ...]:
-    """Of one image, the channel last.
+    """Return the shape of one image, channel last.
 
     Raises:
-        UsageError: a config that stands alone and names no size.
+        UsageError: there is no data set and the config has no image shape.
     """
     if asked.facts is not None:
         return tuple(asked.facts["image_shape"])
     if asked.config.image_shape is None:
         raise UsageError(
-            "the config takes what a data set has: name the data set's folder, or a size, such as "
-            "--set image_shape=[128,128,3] (of volumes [64,64,64,1])"
+            "the config takes its size from a data set: name the data set's folder, or a size, such as "
+            "--set image_shape=[128,128,3] (for volumes [64,64,64,1])"
         )
     return asked.config.image_shape
 
 
 def recommended(splits: Sequence[dict[str, Any]]) -> int | None:
-    """The cores of the split to take: the fewest that fit, since each further core adds only what is sent."""
+    """Return the cores of the recommended split: the fewest that fit, because more cores only add communication."""
     return min((int(split["cores"]) for split in splits if split["fits"]), default=None)
 
 
-def _split(case: Case, answer: Answer | None, topology: Topology, shape: Sequence[int]) -> dict[str, Any]:
+def _split(
+    case: Case, result: CompileResult | None, topology: Topology, shape: Sequence[int]
+) -> dict[str, Any]:
     split: dict[str, Any] = {
         "cores": case.cores,
         "partition": case.partition,
@@ -237,15 +241,15 @@ def _split(case: Case, answer: Answer | None, topology: Topology, shape: Sequenc
         "refused": case.refused,
         "nearest": [{"image_shape": list(shape), "more_pixels": share} for shape, share in case.nearest],
     }
-    if answer is None:
+    if result is None:
         return split
-    if answer.said is None:
-        return {**split, "refused": answer.refused or "the compiler's answer is lost; ask again"}
-    return {**split, **verdict_of(answer.said, topology, shape)}
+    if result.compiled is None:
+        return {**split, "refused": result.refused or "the compiler's output was lost; run the command again"}
+    return {**split, **verdict_of(result.compiled, topology, shape)}
 
 
 def per_core_share(fewer: dict[str, Any], more: dict[str, Any]) -> float:
-    """By which power of p/q memory falls from p to q cores: 1 is in proportion."""
+    """Return the power of p/q by which memory falls from p to q cores; 1 is proportional."""
     ratio = more["memory"]["total"] / fewer["memory"]["total"]
     return math.log(ratio) / math.log(fewer["cores"] / more["cores"])
 
@@ -253,30 +257,30 @@ def per_core_share(fewer: dict[str, Any], more: dict[str, Any]) -> float:
 def plan_step(
     step: Callable[..., Any], shapes: Sequence[Any], topology: str, *, remember: bool = True
 ) -> dict[str, Any]:
-    """The verdict on a step for one machine; see `halofeed.trainer.plan.plan`."""
+    """Return the verdict on a custom step for one machine; see `halofeed.trainer.plan.plan`."""
     machine = topology_named(topology)
     mesh = _mesh_over(devices_of(machine), shapes, topology)
-    arguments = jax.tree.map(lambda leaf: _on(mesh, leaf), tuple(shapes))
+    arguments = jax.tree.map(lambda leaf: _place_on(mesh, leaf), tuple(shapes))
     jitted = step if isinstance(step, jax.stages.Wrapped) else jax.jit(step)
     with jax.set_mesh(mesh):
         lowered = jitted.lower(*arguments)
     cache = Cache(cache_folder() if remember else None)
     key = program_key(lowered, machine)
-    said = cache.program(key)
-    if said is None:
-        said = compile_for(lowered)
-        cache.keep(key, said)
-    held = sum(
+    compiled = cache.lookup_program(key)
+    if compiled is None:
+        compiled = compile_for(lowered)
+        cache.store_program(key, compiled)
+    argument_bytes = sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(arguments)
     )
-    known = {"state": dict.fromkeys(("parameters", "optimizer", "average"), 0), "batch_bytes": held}
-    verdict = verdict_of({**said, **known, "whole_levels": []}, machine, ())
-    return {"topology": machine.name, **verdict}
+    state = dict.fromkeys(("parameters", "optimizer", "average"), 0)
+    facts = {"state": state, "batch_bytes": argument_bytes, "whole_levels": []}
+    return {"topology": machine.name, **verdict_of({**compiled, **facts}, machine, ())}
 
 
 def _mesh_over(devices: Sequence[jax.Device], shapes: Sequence[Any], topology: str) -> Mesh:
-    """A mesh of the axes that the shapes name; of one axis of one core where they name none."""
+    """Return a mesh with the axes of the shapes' meshes, or one axis of one core without any."""
     meshes = [
         leaf.sharding.mesh
         for leaf in jax.tree.leaves(tuple(shapes))
@@ -292,7 +296,7 @@ def _mesh_over(devices: Sequence[jax.Device], shapes: Sequence[Any], topology: s
     return Mesh(placed, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
-def _on(mesh: Mesh, leaf: Any) -> jax.ShapeDtypeStruct:
+def _place_on(mesh: Mesh, leaf: Any) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None)
     spec = sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()  # type: ignore[no-untyped-call]
     placed = NamedSharding(mesh, spec)  # type: ignore[no-untyped-call]

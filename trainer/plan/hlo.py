@@ -1,4 +1,4 @@
-"""Compiled programs as text: instructions, peak memory, traffic between cores."""
+"""Parser of compiled programs (HLO text): instructions, peak memory, communication between cores."""
 
 from __future__ import annotations
 
@@ -19,20 +19,29 @@ _BYTES = {
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$")
 _TILE = re.compile(r"T\(([\d,]+)\)")
-_OWN = ("/trainer/models/", "/trainer/losses/", "/trainer/detection/", "/trainer/tasks/", "/trainer/")
-_NO_LAYERS = {"checkpoint", "rematted_computation", "while", "body", "cond", "remat", "shard_map"}
-_LIBRARIES = ("site-packages/", "dist-packages/", "<", "/trainer/models/names.py")
+_SOURCE_RANKING = (
+    "/trainer/models/",
+    "/trainer/losses",
+    "/trainer/detection/",
+    "/trainer/tasks/",
+    "/trainer/",
+)
+"""Parts of paths: of an instruction's stack the frame that matches the first of these is shown."""
+_NOT_LAYERS = {"checkpoint", "rematted_computation", "while", "body", "cond", "remat", "shard_map"}
+_LIBRARIES = ("site-packages/", "dist-packages/", "<")
+_SCOPE_WRAPPER = "call_in_named_scope"
+"""Function of `halofeed.trainer.models.layers.name_layers`, which is on the stack of every layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One array of an instruction's result.
+    """Array in the result of an instruction.
 
     Args:
-        dtype: XLA's name.
-        shape: its sizes.
-        layout: XLA's, after the order of the axes: tiles and the memory space.
-        minor_to_major: the order of the axes, the fastest first.
+        dtype: name of the type in XLA.
+        shape: sizes of the axes.
+        minor_to_major: order of the axes in memory, the fastest first.
+        layout: tiles and memory space, in XLA's notation.
     """
 
     dtype: str
@@ -42,12 +51,12 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Without padding."""
+        """Size without padding."""
         return math.prod(self.shape) * _BYTES[self.dtype]
 
     @property
     def padded_bytes(self) -> int:
-        """With the padding of its first tile, such as 8 x 128 for the two fastest axes.
+        """Size with the padding of the first tile, such as 8 x 128 for the two fastest axes.
 
         >>> arrays_of("bf16[4,20,20,3]{3,2,1,0:T(8,128)(2,1)}")[0].padded_bytes == 4 * 20 * 24 * 128 * 2
         True
@@ -63,7 +72,7 @@ class Array:
 
     @property
     def is_in_main_memory(self) -> bool:
-        """Whether it lies in the core's large memory, and not in one of the small ones beside the units."""
+        """Whether the array is in the core's main memory, not in a small on-chip memory."""
         return "S(" not in self.layout
 
     def __str__(self) -> str:
@@ -84,11 +93,11 @@ class Instruction:
 
 
 class Module:
-    """A compiled program.
+    """Compiled program.
 
     Attributes:
-        instructions: of every computation, in the order in which they run.
-        entry: the name of the computation that is the program.
+        instructions: instructions of every computation, in their order of execution.
+        entry: name of the computation that is the program.
     """
 
     def __init__(self, text: str) -> None:
@@ -96,7 +105,7 @@ class Module:
         self.instructions: list[Instruction] = []
         self._tables: dict[str, dict[int, str]] = {}
         self._read(text)
-        # Of a frame without a parent XLA writes 0, or counts every parent one too high.
+        # The first frame has no parent: some versions of XLA write 0, others 1 and count every parent from 1.
         first = self._tables.get("StackFrames", {}).get(1, "")
         self._first_parent = _number(first, "parent_frame_id")
 
@@ -132,17 +141,13 @@ class Module:
                     )
                 )
 
-    def entry_instructions(self) -> list[Instruction]:
-        """Those of the program itself, in the order in which they run."""
-        return [one for one in self.instructions if one.computation == self.entry]
-
     def origin_of(self, instruction: Instruction) -> dict[str, str]:
-        """Where an instruction comes from, "" where that is not known.
+        """Return the origin of an instruction; unknown parts are "".
 
         Returns:
-            `layer`: the innermost of the names that the model gave its layers, "pyramid.smoothing.0"; `place`: the
-            function and line that made it, of the user's code rather than a library's; `operation`: JAX's name of the
-            operation, "conv_general_dilated", and whether it belongs to the backward pass.
+            `layer`: innermost name of a layer, "pyramid.smoothing.0"; `place`: function and line that made the
+            instruction, in user code rather than a library; `operation`: JAX's name of the operation,
+            "conv_general_dilated", with a mark for the backward pass.
         """
         found = re.search(r'op_name="([^"]*)"', instruction.text)
         *scopes, operation = found[1].split("/") if found else [""]
@@ -155,17 +160,19 @@ class Module:
 
     def _place_of(self, instruction: Instruction) -> str:
         found = re.search(r"stack_frame_id=(\d+)", instruction.text)
-        best, rank = "", len(_OWN) + 2
+        best, best_rank = "", len(_SOURCE_RANKING) + 1
         for file, function, line in self._frames(int(found[1])) if found else ():
-            own = next((at for at, part in enumerate(_OWN) if part in file), len(_OWN))
-            if any(part in file for part in _LIBRARIES):
+            if any(part in file for part in _LIBRARIES) or function.endswith(_SCOPE_WRAPPER):
                 continue
-            if own < rank:
+            matches = (rank for rank, part in enumerate(_SOURCE_RANKING) if part in file)
+            rank = next(matches, len(_SOURCE_RANKING))
+            if rank < best_rank:
                 short = file.rpartition("/halofeed/")[2] if "/halofeed/" in file else file
-                best, rank = f"{function} ({short}:{line})", own
+                best, best_rank = f"{function} ({short}:{line})", rank
         return best.replace(".__call__", "").replace(".<locals>", "")
 
     def _frames(self, frame: int) -> Iterator[tuple[str, str, int]]:
+        """Yield file, function and line of a stack, the innermost frame first."""
         frames, locations = self._tables.get("StackFrames", {}), self._tables.get("FileLocations", {})
         files, functions = self._tables.get("FileNames", {}), self._tables.get("FunctionNames", {})
         seen = set()
@@ -179,7 +186,7 @@ class Module:
 
 
 def arrays_of(shape: str) -> tuple[Array, ...]:
-    """The arrays of a result's shape, one or those of a tuple.
+    """Parse the shape of a result: one array, or those of a tuple.
 
     >>> [str(array) for array in arrays_of("(f32[8,2]{1,0:T(8,128)}, u32[])")]
     ['f32[8,2]', 'u32[]']
@@ -199,7 +206,7 @@ def arrays_of(shape: str) -> tuple[Array, ...]:
 def _innermost_layer(scopes: list[str]) -> str:
     for part in reversed(scopes):
         name = re.sub(r"^(?:\w+\()*|\)*$", "", part)
-        if name and name not in _NO_LAYERS and "jit(" not in part and not part.startswith("branch_"):
+        if name and name not in _NOT_LAYERS and "jit(" not in part and not part.startswith("branch_"):
             return name
     return ""
 
@@ -210,30 +217,31 @@ def _number(text: str, name: str) -> int:
 
 
 def _until_closed(text: str) -> str:
-    """The operands, which end where the parenthesis does that was open before them."""
+    """Return the text before the closing parenthesis that has no opening one."""
     depth = 1
-    for at, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if not depth:
-            return text[:at]
+            return text[:index]
     return text
 
 
-_RENAMES = {
+_ALIASES = {
     *("bitcast", "tuple", "get-tuple-element", "parameter", "constant", "after-all", "optimization-barrier"),
     *("all-reduce-done", "all-gather-done", "collective-permute-done", "copy-done", "async-done", "while"),
 }
-_MOST_SHOWN = 12
+"""Instructions whose result shares the memory of their operands."""
+_MAX_SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """The fullest moment.
+    """Peak memory of a program.
 
     Args:
-        bytes: of all arrays that live then, with padding, without the program's arguments.
-        unpadded_bytes: of the same without padding.
-        largest: of these arrays, each with its place.
+        bytes: size of all live arrays with padding, without the program's arguments.
+        unpadded_bytes: their size without padding.
+        largest: the largest of these arrays, each with its origin.
     """
 
     bytes: int
@@ -242,55 +250,57 @@ class Peak:
 
 
 def peak(module: Module) -> Peak:
-    """The fullest moment of a program."""
-    instructions = module.entry_instructions()
-    made = {one.name: one for one in instructions}
-    homes: dict[str, frozenset[str]] = {}
-    last: dict[str, int] = {}
-    for at, one in enumerate(instructions):
-        reads = frozenset().union(*(homes.get(name, frozenset()) for name in one.operands))
+    """Return the peak memory of a program in its order of execution."""
+    instructions = [one for one in module.instructions if one.computation == module.entry]
+    by_name = {instruction.name: instruction for instruction in instructions}
+    buffers: dict[str, frozenset[str]] = {}  # names of the instructions that own the memory of a result
+    last_use: dict[str, int] = {}
+    for index, instruction in enumerate(instructions):
+        reads = frozenset().union(*(buffers.get(name, frozenset()) for name in instruction.operands))
         for name in reads:
-            last[name] = at
-        homes[one.name] = reads if one.opcode in _RENAMES else frozenset({one.name})
-        last[one.name] = at
-    ends: dict[int, list[str]] = {}
-    for name, at in last.items():
-        ends.setdefault(at, []).append(name)
-    alive: set[str] = set()
-    now = most = 0
-    fullest: frozenset[str] = frozenset()
-    sizes = {one.name: _size(one) for one in instructions}
-    for at, one in enumerate(instructions):
-        if one.opcode not in _RENAMES and not one.is_root:
-            alive.add(one.name)
-            now += sizes[one.name][0]
-        if now > most:
-            most, fullest = now, frozenset(alive)
-        for name in ends.get(at, ()):
-            if name in alive:
-                alive.remove(name)
-                now -= sizes[name][0]
-    ordered = sorted(fullest, key=lambda name: -sizes[name][0])
+            last_use[name] = index
+        buffers[instruction.name] = reads if instruction.opcode in _ALIASES else frozenset({instruction.name})
+        last_use[instruction.name] = index
+    freed_after: dict[int, list[str]] = {}
+    for name, index in last_use.items():
+        freed_after.setdefault(index, []).append(name)
+
+    live: set[str] = set()
+    live_bytes = peak_bytes = 0
+    live_at_peak: frozenset[str] = frozenset()
+    sizes = {instruction.name: _size(instruction) for instruction in instructions}
+    for index, instruction in enumerate(instructions):
+        if instruction.opcode not in _ALIASES and not instruction.is_root:
+            live.add(instruction.name)
+            live_bytes += sizes[instruction.name][0]
+        if live_bytes > peak_bytes:
+            peak_bytes, live_at_peak = live_bytes, frozenset(live)
+        for name in freed_after.get(index, ()):
+            if name in live:
+                live.remove(name)
+                live_bytes -= sizes[name][0]
+    ordered = sorted(live_at_peak, key=lambda name: -sizes[name][0])
     return Peak(
-        bytes=most,
-        unpadded_bytes=sum(sizes[name][1] for name in fullest),
-        largest=tuple(_described(module, made[name], sizes[name]) for name in ordered[:_MOST_SHOWN]),
+        bytes=peak_bytes,
+        unpadded_bytes=sum(sizes[name][1] for name in live_at_peak),
+        largest=tuple(_describe(module, by_name[name], sizes[name]) for name in ordered[:_MAX_SHOWN]),
     )
 
 
-def _size(one: Instruction) -> tuple[int, int]:
-    arrays = [array for array in one.arrays if array.is_in_main_memory]
-    if one.opcode.endswith("-start") and one.opcode != "all-reduce-start":
-        arrays = arrays[len(arrays) // 2 :]
+def _size(instruction: Instruction) -> tuple[int, int]:
+    """Return the bytes of a result in main memory, with and without padding."""
+    arrays = [array for array in instruction.arrays if array.is_in_main_memory]
+    if instruction.opcode.endswith("-start") and instruction.opcode != "all-reduce-start":
+        arrays = arrays[len(arrays) // 2 :]  # the first half are the operands
     return sum(array.padded_bytes for array in arrays), sum(array.bytes for array in arrays)
 
 
-def _described(module: Module, one: Instruction, size: tuple[int, int]) -> dict[str, Any]:
+def _describe(module: Module, instruction: Instruction, size: tuple[int, int]) -> dict[str, Any]:
     return {
-        "arrays": [str(array) for array in one.arrays if array.is_in_main_memory],
+        "arrays": [str(array) for array in instruction.arrays if array.is_in_main_memory],
         "bytes": size[0],
         "unpadded_bytes": size[1],
-        **module.origin_of(one),
+        **module.origin_of(instruction),
     }
 
 
@@ -303,24 +313,25 @@ KINDS = {
     "ragged-all-to-all": "gathers",
     "collective-broadcast": "gathers",
 }
-"""What a collective is called here, by its opcode."""
+"""Kinds of collectives by opcode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """One exchange between cores.
+    """Communication between cores.
 
     Args:
-        kind: of `KINDS`.
-        opcode: XLA's.
-        result: its array, or the largest of several.
-        result_bytes: of all its arrays, on a core, without padding.
-        sent_bytes: out of a core, all times that it runs: of sums and gathers as a ring of the group's cores sends
-            them, the least that any way can.
-        cores: of a group.
-        times: how often it runs in a step.
-        layer: its name in the model.
-        place: the function and line that made it.
+        kind: value of `KINDS`.
+        opcode: opcode in XLA.
+        result: array of the result, the largest of several.
+        result_shape: shape of this array.
+        result_bytes: size of all arrays of the result on a core, without padding.
+        sent_bytes: bytes that a core sends per step. For sums and gathers it is the traffic of a ring, the minimum of
+            any algorithm.
+        cores: number of cores in a group.
+        times: number of executions per step.
+        layer: name of the layer in the model.
+        place: function and line that made it.
         operation: JAX's name of the operation.
     """
 
@@ -337,29 +348,30 @@ class Collective:
     operation: str
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the collective as plain JSON values."""
         return {**asdict(self), "result_shape": list(self.result_shape)}
 
 
 def collectives(module: Module, devices: int) -> list[Collective]:
-    """Every collective of a program, those that send most first."""
-    return sorted(_found(module, devices), key=lambda one: -one.sent_bytes)
+    """Return every collective of a program, by decreasing traffic."""
+    return sorted(_collectives(module, devices), key=lambda collective: -collective.sent_bytes)
 
 
-def _found(module: Module, devices: int) -> Iterator[Collective]:
-    trips = _trips(module)
-    for one in module.instructions:
-        opcode = one.opcode.removesuffix("-start")
+def _collectives(module: Module, devices: int) -> Iterator[Collective]:
+    trip_counts = _trip_counts(module)
+    for instruction in module.instructions:
+        opcode = instruction.opcode.removesuffix("-start")
         if opcode not in KINDS:
             continue
-        arrays = [array for array in one.arrays if array.shape or not one.opcode.endswith("-start")]
-        if one.opcode.endswith("-start") and opcode != "all-reduce":
-            arrays = arrays[len(arrays) // 2 :]  # before them stand the operands
+        is_start = instruction.opcode.endswith("-start")
+        arrays = [array for array in instruction.arrays if array.shape or not is_start]
+        if is_start and opcode != "all-reduce":
+            arrays = arrays[len(arrays) // 2 :]  # the first half are the operands
         size = sum(array.bytes for array in arrays)
         if not size:
             continue
-        cores = _group(one, devices)
-        times = trips.get(one.computation, 1)
+        cores = _group_size(instruction, devices)
+        times = trip_counts.get(instruction.computation, 1)
         largest = max(arrays, key=lambda array: array.bytes)
         yield Collective(
             kind=KINDS[opcode],
@@ -367,27 +379,24 @@ def _found(module: Module, devices: int) -> Iterator[Collective]:
             result=str(largest),
             result_shape=largest.shape,
             result_bytes=size,
-            sent_bytes=_sent(opcode, size, cores) * times,
+            sent_bytes=_sent_bytes(opcode, size, cores) * times,
             cores=cores,
             times=times,
-            **module.origin_of(one),
+            **module.origin_of(instruction),
         )
 
 
-def _sent(opcode: str, size: int, cores: int) -> float:
-    others = (cores - 1) / cores
+def _sent_bytes(opcode: str, size: int, cores: int) -> float:
+    ring_share = (cores - 1) / cores
     if opcode == "all-reduce":
-        return 2 * others * size
+        return 2 * ring_share * size
     if opcode == "reduce-scatter":
         return (cores - 1) * size
-    return size if opcode in ("collective-permute", "collective-broadcast") else others * size
+    return size if opcode in ("collective-permute", "collective-broadcast") else ring_share * size
 
 
-def _group(instruction: Instruction, devices: int) -> int:
-    """How many cores a collective joins.
-
-    XLA writes groups as lists, as a reshaped count, or as axes of a mesh.
-    """
+def _group_size(instruction: Instruction, devices: int) -> int:
+    """Return the number of cores in a group, which XLA writes as lists, as a reshaped count, or as axes of a mesh."""
     text = instruction.text
     if found := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
         return len(found[1].split(","))
@@ -399,11 +408,13 @@ def _group(instruction: Instruction, devices: int) -> int:
     return devices
 
 
-def _trips(module: Module) -> dict[str, int]:
-    """How often each loop's body runs, where the compiler knows it."""
-    found = {}
-    for one in module.instructions:
-        body, times = re.search(r"body=%?([\w.-]+)", one.text), re.search(r"trips=(\d+)", one.text)
-        if one.opcode == "while" and body and times:
-            found[body[1]] = int(times[1])
-    return found
+def _trip_counts(module: Module) -> dict[str, int]:
+    """Return the number of iterations by the name of a loop's body, if the compiler knows it."""
+    counts = {}
+    for instruction in module.instructions:
+        if instruction.opcode == "while":
+            body = re.search(r"body=%?([\w.-]+)", instruction.text)
+            count = re.search(r"trips=(\d+)", instruction.text)
+            if body and count:
+                counts[body[1]] = int(count[1])
+    return counts

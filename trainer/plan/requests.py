@@ -1,7 +1,4 @@
-"""What is asked of a compiler, as plain JSON that another process can be given.
-
-Which program does a request make, traced and lowered for its machine?
-"""
+"""Requests to compile a training step for a machine, as JSON for another process, and the program of a request."""
 
 from __future__ import annotations
 
@@ -28,31 +25,25 @@ from halofeed.trainer.task import DataFacts
 
 _LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 _SOURCES = (
-    *(f"trainer/{name}.py" for name in ("config", "problem", "program", "step", "optimizers", "schedules")),
-    *(f"trainer/{name}/*.py" for name in ("mesh", "models", "tasks", "losses", "detection", "shared")),
-    *(
-        "trainer/plan/requests.py",
-        "loader/mesh.py",
-        "loader/device/*.py",
-        "schemas/partition.py",
-        "schemas/tasks.py",
-        "schemas/kinds.py",
-    ),
+    *("trainer/*.py", "trainer/models/*.py", "trainer/tasks/*.py", "trainer/detection/*.py"),
+    *("trainer/plan/requests.py", "loader/mesh.py", "loader/device/*.py"),
+    *("schemas/partition.py", "schemas/tasks.py", "schemas/kinds.py"),
 )
+"""Files that determine the program of a config."""
 Arrays = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape (the batch first) and dtype by name."""
+"""Shape (batch first) and dtype by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One training step to compile for one machine.
+    """Request to compile one training step for one machine.
 
     Args:
-        config: its batch is the whole machine's.
-        topology: a name that `topology_named` knows.
-        facts: of the data set, as `DataFacts.to_json` gives them; None where the config stands alone.
-        arrays: what the loader gives a step; None where the config stands alone.
-        classes: how many there are, where the config stands alone; 0 takes the task's usual number.
+        config: config of the run; its batch size is that of the complete machine.
+        topology: name of the machine, for `topology_named`.
+        facts: output of `DataFacts.to_json`; None without a data set.
+        arrays: arrays that the loader gives a step; None without a data set.
+        classes: number of classes without a data set; 0 takes the task's usual number.
     """
 
     config: TrainConfig
@@ -62,25 +53,25 @@ class Request:
     classes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the request as plain JSON values."""
         return {**asdict(self), "config": self.config.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Request:
-        """What `to_json` gave."""
+        """Read the output of `to_json`."""
         return cls(**{**document, "config": TrainConfig.from_json(document["config"])})
 
     def key(self) -> str:
-        """The same for what is sure to be the same program: equal words to equal versions of all that makes it."""
-        words = json.dumps([self.to_json(), versions(), _sources()], sort_keys=True)
-        return hashlib.sha256(words.encode()).hexdigest()[:32]
+        """Return a hash of the request, the versions of the libraries and halofeed's sources."""
+        text = json.dumps([self.to_json(), versions(), _sources_hash()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def check_compiler(topology: Topology) -> None:
-    """Refuse a machine whose compiler is not installed.
+    """Check that the compiler of a machine is installed.
 
     Raises:
-        MissingExtraError: it says what installs it.
+        MissingExtraError: it is not installed; the message has the command that installs it.
     """
     if topology.platform == "tpu" and versions()["libtpu"] == "none":
         raise MissingExtraError(
@@ -90,7 +81,7 @@ def check_compiler(topology: Topology) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the libraries that trace and compile; "none" for those that are not installed."""
+    """Return the versions of the libraries that trace and compile; "none" if a library is not installed."""
     found = {}
     for name in _LIBRARIES:
         try:
@@ -101,46 +92,46 @@ def versions() -> dict[str, str]:
 
 
 @functools.cache
-def _sources() -> str:
-    """A hash of the files that say which program a config makes."""
-    house, whole = Path(__file__).parents[2], hashlib.sha256()
+def _sources_hash() -> str:
+    """Return a hash of the files in `_SOURCES`."""
+    package, digest = Path(__file__).parents[2], hashlib.sha256()
     for pattern in _SOURCES:
-        for file in sorted(house.glob(pattern)):
-            whole.update(file.read_bytes())
-    return whole.hexdigest()
+        for file in sorted(package.glob(pattern)):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 USUAL_CLASSES = {"classification": 1000, "detection": 90, "segmentation": 3}
-"""Where no data set says it: ImageNet's, COCO's largest id, and an organ with its tumor beside the background."""
+"""Number of classes without a data set: ImageNet's, COCO's largest id, and an organ, its tumor and the background."""
 USUAL_BOXES = 100
-"""Of a batch of detection, an image."""
+"""Number of boxes per image in a batch of detection."""
 _DTYPES = {"picture": "uint8", "volume": "int16", "clip": "uint8"}
 
 
 def build(request: Request, devices: Sequence[jax.Device]) -> tuple[Program, Spec]:
-    """The program of a request, and what its step is given.
+    """Return the program of a request, and the arrays of its batch.
 
     Raises:
-        UsageError: what `build_program` refuses.
+        UsageError: the request is invalid for `build_program`.
     """
-    config, known = request.config, request.facts
-    facts = usual_facts(config, request.classes) if known is None else DataFacts.from_json(known)
+    config, document = request.config, request.facts
+    facts = usual_facts(config, request.classes) if document is None else DataFacts.from_json(document)
     program = build_program(config, facts, devices)
     arrays = usual_arrays(config, facts) if request.arrays is None else request.arrays
     return program, {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in arrays.items()}
 
 
 def trace(program: Program, spec: Spec) -> jax.stages.Traced:
-    """The training step on the machine's mesh, as `halofeed train` compiles it."""
+    """Trace the training step on the machine's mesh, as `halofeed train` compiles it."""
     return program.step().trace(program.abstract_state(), program.abstract_batch(spec))
 
 
 def usual_facts(config: TrainConfig, classes: int = 0) -> DataFacts:
-    """The facts of a data set that a config would be trained on.
+    """Return the facts of a typical data set for a config.
 
     Args:
-        config: of a named size.
-        classes: how many there are; 0 takes `USUAL_CLASSES`.
+        config: config with an image shape.
+        classes: number of classes; 0 takes `USUAL_CLASSES`.
     """
     task, shape = model_named(config.model).task, config.image_shape
     assert shape is not None
@@ -158,7 +149,7 @@ def usual_facts(config: TrainConfig, classes: int = 0) -> DataFacts:
 
 
 def usual_arrays(config: TrainConfig, facts: DataFacts) -> Arrays:
-    """What the loader gives a step of a data set with these facts."""
+    """Return the arrays of a batch that the loader gives for a data set with these facts."""
     kind = KINDS[facts.kind]
     image = ImageFormat(
         kind=kind,

@@ -1,7 +1,4 @@
-"""What is the largest side, batch or depth that fits at each split? By bisection over compilations.
-
-What would rematerialization, or another optimizer's state, save? Compiled, and not estimated.
-"""
+"""Search for the largest image or batch that fits each split, and for options that save memory, by compilation."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.answers import Cache
-from halofeed.trainer.plan.children import answers
+from halofeed.trainer.plan.children import compile_all
 from halofeed.trainer.plan.document import cases, image_shape_of, plan_config
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.topologies import Topology, topology_named
@@ -20,32 +17,33 @@ from halofeed.trainer.plan.verdict import verdict_of
 
 Tell = Callable[[str], None]
 STEPS = {"side": 64, "depth": 16, "batch": 1}
-"""To a multiple of how much each is found; a side or depth that a model or split cannot have is passed over."""
-_MOST_STEPS = 1 << 12
+"""Resolution of the search; a side or depth that a model or split cannot have counts as too large."""
+_MAX_STEPS = 1 << 12
 
 
 @dataclass
 class _Bracket:
-    """One split's search, in steps: what fits, what does not, and what is asked next."""
+    """Bisection for one split, in multiples of `step`: largest that fits, smallest that does not, next to try."""
 
     cores: int
     step: int
-    ask: int
+    next: int
     fits: int = 0
-    refuses: int = _MOST_STEPS
+    too_large: int = _MAX_STEPS
     total_bytes: int | None = None
 
     @property
     def is_done(self) -> bool:
-        return self.refuses - self.fits <= 1
+        return self.too_large - self.fits <= 1
 
-    def learn(self, fits: bool, total: int | None) -> None:
+    def update(self, fits: bool, total_bytes: int | None) -> None:
+        """Narrow the bracket by the result for `next`."""
         if fits:
-            self.fits, self.total_bytes = self.ask, total
+            self.fits, self.total_bytes = self.next, total_bytes
         else:
-            self.refuses = self.ask
-        unbounded = self.refuses == _MOST_STEPS
-        self.ask = min(2 * self.fits, _MOST_STEPS) if unbounded else (self.fits + self.refuses) // 2
+            self.too_large = self.next
+        is_unbounded = self.too_large == _MAX_STEPS
+        self.next = min(2 * self.fits, _MAX_STEPS) if is_unbounded else (self.fits + self.too_large) // 2
 
 
 def search(
@@ -57,48 +55,58 @@ def search(
     tell: Tell = lambda line: None,
     jobs: int | None = None,
 ) -> dict[str, Any]:
-    """The largest that fits at each split of a plan.
+    """Find the largest image or batch that fits each split of a plan.
 
     Args:
-        asked: what the plan was made of.
-        plan: of `plan_config`.
-        of: "side" (height and width, of volumes depth too), "depth" (of volumes or clips alone) or "batch" (images a
+        asked: request from which the plan was made.
+        plan: output of `plan_config`.
+        of: "side" (height and width, also depth of volumes), "depth" (volumes and clips) or "batch" (images per
             replica).
-        cache, tell, jobs: as of `plan_config`.
+        cache, tell, jobs: as for `plan_config`.
 
     Returns:
         `of`, and `found`: for each split `largest`, `least_refused` and `total_bytes` of a core at the largest.
     """
     topology, shape = topology_named(asked.topology), image_shape_of(asked)
     if topology.chip is None:
-        raise UsageError(f"--search: {topology.name} has no memory of its own that could be full; name a TPU")
+        raise UsageError(f"--search: {topology.name} has no device memory of a known size; name a TPU")
     if of == "depth" and len(shape) < 4:
-        raise UsageError("--search depth: pictures have none; take --search side")
+        raise UsageError("--search depth: pictures have no depth; take --search side")
     splits = {split["cores"]: split for split in plan["splits"]}
     brackets = [_bracket(of, shape, split) for split in splits.values()]
-    while open_ones := [one for one in brackets if not one.is_done]:
-        probes = {one.cores: _probe(asked, topology, of, shape, splits[one.cores], one) for one in open_ones}
-        requests = {cores: request for cores, request in probes.items() if request is not None}
-        left = max((one.refuses - one.fits).bit_length() for one in open_ones)
-        tell(f"search of {of}: {len(requests)} to compile, at most {left} rounds more")
-        names = [f"{one.cores}-way {of} {one.ask * one.step}" for one in open_ones if one.cores in requests]
-        found = answers(list(requests.values()), cache, names=names, tell=tell, jobs=jobs)
-        answered = dict(zip(requests, found, strict=True))
-        for one in open_ones:
-            said = answered[one.cores].said if one.cores in answered else None
-            told = None if said is None else verdict_of(said, topology, shape)
-            one.learn(bool(told and told["fits"]), told["memory"]["total"] if told else None)
+    while unfinished := [bracket for bracket in brackets if not bracket.is_done]:
+        requests = {}
+        for bracket in unfinished:
+            request = _request(asked, topology, of, shape, splits[bracket.cores], bracket.next * bracket.step)
+            if request is not None:
+                requests[bracket.cores] = request
+        rounds = max((bracket.too_large - bracket.fits).bit_length() for bracket in unfinished)
+        tell(f"search of {of}: {len(requests)} to compile, at most {rounds} more rounds")
+        names = [
+            f"{bracket.cores}-way {of} {bracket.next * bracket.step}"
+            for bracket in unfinished
+            if bracket.cores in requests
+        ]
+        compiled = compile_all(list(requests.values()), cache, names=names, tell=tell, jobs=jobs)
+        outputs = {cores: result.compiled for cores, result in zip(requests, compiled, strict=True)}
+        for bracket in unfinished:
+            output = outputs.get(bracket.cores)
+            verdict = None if output is None else verdict_of(output, topology, shape)
+            bracket.update(
+                fits=bool(verdict and verdict["fits"]),
+                total_bytes=verdict["memory"]["total"] if verdict else None,
+            )
     return {
         "of": of,
         "found": [
             {
-                "cores": one.cores,
-                "partition": splits[one.cores]["partition"],
-                "largest": one.fits * one.step or None,
-                "least_refused": one.refuses * one.step if one.refuses < _MOST_STEPS else None,
-                "total_bytes": one.total_bytes,
+                "cores": bracket.cores,
+                "partition": splits[bracket.cores]["partition"],
+                "largest": bracket.fits * bracket.step or None,
+                "least_refused": bracket.too_large * bracket.step if bracket.too_large < _MAX_STEPS else None,
+                "total_bytes": bracket.total_bytes,
             }
-            for one in brackets
+            for bracket in brackets
         ],
     }
 
@@ -107,27 +115,25 @@ def _bracket(of: str, shape: Sequence[int], split: dict[str, Any]) -> _Bracket:
     step = max(STEPS[of], split["cores"] if of != "batch" else 1)
     if of == "side" and len(shape) > 3:
         step = max(STEPS["depth"], split["cores"])
-    now = (
-        split["batch_size"] // split["replicas"] if of == "batch" else shape[-2] if of == "side" else shape[0]
-    )
-    return _Bracket(cores=split["cores"], step=step, ask=max(1, now // step))
+    current = {"batch": split["batch_size"] // split["replicas"], "side": shape[-2], "depth": shape[0]}[of]
+    return _Bracket(cores=split["cores"], step=step, next=max(1, current // step))
 
 
-def _probe(
-    asked: Request, topology: Topology, of: str, shape: tuple[int, ...], split: dict[str, Any], one: _Bracket
+def _request(
+    asked: Request, topology: Topology, of: str, shape: tuple[int, ...], split: dict[str, Any], value: int
 ) -> Request | None:
-    """What is compiled to know whether so much fits; None where the split cannot have it."""
-    value, images = one.ask * one.step, split["batch_size"] // split["replicas"]
+    """Return the request to compile for a side, depth or batch; None if the split cannot have it."""
+    images = split["batch_size"] // split["replicas"]
     if of == "batch":
         images = value
     else:
         axes = 1 if of == "depth" else len(shape) - 1
         shape = (*(value,) * axes, *shape[axes:])
-    return cases(resized(asked, shape), topology, shape, (one.cores,), images)[0].request
+    return cases(resized(asked, shape), topology, shape, (split["cores"],), images)[0].request
 
 
 def resized(asked: Request, shape: tuple[int, ...]) -> Request:
-    """The same for images of another size: every array that lies on the image's grid changes with it."""
+    """Return the request for images of another shape; all arrays on the image's grid change their shape too."""
     before = image_shape_of(asked)
     if shape == before:
         return asked
@@ -160,11 +166,11 @@ def savings(
     tell: Callable[[str], None] = lambda line: None,
     jobs: int | None = None,
 ) -> dict[str, Any] | None:
-    """What each change makes of one split: of the last that does not fit, else of the recommended one.
+    """Compile one split with each option that saves memory: the last split that does not fit, else the recommended.
 
     Returns:
-        `before`, the split as it is, and `changes`, each `change` (the options to give) with its `split`; None where
-        nothing could be compiled.
+        `before`, the unchanged split, and `changes`, each a `change` (the options) with its `split`; None if nothing
+        could be compiled.
     """
     compiled = [split for split in plan["splits"] if "memory" in split]
     if not compiled:
@@ -174,9 +180,9 @@ def savings(
     changes = []
     for name, values in _CHANGES.items():
         config = asked.config.changed(**values)
-        if config == asked.config or _needs_more(config, asked.config):
+        if config == asked.config or not _saves_memory(config, asked.config):
             continue
-        tell(f"what {name} would save")
+        tell(f"compiling with {name}")
         after = plan_config(
             replace(asked, config=config),
             cores=(before["cores"],),
@@ -189,14 +195,15 @@ def savings(
     return {"before": before, "changes": changes}
 
 
-def _needs_more(config: TrainConfig, than: TrainConfig) -> bool:
-    """Whether a config's optimizer keeps more numbers a parameter than another's."""
+def _saves_memory(config: TrainConfig, current: TrainConfig) -> bool:
+    """Return whether a config changes rematerialization or the average, or its optimizer keeps a smaller state."""
 
-    def kept(one: TrainConfig) -> int:
-        return {"sgd": int(bool(one.momentum)), "lars": 1}.get(one.optimizer, 2)
+    def state_values(config: TrainConfig) -> int:
+        """Return the number of values per parameter in the optimizer's state."""
+        return {"sgd": int(bool(config.momentum)), "lars": 1}.get(config.optimizer, 2)
 
     return (
-        kept(config) >= kept(than)
-        and config.remat == than.remat
-        and bool(than.average_decay) == bool(config.average_decay)
+        state_values(config) < state_values(current)
+        or config.remat != current.remat
+        or bool(config.average_decay) != bool(current.average_decay)
     )

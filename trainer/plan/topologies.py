@@ -1,8 +1,6 @@
-"""Which machines can be planned for, and what do they publish of their cores?
+"""Machines that can be planned for, their published figures per core, and their devices to compile for.
 
-A core is what JAX calls a device: one TensorCore of a v2 or v3, a chip (of one core, or two as one) of the later ones.
-
-How do the cores of a machine that is elsewhere become JAX devices to compile for?
+A core is what JAX calls a device: one TensorCore of a v2 or v3, one chip of later generations.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ _V3_PAPER = "Jouppi et al., A Domain-Specific Supercomputer for Training Deep Ne
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """What is published of one generation, per core.
+    """Published figures of one generation, per core.
 
     Args:
-        memory_bytes: of high-bandwidth memory; the compiler keeps some of it for itself.
-        flops_per_second: the peak of bfloat16 products.
-        memory_bytes_per_second: to and from that memory.
-        link_bytes_per_second: out of a core to all its neighbors together; cores that share a chip share its links.
-        source: where these figures are published.
+        memory_bytes: size of the high-bandwidth memory; the compiler reserves some of it.
+        flops_per_second: peak rate of bfloat16 operations.
+        memory_bytes_per_second: bandwidth of that memory.
+        link_bytes_per_second: bandwidth from a core to all its neighbors; cores of a chip share its links.
+        source: publication of these figures.
     """
 
     memory_bytes: int
@@ -45,13 +43,14 @@ class Chip:
 
 @dataclass(frozen=True, kw_only=True)
 class _Generation:
-    """One of `GENERATIONS`: the name that the compiler knows, and how cores are counted in names such as v3-8.
+    """One of `GENERATIONS`.
 
     Args:
-        host: the chips of the smallest slice that has whole hosts, along each axis of their torus.
-        devices_per_chip: what JAX counts.
-        counted_per_chip: what the number after the dash counts.
-        settings: more for the compiler.
+        chip: published figures of a core.
+        host: chips of the smallest slice of complete hosts, along each axis of their torus.
+        devices_per_chip: number of JAX devices per chip.
+        counted_per_chip: number per chip that names such as v3-8 count.
+        settings: further settings of the compiler.
     """
 
     chip: Chip
@@ -70,7 +69,7 @@ def _per_core(
     *,
     cores: int = 1,
 ) -> Chip:
-    """A core's share of what is published of a chip."""
+    """Return a core's share of the published figures of a chip."""
     return Chip(
         memory_bytes=memory_gib * 2**30 // cores,
         flops_per_second=teraflops * 1e12 / cores,
@@ -103,22 +102,22 @@ GENERATIONS: dict[str, _Generation] = {
     ),
     "v6e": _Generation(chip=_per_core(32, 918, 1638, 800 / 2, f"{_DOCS}/v6e")),
 }
-"""By the name in v3-8. Bandwidths that are published for both directions together are halved."""
+"""Generations by the name in v3-8. Bandwidths that are published for both directions together are halved."""
 
 _EXAMPLES = "v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, or with the chips' grid v3:4x8, v4:2x2x4; cpu:8; gpu:1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """A machine to compile for.
+    """Machine to compile for.
 
     Args:
-        name: as it was asked for.
+        name: name that the user gave.
         platform: "tpu", "cpu" or "gpu".
-        devices: how many cores.
-        grid: of a TPU's chips, as its compiler names it, "v3:2x2".
-        settings: more for that compiler.
-        chip: what is published of a core; None where nothing is.
+        devices: number of cores.
+        grid: grid of a TPU's chips in its compiler's notation, "v3:2x2".
+        settings: further settings of that compiler.
+        chip: published figures of a core; None for CPUs and GPUs.
     """
 
     name: str
@@ -129,7 +128,7 @@ class Topology:
     chip: Chip | None = None
 
     def splits(self) -> tuple[int, ...]:
-        """Over how many cores a replica can be split on it.
+        """Return the numbers of cores over which a replica can be split.
 
         >>> topology_named("v3-8").splits()
         (1, 2, 4, 8)
@@ -138,15 +137,15 @@ class Topology:
 
 
 def topology_named(name: str) -> Topology:
-    """The machine of that name.
+    """Return the machine of a name.
 
     Args:
-        name: a generation and a number, as Google Cloud names slices (v2, v3, v4 and v5p count TensorCores, v5e and
-            v6e chips), or a generation and the grid of the chips; `cpu:N` for N virtual devices, `gpu:N` for N of the
-            GPUs that are there.
+        name: generation and number, as Google Cloud names slices (v2, v3, v4 and v5p count TensorCores, v5e and v6e
+            chips), or generation and grid of the chips; `cpu:N` for N virtual devices, `gpu:N` for N GPUs of this
+            machine.
 
     Raises:
-        UsageError: there is no such machine; it lists what there is.
+        UsageError: the name is unknown; the message lists the known ones.
 
     >>> topology_named("v3-64").grid, topology_named("v3-64").devices, topology_named("v5p-16").grid
     ('v3:4x8', 64, 'v5p:2x2x2')
@@ -167,7 +166,7 @@ def topology_named(name: str) -> Topology:
         sides = tuple(map(int, found[3].split("x")))
         if len(sides) != len(generation.host):
             raise UsageError(
-                f"topology {name}: the chips of {found[1]} lie along {len(generation.host)} axes; name it as "
+                f"topology {name}: the grid of {found[1]} has {len(generation.host)} axes; name it as "
                 f"{found[1]}:{'x'.join(map(str, generation.host))}"
             )
     return Topology(
@@ -181,7 +180,7 @@ def topology_named(name: str) -> Topology:
 
 
 def _grid_of(name: str, count: int, generation: _Generation) -> tuple[int, ...]:
-    """The grid of a slice of so many cores: its host's sides doubled in turn, the shortest first."""
+    """Return the grid of a slice: the sides of a host doubled in turn, the shortest first, up to `count` cores."""
     sides, per_chip = list(generation.host), generation.counted_per_chip
     while math.prod(sides) * per_chip < count:
         shortest = max(axis for axis, side in enumerate(sides) if side == min(sides))
@@ -196,18 +195,18 @@ def _grid_of(name: str, count: int, generation: _Generation) -> tuple[int, ...]:
 
 
 def devices_of(topology: Topology) -> Sequence[jax.Device]:
-    """The devices of a machine, in JAX's order; those of a TPU can be compiled for, and hold nothing.
+    """Return the devices of a machine, in JAX's order; a TPU's devices serve only for compiling.
 
     Raises:
         MissingExtraError: the TPU's compiler is not installed.
-        UsageError: there are no such devices, or the compiler refuses the machine's name.
+        UsageError: this machine has no such devices, or the compiler rejects the machine's name.
     """
     if topology.platform == "tpu":
-        return _described(topology)
+        return _tpu_devices(topology)
     try:
         found = jax.devices(topology.platform)
     except RuntimeError as error:
-        raise UsageError(f"topology {topology.name}: there is no such device here: {error}") from error
+        raise UsageError(f"topology {topology.name}: this machine has no such device: {error}") from error
     if len(found) < topology.devices:
         raise UsageError(
             f"topology {topology.name}: this process has {len(found)} {topology.platform} devices"
@@ -215,7 +214,7 @@ def devices_of(topology: Topology) -> Sequence[jax.Device]:
     return found[: topology.devices]
 
 
-def _described(topology: Topology) -> Sequence[jax.Device]:
+def _tpu_devices(topology: Topology) -> Sequence[jax.Device]:
     with require_extra("plan", "libtpu"):
         import libtpu  # noqa: F401
     from jax.experimental import topologies
@@ -229,5 +228,5 @@ def _described(topology: Topology) -> Sequence[jax.Device]:
     except (RuntimeError, ValueError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(
-            f"topology {topology.name} ({topology.grid}): the compiler refuses it: {first}"
+            f"topology {topology.name} ({topology.grid}): the compiler rejects it: {first}"
         ) from error

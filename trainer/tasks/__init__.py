@@ -1,4 +1,4 @@
-"""Which tasks can be trained? A new one is one file and one line in `TASKS`."""
+"""Table of the tasks that can be trained; a new task is one file and one line in `TASKS`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ TASKS: dict[str, Callable[..., Task]] = {
         labels=facts.names, kind=facts.kind, ignore_label=facts.ignore_label, **options
     ),
 }
-"""Called with the data's facts and the config's `task_options`."""
+"""Functions that build a task from the facts of the data set and the config's `task_options`."""
 
-
-_OF_FACTS = {"labels", "kind", "ignore_label"}
-"""Fields of tasks that the data set decides."""
+_DATA_FIELDS = {"labels", "kind", "ignore_label"}
+"""Fields of tasks that the data set determines."""
 
 
 def build_task(facts: DataFacts, options: Mapping[str, Any]) -> Task:
-    """The task of a data set; UsageError for an unknown task or option."""
+    """Build the task of a data set; raise UsageError for an unknown task or option."""
     if facts.task not in TASKS:
         raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")
-    usual: Any = TASKS[facts.task](facts)
-    fields = [field.name for field in dataclasses.fields(usual) if field.name not in _OF_FACTS]
+    default: Any = TASKS[facts.task](facts)
+    fields = [field.name for field in dataclasses.fields(default) if field.name not in _DATA_FIELDS]
     if unknown := sorted(set(options) - set(fields)):
         raise UsageError(
-            f"task_options of {facts.task}: {unknown[0]} is none; known: {', '.join(fields)}. Leave it out, or name a "
-            f"--config for {facts.task} (`halofeed configs` lists them)"
+            f"task_options of {facts.task}: {unknown[0]} is unknown; known: {', '.join(fields)}. Leave it out, or name "
+            f"a --config for {facts.task} (`halofeed configs` lists them)"
         )
     try:
         return TASKS[facts.task](facts, **options)

@@ -1,4 +1,4 @@
-"""One class per image: soft-max cross-entropy, accuracy, confusion."""
+"""Classification task, one class per image: softmax cross-entropy, accuracy and confusion matrix."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from halofeed.trainer.task import Batch, Host, Metrics, mean_over_valid, valid_h
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """Logits [batch, classes] against `label`, int [batch] from 0.
+    """Classification by logits [batch, class], with the ground truth `label`, int [batch] from 0.
 
     Args:
-        labels: the classes' names, in order.
-        label_smoothing: the share of the target that is spread over all classes.
+        labels: names of the classes, in order.
+        label_smoothing: share of the target that is distributed over all classes.
     """
 
     labels: tuple[str, ...]
@@ -32,7 +32,7 @@ class Classification:
     best = "accuracy"
 
     def loss(self, outputs: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Soft-max cross-entropy, averaged over valid rows."""
+        """Return softmax cross-entropy, averaged over valid rows."""
         targets = jax.nn.one_hot(batch["label"], outputs.shape[-1], dtype=outputs.dtype)
         targets = (
             optax.losses.smooth_labels(targets, self.label_smoothing) if self.label_smoothing else targets
@@ -42,12 +42,12 @@ class Classification:
         return loss, {"cross_entropy": loss}
 
     def predict(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """`probabilities` [batch, classes] and `label`, the most probable class, int32 [batch]."""
+        """Return `probabilities` [batch, class] and `label`, the most probable class, int32 [batch]."""
         probabilities = jax.nn.softmax(outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32)))
         return {"probabilities": probabilities, "label": jnp.argmax(outputs, -1).astype(jnp.int32)}
 
     def metrics(self) -> Metrics:
-        """Counts of (true class, predicted class)."""
+        """Return empty metrics."""
         return ClassificationMetrics(self.labels)
 
 
@@ -59,7 +59,7 @@ class ClassificationMetrics:
         self.confusion = np.zeros((len(labels), len(labels)), np.int64)
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
-        """Count the valid rows of a batch; a row is as good as its true class is probable."""
+        """Add the valid rows of a batch and return the probability of each row's true class."""
         valid = valid_host(truth)
         np.add.at(self.confusion, (truth["label"][valid], predictions["label"][valid]), 1)
         true_class = np.where(valid, truth["label"], 0)[:, None]
@@ -67,7 +67,7 @@ class ClassificationMetrics:
         return np.where(valid, probability, np.nan).astype(np.float64)
 
     def result(self) -> dict[str, Any]:
-        """`accuracy`, `examples`, `recall` and `precision` by class (None where nothing counts), `confusion`."""
+        """Return `accuracy`, `examples`, `recall` and `precision` by class (None without examples), `confusion`."""
         right = np.diag(self.confusion)
         true, predicted = self.confusion.sum(1), self.confusion.sum(0)
         return {
@@ -79,5 +79,5 @@ class ClassificationMetrics:
         }
 
 
-def _share(part: np.int64, whole: np.int64) -> float | None:
-    return float(part / whole) if whole else None
+def _share(part: np.int64, total: np.int64) -> float | None:
+    return float(part / total) if total else None

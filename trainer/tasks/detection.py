@@ -1,4 +1,4 @@
-"""Boxes around objects of several classes: anchors matched to the truth, focal loss, box codes, COCO's metrics."""
+"""Detection task: boxes of objects of several classes, by anchors, focal loss, box codes and COCO's metrics."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from halofeed.trainer.task import Batch, Metrics, valid_rows
 
 @dataclass(frozen=True, kw_only=True)
 class Detection(Matcher):
-    """Levels of class logits and box codes against `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`.
+    """Detection by levels of class logits and box codes.
 
-    Both losses are sums over all anchors of the batch's valid images, over max(matched anchors, 1) of them all.
+    The ground truth is `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`. Both losses are sums over all anchors
+    of the batch's valid images, divided by max(matched anchors, 1).
 
     Args:
-        labels: the classes' names, without the background.
-        alpha, gamma: of the focal loss.
-        box_loss: "smooth_l1" or "huber"; at delta 1 they are the same.
-        delta: where the box loss turns from square to straight, in scaled codes.
-        class_loss_weight, box_loss_weight: of the two in the sum. A code counts the sum over its four numbers; a weight
-            of 0.25 makes it their mean.
-        matched_threshold, unmatched_threshold, negatives_lower_than_unmatched, force_match: of `Matcher`.
-        score_threshold, nms_iou, max_detections, max_candidates_per_level: which predictions are given; of `select`.
+        labels: names of the classes, without the background.
+        alpha: alpha of the focal loss (`sigmoid_focal`).
+        gamma: gamma of the focal loss.
+        box_loss: "smooth_l1" or "huber", which are equal at delta 1.
+        delta: value of scaled codes at which the box loss changes from quadratic to linear.
+        class_loss_weight: weight of the class loss.
+        box_loss_weight: weight of the box loss, which sums the four codes of a box; 0.25 makes it their mean.
+        matched_threshold, unmatched_threshold, negatives_lower_than_unmatched, force_match: as for `Matcher`.
+        score_threshold, max_detections, max_candidates_per_level: as for `select`, which predicts.
+        nms_iou: `iou_threshold` of `select`.
 
     Raises:
-        UsageError: a box loss that is not known, a delta that is not above 0, or thresholds that cannot be.
+        UsageError: the box loss is unknown, delta is not above 0, or the thresholds are invalid.
     """
 
     labels: tuple[str, ...]
@@ -62,13 +65,13 @@ class Detection(Matcher):
             raise UsageError(f"delta: expected a value above 0, got {self.delta}")
 
     def loss(self, outputs: Sequence[Level], batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Focal loss plus box loss; parts `class_loss` and `box_loss`, not weighted."""
+        """Return the weighted sum of focal loss and box loss, and the parts `class_loss` and `box_loss` unweighted."""
         dtype, valid = outputs[0].box_codes.dtype, valid_rows(batch)
         boxes = batch["boxes"].astype(dtype)
         is_box = (jnp.arange(boxes.shape[1]) < batch["num_boxes"][:, None]) & valid[:, None]
         anchors = [split_alike(level.anchors, level.box_codes) for level in outputs]
         matches = match_boxes(self, anchors, boxes, is_box, batch["is_crowd"].astype(bool))
-        # Rows of padding hold fill values, which may be anything; zero times them must be zero.
+        # Padding may hold any fill value, but zero times it must be zero.
         table = jnp.concatenate([boxes, batch["classes"][..., None].astype(dtype)], -1)
         table = jnp.where(is_box[..., None], table, 0)
 
@@ -79,9 +82,9 @@ class Detection(Matcher):
             is_matched = matched >= 0
             counts = (matched != IGNORED) & valid[:, None, None, None]
             class_loss += self._class_loss(level.class_logits, jnp.where(counts, targets[..., 4], -1))
-            off = level.box_codes - encode(targets[..., :4], level_anchors)
-            of_codes = BOX_LOSSES[self.box_loss](off, self.delta)
-            box_loss += jnp.sum(jnp.where(is_matched[..., None], of_codes, 0))
+            difference = level.box_codes - encode(targets[..., :4], level_anchors)
+            code_losses = BOX_LOSSES[self.box_loss](difference, self.delta)
+            box_loss += jnp.sum(jnp.where(is_matched[..., None], code_losses, 0))
             matched_count += jnp.sum(is_matched, dtype=jnp.int32)
         matched_anchors = jnp.maximum(matched_count, 1).astype(dtype)
         class_loss, box_loss = class_loss / matched_anchors, box_loss / matched_anchors
@@ -89,24 +92,25 @@ class Detection(Matcher):
         return loss, {"class_loss": class_loss, "box_loss": box_loss}
 
     def _class_loss(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
-        """The sum over all anchors whose label [batch, height, width, anchor] is a class, from 1, or 0, background.
+        """Sum the focal loss of anchors with labels [batch, height, width, anchor] of 0 (background) or above.
 
-        Anchor and class are one axis, as the convolution gives them: a TPU would lay out the two again, in several
-        arrays of the logits' size.
+        Anchor and class stay one axis, as in the convolution's output: two axes would make a TPU copy several arrays
+        of the logits' size.
         """
         anchors, classes = logits.shape[3:]
-        place = jnp.arange(anchors * classes)
-        of_place = jnp.full((), -1, labels.dtype)
+        channel = jnp.arange(anchors * classes)
+        channel_labels = jnp.full((), -1, labels.dtype)
         for anchor in range(anchors):
-            of_place = jnp.where(place // classes == anchor, labels[..., anchor : anchor + 1], of_place)
-        is_class = of_place == place % classes + 1
+            anchor_labels = labels[..., anchor : anchor + 1]
+            channel_labels = jnp.where(channel // classes == anchor, anchor_labels, channel_labels)
+        is_class = channel_labels == channel % classes + 1
         focal = sigmoid_focal(
             logits.reshape(*logits.shape[:3], -1), is_class, alpha=self.alpha, gamma=self.gamma
         )
-        return jnp.sum(jnp.where(of_place >= 0, focal, 0))
+        return jnp.sum(jnp.where(channel_labels >= 0, focal, 0))
 
     def predict(self, outputs: Sequence[Level], batch: Batch) -> dict[str, jax.Array]:
-        """The detections of `select`, and `image_size`, int32 [batch, 2]: height and width that boxes are shares of."""
+        """Return the detections of `select`, and `image_size`, int32 [batch, 2]: height and width in pixels."""
         detections = select(
             outputs,
             score_threshold=self.score_threshold,
@@ -118,5 +122,5 @@ class Detection(Matcher):
         return {**detections, "image_size": jnp.broadcast_to(jnp.array(size, jnp.int32), (batch_size, 2))}
 
     def metrics(self) -> Metrics:
-        """COCO's numbers."""
+        """Return empty COCO metrics."""
         return CocoMetrics(self.labels)

@@ -1,4 +1,4 @@
-"""One class per pixel or voxel: cross entropy and overlap, Dice, surface distance."""
+"""Segmentation task, one class per pixel or voxel: cross-entropy and overlap losses, Dice, surface distances."""
 
 from __future__ import annotations
 
@@ -20,32 +20,30 @@ INCLUDE = {
     "volume": ("affine", "source_affine", "source_shape", "spacing_mm", "extent"),
     "clip": ("transform", "times_s", "extent"),
 }
-"""Per kind of image, what maps predictions back to their source."""
-_MOST_BYTE_CLASSES = 256
+"""Fields that map predictions to their source, by kind of image."""
+_MAX_UINT8_CLASSES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segmentation:
-    """Logits [batch, (depth,) height, width, class] against `label`, class indices on the same grid.
+    """Segmentation by logits [batch, (depth,) height, width, class], with class indices `label` on the same grid.
 
-    Rows that are not `valid` or not `labelled` do not count, nor do those of which nothing is known. In the loss
-    padding counts as what its label says: background, where a model is to find no class, or the ignore label. The
-    metrics see only what shows the source.
+    Rows that are not `valid`, not `labelled` or completely ignored do not count. In the loss padding counts by its
+    label, background or the ignore label. The metrics exclude padding.
 
     Args:
-        labels: the classes' names, the background's first.
-        kind: of the images.
-        losses: the weight of each part: "cross_entropy", "dice", "generalized_dice", "adaptive_dice", "tversky".
-        background: the overlap losses count the background as a class.
-        overlap_over_batch: the overlap is summed over the rows that count before a loss is taken of it. With crops,
-            most of which lack some class, a loss per crop rewards a model that never predicts that class.
-        with_probabilities: predictions hold the probabilities too, for whoever blends overlapping windows.
-        hausdorff: measure surface distances, which takes the host up to seconds per large volume.
-        ignore_label: the value of `label` where nothing is known: it counts in no loss and no metric. None: there is
-            none.
+        labels: names of the classes, background first.
+        kind: kind of image.
+        losses: weight of each part: "cross_entropy", "dice", "generalized_dice", "adaptive_dice", "tversky".
+        background: include the background as a class in the overlap losses.
+        overlap_over_batch: sum the overlap over the rows of a batch before computing the loss. Most crops lack some
+            class, and a loss per crop rewards a model that never predicts this class.
+        with_probabilities: add the probabilities to the predictions, for blending overlapping windows.
+        hausdorff: measure surface distances, which takes up to seconds per large volume on the host.
+        ignore_label: `label` of voxels that count in no loss and no metric; None if there is none.
 
     Raises:
-        UsageError: fewer than two classes; a loss that is not known; a weight that is not above 0.
+        UsageError: there are fewer than two classes, a loss is unknown, or a weight is not above 0.
     """
 
     labels: tuple[str, ...]
@@ -77,16 +75,16 @@ class Segmentation:
 
     @property
     def include(self) -> tuple[str, ...]:
-        """What maps predictions back to their source."""
+        """Fields that map predictions to their source."""
         return INCLUDE[self.kind]
 
     def loss(self, outputs: Mapping[str, Any], batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The weighted sum of `losses`; each part is the mean over the rows that count, and over all sizes.
+        """Return the weighted sum of `losses`; each part is the mean over the rows that count, and over all sizes.
 
         Args:
-            outputs: `logits`, and `coarse`, a list of logits at coarser sizes (deep supervision): each counts half
-                of the one before, against every second, fourth, ... value of `label`, and all weights sum to 1.
-            batch: with `label`, and `labelled` where some rows have no label.
+            outputs: `logits`, and `coarse`, a list of logits at coarser sizes (deep supervision). Each size has half
+                the weight of the one before and uses every second, fourth, ... value of `label`. Weights sum to 1.
+            batch: batch with `label`, and `labelled` if some rows have no label.
         """
         levels = [outputs["logits"], *outputs.get("coarse", ())]
         counts = valid_rows(batch)
@@ -98,45 +96,44 @@ class Segmentation:
         shares = [0.5**level for level in range(len(levels))]
         parts = dict.fromkeys(self.losses, jnp.zeros((), levels[0].dtype))
         for logits, share in zip(levels, shares, strict=True):
-            label = _every(batch["label"], logits.shape[1:-1])
+            label = _subsample(batch["label"], logits.shape[1:-1])
             for name, losses in self._losses(logits, label, counts).items():
                 parts[name] += share / sum(shares) * mean_over_valid(losses, counts)
         loss = sum((self.losses[name] * part for name, part in parts.items()), jnp.zeros((), levels[0].dtype))
         return loss, parts
 
     def predict(self, outputs: Mapping[str, Any], batch: Batch) -> dict[str, jax.Array]:
-        """`label`, the most probable class, uint8 [batch, (depth,) height, width] (uint16 if there are over 256).
+        """Return `label`, the most probable class, uint8 [batch, (depth,) height, width] (uint16 above 256 classes).
 
-        With `with_probabilities` also `probabilities`, float16 [batch, (depth,) height, width, class].
+        `with_probabilities` adds `probabilities`, float16 [batch, (depth,) height, width, class].
         """
         logits = outputs["logits"]
-        dtype = jnp.uint8 if len(self.labels) <= _MOST_BYTE_CLASSES else jnp.uint16
+        dtype = jnp.uint8 if len(self.labels) <= _MAX_UINT8_CLASSES else jnp.uint16
         label = {"label": jnp.argmax(logits, -1).astype(dtype)}
         if not self.with_probabilities:
             return label
         return {**label, "probabilities": jax.nn.softmax(logits).astype(jnp.float16)}
 
     def metrics(self) -> Metrics:
-        """Dice and Hausdorff distances of each example."""
+        """Return empty metrics of Dice and Hausdorff distances."""
         return SegmentationMetrics(
             self.labels, kind=self.kind, hausdorff=self.hausdorff, ignore_label=self.ignore_label
         )
 
     def _losses(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> dict[str, jax.Array]:
-        """Of each row, [batch]; of all that count together, [1]."""
-        ignored = self.ignore_label
-        shared = overlap(logits, label, background=self.background, ignore_label=ignored)
+        """Return each part by name, [batch]; overlap losses are [1] with `overlap_over_batch`."""
+        soft_overlap = overlap(logits, label, background=self.background, ignore_label=self.ignore_label)
         if self.overlap_over_batch:
-            shared = sum_over_rows(shared, counts)
+            soft_overlap = sum_over_rows(soft_overlap, counts)
         return {
-            name: cross_entropy(logits, label, ignore_label=ignored)
+            name: cross_entropy(logits, label, ignore_label=self.ignore_label)
             if name == CROSS_ENTROPY
-            else OVERLAP_LOSSES[name](shared)
+            else OVERLAP_LOSSES[name](soft_overlap)
             for name in self.losses
         }
 
 
-def _every(label: jax.Array, sizes: Sequence[int]) -> jax.Array:
-    """The label at every n-th place along each axis, so that it has `sizes`."""
+def _subsample(label: jax.Array, sizes: Sequence[int]) -> jax.Array:
+    """Return every n-th label along each axis, so that the result has `sizes`."""
     steps = (size // coarse for size, coarse in zip(label.shape[1:], sizes, strict=True))
     return label[(slice(None), *(slice(None, None, step) for step in steps))]

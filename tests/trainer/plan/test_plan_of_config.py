@@ -54,7 +54,7 @@ def test_arguments_outputs_and_donated_memory_are_those_of_a_run(on_cpu, cache):
     arguments = _bytes_on(device, (state, kept))
     donated = jax.tree.leaves(state)
     outputs = step(state, batch)
-    memory = cache.recall(request.key())["memory"]  # type: ignore[index]
+    memory = cache.lookup(request.key())["memory"]  # type: ignore[index]
     assert memory["argument"] == arguments
     assert memory["alias"] == sum(leaf.nbytes for leaf in donated if leaf.is_deleted())
     # A tuple's own table of pointers counts to the outputs on CPUs, 8 bytes an array.
@@ -127,23 +127,23 @@ def test_shapes_that_do_not_divide_are_refused_with_those_that_do():
 
 def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path):
     cache = Cache(tmp_path)
-    cache.keep("key", {"memory": {}})
-    cache.remember("request", "key", {"batch": 4})
+    cache.store_program("key", {"memory": {}})
+    cache.store_request("request", "key", {"batch": 4})
     for file in (tmp_path / "programs/key.json.gz", tmp_path / "asked/request.json"):
         whole = file.read_bytes()
         for at in range(8 * len(whole)):
             damaged = bytearray(whole)
             damaged[at // 8] ^= 1 << at % 8
             file.write_bytes(damaged)
-            assert cache.recall("request") in (None, {"memory": {}, "batch": 4})
+            assert cache.lookup("request") in (None, {"memory": {}, "batch": 4})
         file.write_bytes(whole)
         other = file.with_name(f"other{''.join(file.suffixes)}")
         file.rename(other)
-        assert cache.recall("request") is cache.recall("other") is cache.program("other") is None
+        assert cache.lookup("request") is cache.lookup("other") is cache.lookup_program("other") is None
         other.rename(file)
     for document in ("[1]", '"x"', "null", "3"):
         (tmp_path / "asked/request.json").write_text(document)
-        assert cache.recall("request") is None
+        assert cache.lookup("request") is None
 
 
 def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads():

@@ -11,7 +11,7 @@ from halofeed.trainer.plan import document
 from halofeed.trainer.plan import search as savings_module
 from halofeed.trainer.plan import search as search_module
 from halofeed.trainer.plan.answers import Cache
-from halofeed.trainer.plan.children import Answer
+from halofeed.trainer.plan.children import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.search import resized
 from halofeed.trainer.plan.topologies import GENERATIONS, topology_named
@@ -23,9 +23,9 @@ STATE = {"parameters": 10, "optimizer": 20, "average": 0}
 def fits_up_to(pixels_a_core: int, asked: list[Request]) -> Any:
     """Answers of a compiler for which a core holds so many pixels."""
 
-    def answers(requests: Sequence[Request], cache: Cache, **_: Any) -> list[Answer]:
+    def answers(requests: Sequence[Request], cache: Cache, **_: Any) -> list[CompileResult]:
         asked.extend(requests)
-        return [Answer(said=said(request)) for request in requests]
+        return [CompileResult(compiled=said(request)) for request in requests]
 
     def said(request: Request) -> dict[str, Any]:
         config = request.config
@@ -44,7 +44,7 @@ def fits_up_to(pixels_a_core: int, asked: list[Request]) -> Any:
 def test_a_search_finds_the_largest_that_fits_in_few_compilations(monkeypatch, of, largest):
     asked: list[Request] = []
     limit = 511 * 1024 if of == "side" else 256 * 256 * 7
-    monkeypatch.setattr(search_module, "answers", fits_up_to(limit, asked))
+    monkeypatch.setattr(search_module, "compile_all", fits_up_to(limit, asked))
     split = {"cores": 1, "partition": "", "replicas": 8, "batch_size": 8}
     request = Request(config=CONFIG, topology="v3-8")
     found = search_module.search(request, {"splits": [split]}, of, cache=Cache(None))
@@ -61,7 +61,7 @@ def test_a_search_needs_a_machine_that_can_be_full():
 
 def test_savings_compile_the_split_that_does_not_fit_with_each_change(monkeypatch):
     asked: list[Request] = []
-    monkeypatch.setattr(document, "answers", fits_up_to(40000, asked))
+    monkeypatch.setattr(document, "compile_all", fits_up_to(40000, asked))
     request = Request(config=CONFIG, topology="v3-8")
     plan = document.plan_config(request, cores=(1,), cache=Cache(None))
     assert plan["recommended"] is None
@@ -104,7 +104,7 @@ def test_an_unknown_machine_is_refused_with_those_there_are():
     for name, words in (
         ("v9-8", "known: v2, v3, v4, v5e, v5p, v6e"),
         ("v3-12", "expected 8, 16, 32"),
-        ("v4:2x2", "lie along 3 axes"),
+        ("v4:2x2", "has 3 axes"),
         ("cpu:0", "1 to 128"),
         ("", "not known"),
     ):
