@@ -27,7 +27,7 @@ from halofeed.system.console import human_bytes
 _Part = Iterator[tuple[float, float]]
 """Does one part of the way again each time, and gives the images and bytes of that."""
 _ROUNDS = 3
-_MOST_READ_BYTES = 1 << 30
+_MAX_READ_BYTES = 1 << 30
 _DECODED_RECORDS = 64
 COPY, DISK, DECODE = "memory copy, one thread", "shards read in order", "decoding alone, all cores"
 PLAIN, VERIFIED, AUGMENTED = "batches", "batches, checksums each time", "batches, augmented"
@@ -191,7 +191,7 @@ def _reading(store: Store, shards: Sequence[Shard]) -> _Part:
         done = 0
         for piece in store.pieces(shard):
             done += len(piece)
-            if done >= _MOST_READ_BYTES:
+            if done >= _MAX_READ_BYTES:
                 break
         yield shard.records * done / max(1, shard.bytes), done
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.inspection.place import Place
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.stored_records import extent_of, integer_of, spacing_of
 from halofeed.inspection.stored_shard import StoredShard
 from halofeed.prep.geometry.resize import displayed_to_file
@@ -25,7 +25,7 @@ from halofeed.schemas.tfexample import Decoded
 
 CANDIDATES_PER_SPLIT = 1000
 """Records whose labels and sizes are looked at to choose from; evenly spread over the split."""
-MOST_OBJECTS = 10_000
+MAX_OBJECTS = 10_000
 """Of one record, more are not counted or drawn."""
 _CHOICE_KEYS = frozenset(
     {
@@ -50,7 +50,7 @@ class Candidate:
     Args:
         split, number: as in `split:number`.
         shard, row: the file and the record's number within it.
-        labels: of its first `MOST_OBJECTS` boxes, or its class or classes.
+        labels: of its first `MAX_OBJECTS` boxes, or its class or classes.
         padding: share of the stored pixels that is padding.
         elongation: |log2(width / height)| of the source.
         orientation: the EXIF orientation between the annotations and the picture, 1 to 8.
@@ -70,7 +70,7 @@ class Candidate:
     anisotropy: float = 1.0
 
 
-def find_candidates(folder: Path | Place, manifest: Manifest) -> list[Candidate]:
+def find_candidates(folder: Path | DatasetFiles, manifest: Manifest) -> list[Candidate]:
     """Records of each split, evenly spread; only their small features are read."""
     found = []
     for split, content in manifest.splits.items():
@@ -87,7 +87,7 @@ def find_candidates(folder: Path | Place, manifest: Manifest) -> list[Candidate]
     return found
 
 
-def choose(
+def choose_samples(
     candidates: Sequence[Candidate], count: int, *, detection: bool
 ) -> list[tuple[Candidate, str | None]]:
     """Which records to show: ordinary ones over splits and classes, then up to half as many awkward ones.
@@ -155,13 +155,13 @@ def _awkward(candidates: Sequence[Candidate], detection: bool) -> Iterator[tuple
             yield candidate, f"EXIF orientation {candidate.orientation}"
 
 
-def side_of(features: Decoded, key: str) -> int:
+def clamped_side(features: Decoded, key: str) -> int:
     return min(max(1, integer_of(features, key) or 1), SIDE)
 
 
 def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: int) -> Candidate:
     stored, unpadded, source = (
-        [side_of(features, key) for key in sides]
+        [clamped_side(features, key) for key in sides]
         for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
     )
     objects = features.get(keys.OBJECT_CLASS_LABEL)
@@ -170,14 +170,14 @@ def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: in
     elongation = abs(math.log2(source[1] / source[0]))
     extent, spacing = extent_of(features), spacing_of(features)
     if extent is not None:
-        depth = side_of(features, keys.DEPTH)
+        depth = clamped_side(features, keys.DEPTH)
         padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(stored))
     return Candidate(
         split=split,
         number=number,
         shard=shard,
         row=row,
-        labels=tuple(labels[:MOST_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
+        labels=tuple(labels[:MAX_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
         padding=padding,
         elongation=elongation,
         orientation=_orientation_of(features.get(keys.TRANSFORM)),

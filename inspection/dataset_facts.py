@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.record_words import Kind, TaskWords, kind_of, task_of
+from halofeed.inspection.record_words import KindWords, TaskWords, kind_words, task_words
 from halofeed.pipelines.source_registry import Origin
 from halofeed.prep.geometry.resize import keep_aspect_sizes
 from halofeed.schemas.fields import Field
@@ -25,7 +25,7 @@ _USUAL_ORDER = ("train", "training", "val", "valid", "validation", "test", "test
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boxes:
+class BoxCounts:
     """How many images of one split, or of all, have how many boxes."""
 
     per_image: Mapping[int, int]
@@ -52,7 +52,7 @@ class Boxes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class RejectReason:
     """Why so many inputs or objects are in rejected.jsonl, with some of them."""
 
     count: int
@@ -62,7 +62,7 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class DatasetFacts:
     """What all sections speak of.
 
     Args:
@@ -107,18 +107,20 @@ class Facts:
         """Of the shards of a split."""
         return sum(shard.bytes for shard in self.manifest.splits[split].shards)
 
-    def boxes(self, split: str | None = None) -> Boxes:
+    def boxes(self, split: str | None = None) -> BoxCounts:
         """The boxes of a split, or of all."""
         statistics = self.total if split is None else self.manifest.splits[split].statistics
         counted = statistics.boxes_per_image or {}
-        return Boxes(per_image={int(boxes): images for boxes, images in counted.items()})
+        return BoxCounts(per_image={int(boxes): images for boxes, images in counted.items()})
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[RejectReason]:
         """What was rejected and why, the most frequent first."""
         ordered = sorted(self.manifest.rejected.items(), key=lambda item: (-item[1], item[0]))
         named = [(count, *split_reason(key)) for key, count in ordered]
         return [
-            Reason(count=count, stage=stage, reason=reason, examples=self.rejects.get((stage, reason), ()))
+            RejectReason(
+                count=count, stage=stage, reason=reason, examples=self.rejects.get((stage, reason), ())
+            )
             for count, stage, reason in named
         ]
 
@@ -160,14 +162,14 @@ class Facts:
         return self.records - (self.total.tiles or 0)
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> KindWords:
         """How its records are spoken of."""
-        return kind_of(self.manifest)
+        return kind_words(self.manifest)
 
     @cached_property
     def task(self) -> TaskWords:
         """How its task is spoken of."""
-        return task_of(self.manifest)
+        return task_words(self.manifest)
 
     @cached_property
     def ranks(self) -> dict[int, int]:
@@ -210,12 +212,12 @@ class Facts:
         return f"class {name}" if self.task.has_label_map and name == str(label) else name
 
 
-def source_sizes(facts: Facts) -> dict[tuple[int, int], int]:
+def source_sizes(facts: DatasetFacts) -> dict[tuple[int, int], int]:
     """Images per source size (height, width) as displayed, binned to about 3 %."""
     return {_sides(key, int): int(count) for key, count in facts.counter("source_sizes").items()}
 
 
-def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
+def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], float]]:
     """What padding costs: (name, stored (height, width), share of its pixels), counted now, then estimates."""
     height, width = facts.size[-2:]
     padding = facts.total.padding or Padding()
@@ -266,12 +268,12 @@ def split_reason(key: str) -> tuple[str, str]:
     return stage, reason
 
 
-def source_shapes(facts: Facts) -> dict[tuple[int, int, int], int]:
+def source_shapes(facts: DatasetFacts) -> dict[tuple[int, int, int], int]:
     """Scans per shape (depth, height, width) of the source, in canonical axes."""
     return {_sides(key, int): int(count) for key, count in facts.counter("source_shapes").items()}
 
 
-def source_spacings(facts: Facts) -> dict[tuple[float, float, float], list[int]]:
+def source_spacings(facts: DatasetFacts) -> dict[tuple[float, float, float], list[int]]:
     """Scans of each split per spacing in mm (depth, height, width) of the source, in canonical axes."""
     return {_sides(key, float): counts for key, counts in facts.per_split("spacings_mm").items()}
 
@@ -280,7 +282,7 @@ def _sides(key: str, number: type) -> tuple[Any, ...]:
     return tuple(number(side) for side in key.split("x"))
 
 
-def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, float | None]]:
+def volume_sizings(facts: DatasetFacts) -> list[tuple[str, tuple[int, ...], float, float | None]]:
     """What padding and cropping cost: (name, static shape, share padded, share of the sources cut off or None).
 
     The first is counted, its cut in mm³ where the manifest has it. The others are worked out from the sources' shapes,

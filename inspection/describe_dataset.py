@@ -12,14 +12,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.dataset_facts import Facts
+from halofeed.inspection.dataset_facts import DatasetFacts
+from halofeed.inspection.dataset_files import open_manifest
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.display import counts_of, display_of
-from halofeed.inspection.place import open_manifest
 from halofeed.inspection.plan_words import (
     figures,
     gibibytes,
-    images_of,
+    images_per_replica,
     name_of_split,
     reasons,
     recommendation,
@@ -29,7 +29,7 @@ from halofeed.inspection.plan_words import (
     verdict,
 )
 from halofeed.inspection.stored_records import class_channels
-from halofeed.inspection.words import percent, plural, printable, section, table
+from halofeed.inspection.words import escape_unprintable, percent, plural, table, titled_lines
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.convert.tallies import ROW_STEP as VOLUME_ROW_STEP
@@ -54,7 +54,7 @@ def describe(path: str | os.PathLike[str]) -> str:
     """
     path = address_of(path) or path
     manifest = open_manifest(path)
-    facts = Facts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
+    facts = DatasetFacts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
     where = {"source": facts.origin.source, "images": facts.origin.images} if facts.origin else {}
     inputs = {**manifest.inputs, **where}
     fields = table(
@@ -64,24 +64,24 @@ def describe(path: str | os.PathLike[str]) -> str:
     lines = [
         f"{manifest.name} {manifest.version}: {manifest.task}, {facts.records:,} records, {human_bytes(facts.bytes)}",
         f"in {path}",
-        *section("Fields", fields),
+        *titled_lines("Fields", fields),
         "  (*) loaded on request: include=[...]",
-        *section("Splits", splits),
-        *section("Labels", (_class_lines if facts.task.has_label_map else _label_lines)(facts)),
+        *titled_lines("Splits", splits),
+        *titled_lines("Labels", (_class_lines if facts.task.has_label_map else _label_lines)(facts)),
     ]
     if "findings" in facts.kind.sections:
-        lines += section("Scans", _scan_lines(facts))
+        lines += titled_lines("Scans", _scan_lines(facts))
         found = sorted(facts.counter("findings").items(), key=lambda item: (-item[1], item[0]))
-        lines += section("Findings and corrections", [f"{count:,} x {name}" for name, count in found])
+        lines += titled_lines("Findings and corrections", [f"{count:,} x {name}" for name, count in found])
     if facts.boxes().per_image:
-        lines += section("Boxes", _box_lines(facts))
-    lines += section(facts.kind.unit.capitalize(), _pixel_lines(facts))
+        lines += titled_lines("Boxes", _box_lines(facts))
+    lines += titled_lines(facts.kind.unit.capitalize(), _pixel_lines(facts))
     rejects = [f"{entry.count:,} x {entry.stage}: {entry.reason}" for entry in facts.reasons()]
-    lines += section("Rejected", [*rejects, f"each is named in {REJECTED}"] if rejects else [])
-    lines += section("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
-    lines += section("Source", [f"{name}: {_json(value)}" for name, value in inputs.items()])
+    lines += titled_lines("Rejected", [*rejects, f"each is named in {REJECTED}"] if rejects else [])
+    lines += titled_lines("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
+    lines += titled_lines("Source", [f"{name}: {_json(value)}" for name, value in inputs.items()])
     software = ", ".join(f"{name} {version}" for name, version in manifest.software.items())
-    return printable("\n".join([*lines, "", f"Written by {software}"]))
+    return escape_unprintable("\n".join([*lines, "", f"Written by {software}"]))
 
 
 def _json(value: Any) -> str:
@@ -95,7 +95,7 @@ def _field_row(field: Field) -> tuple[str, ...]:
     return name, field.dtype, shape, ", ".join(field.axes) or "-", field.encoding, keys
 
 
-def _split_rows(facts: Facts) -> Iterator[tuple[str, ...]]:
+def _split_rows(facts: DatasetFacts) -> Iterator[tuple[str, ...]]:
     for name, split in facts.manifest.splits.items():
         counts = [shard.records for shard in split.shards]
         spread = f"{min(counts):,} to {max(counts):,} records" if counts else "-"
@@ -103,7 +103,7 @@ def _split_rows(facts: Facts) -> Iterator[tuple[str, ...]]:
 
 
 def _class_table(
-    facts: Facts, order: Sequence[int], head: Sequence[str], cells: Any, right: int
+    facts: DatasetFacts, order: Sequence[int], head: Sequence[str], cells: Any, right: int
 ) -> list[str]:
     """The ids and names of classes, their counts in each split and further cells, of which so many are numbers."""
     splits = facts.manifest.splits
@@ -117,7 +117,7 @@ def _class_table(
     return [*shown, f"and {left:,} more"] if left else shown
 
 
-def _label_lines(facts: Facts) -> list[str]:
+def _label_lines(facts: DatasetFacts) -> list[str]:
     totals = {label: sum(facts.label_counts[label]) for label in facts.manifest.labels}
     most = max(totals.values(), default=0) or 1
     order = sorted(totals, key=lambda label: (-totals[label], label))
@@ -127,7 +127,7 @@ def _label_lines(facts: Facts) -> list[str]:
     )
 
 
-def _class_lines(facts: Facts) -> list[str]:
+def _class_lines(facts: DatasetFacts) -> list[str]:
     """Per class in how many records it is, its pixels or voxels, and its share of all that are labelled."""
     voxels, foreground, unit = facts.integers("label_voxels"), facts.foreground, facts.kind.unit
     names = facts.manifest.labels
@@ -155,7 +155,7 @@ def _class_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def _scan_lines(facts: Facts) -> list[str]:
+def _scan_lines(facts: DatasetFacts) -> list[str]:
     """The sources' modality, spacing and shape, the stored shape and what its values are."""
     recipe, image = facts.manifest.recipe, facts.image
     shape = " x ".join(map(str, image.shape))
@@ -175,7 +175,7 @@ def _scan_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def _box_lines(facts: Facts) -> list[str]:
+def _box_lines(facts: DatasetFacts) -> list[str]:
     lines = []
     for name, split in facts.manifest.splits.items():
         found = facts.boxes(name)
@@ -193,7 +193,7 @@ def _box_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def _pixel_lines(facts: Facts) -> list[str]:
+def _pixel_lines(facts: DatasetFacts) -> list[str]:
     lines = []
     for name, split in facts.manifest.splits.items():
         statistics = split.statistics
@@ -249,18 +249,18 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     ]
     for split in plan["splits"]:
         if why := reasons(split):
-            lines += section(name_of_split(split), why)
+            lines += titled_lines(name_of_split(split), why)
     if savings := plan.get("savings"):
-        lines += section("What would save memory, compiled", list(_saving_lines(savings)))
+        lines += titled_lines("What would save memory, compiled", list(_saving_lines(savings)))
     if search := plan.get("search"):
-        lines += section(f"The largest {search['of']} that fits", search_lines(search))
+        lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
     if chip:
         bound = f"At best: FLOP, bytes of memory and bytes sent over the published peaks ({chip['source']}); a bound."
         lines += ["", bound]
     compiler, versions = "libtpu" if topology["platform"] == "tpu" else "jaxlib", plan["versions"]
     said = f"Said by {compiler} {versions[compiler]} with jax {versions['jax']}, figures are a core's."
     lines.append(said)
-    return printable("\n".join(lines))
+    return escape_unprintable("\n".join(lines))
 
 
 _MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations", "padding": "padding"}
@@ -280,7 +280,7 @@ def _row(split: Mapping[str, Any], unit: str) -> tuple[str, ...]:
     bound = split["bound"] if split["fits"] else None
     at_best = f"{seconds(bound['step'])}, {bound['by']}" if bound else ""
     done = figures(split) if split["fits"] else ("",) * 4
-    return (name_of_split(split), verdict(split), images_of(split), *shown, *done, at_best)
+    return (name_of_split(split), verdict(split), images_per_replica(split), *shown, *done, at_best)
 
 
 def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.inspection.place import open_manifest, open_place
+from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.stored_records import (
-    AXES,
+    VOLUME_AXES,
     affine_of,
+    array_of,
     bytes_of,
     class_counts,
     extent_of,
@@ -26,10 +27,9 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     stored_image,
     text_of,
-    triple_of,
 )
 from halofeed.inspection.stored_shard import StoredShard
-from halofeed.inspection.words import percent, printable, section, table
+from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, Shard
@@ -39,7 +39,7 @@ from halofeed.system.console import human_bytes
 
 _RECORD = re.compile(r"(.+):([0-9]{1,18})")
 _SHOWN_BYTES = 12
-_MOST_BOXES = 1000
+_MAX_BOXES = 1000
 _SHOWN_NUMBERS = 6
 _SHOWN_TEXT = 60
 
@@ -55,7 +55,7 @@ def describe_record(path: str | Path, record: str) -> str:
         UsageError: there is no such record; says which there are.
         CorruptFileError: its bytes are not what was written.
     """
-    place = open_place(path)
+    place = open_files(path)
     manifest = open_manifest(place)
     shard, number = find_record(manifest, record)
     stored = StoredShard(place, shard)
@@ -71,15 +71,15 @@ def describe_record(path: str | Path, record: str) -> str:
     ]
     classes = features.get(keys.CLASS_LABEL)
     if isinstance(classes, np.ndarray) and classes.dtype == np.int64:
-        labels = classes[:_MOST_BOXES].tolist()
+        labels = classes[:_MAX_BOXES].tolist()
         named = [f"{label} {manifest.labels.get(label, '(not in the label map)')}" for label in labels]
         lines.append(f"  label   {', '.join(named) or 'no class'}")
     lines += record_lines(features, manifest)
     if keys.OBJECT_CLASS_LABEL in features:
-        lines += section("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
+        lines += titled_lines("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
     rows = [(key, *_shortened(value)) for key, value in sorted(features.items())]
-    lines += section("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
-    return printable("\n".join(lines))
+    lines += titled_lines("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
+    return escape_unprintable("\n".join(lines))
 
 
 def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
@@ -154,7 +154,7 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
                 ]
             ),
         )
-        for number, label in enumerate(labels[:_MOST_BOXES].tolist())
+        for number, label in enumerate(labels[:_MAX_BOXES].tolist())
     ]
     shown = table(
         ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6)
@@ -244,12 +244,12 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
     lines = [
         f"  image   {size} {field.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data or b''))} (depth x height x width x channel)",
-        f"  spacing {_numbers(triple_of(features, keys.SPACING_MM))} mm",
+        f"  spacing {_numbers(array_of(features, keys.SPACING_MM))} mm",
     ]
     affine = affine_of(features)
     if affine is not None and np.isfinite(affine).all():
         grows = ", ".join(
-            f"{axis} to {to}" for axis, (_, to) in zip(AXES, orientation_of(affine), strict=True)
+            f"{axis} to {to}" for axis, (_, to) in zip(VOLUME_AXES, orientation_of(affine), strict=True)
         )
         tilt = oblique_degrees(affine)
         lines.append(f"  axes    {grows}" + (f"; {tilt:.1f} degrees oblique" if tilt >= 0.05 else ""))
@@ -257,7 +257,7 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
             f"  {'affine ' if row == 0 else '       '} [{'  '.join(f'{value:11.4f}' for value in affine[row])}]"
             for row in range(4)
         ]
-    source = triple_of(features, keys.SOURCE_SHAPE, "i")
+    source = array_of(features, keys.SOURCE_SHAPE, "i")
     first = affine_of(features, keys.SOURCE_AFFINE)
     if source is not None:
         spacing = "" if first is None else f" every {_numbers(np.linalg.norm(first[:3, :3], axis=0))} mm"
@@ -265,10 +265,12 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
     extent = extent_of(features)
     if extent is not None:
         inside = int(np.prod(extent[1] - extent[0]))
-        spans = ", ".join(f"{axis} {a} to {b}" for axis, a, b in zip(AXES, *extent.tolist(), strict=True))
+        spans = ", ".join(
+            f"{axis} {a} to {b}" for axis, a, b in zip(VOLUME_AXES, *extent.tolist(), strict=True)
+        )
         padding = percent(1 - inside / max(1, int(np.prod(volume.shape[:3]))))
         lines.append(f"  extent  {spans}; {padding} of the voxels are padding")
-    tile, origin = integer_of(features, keys.TILE), triple_of(features, keys.TILE_ORIGIN, "i")
+    tile, origin = integer_of(features, keys.TILE), array_of(features, keys.TILE_ORIGIN, "i")
     if origin is not None and (tile or origin.any()):
         lines.append(f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid")
     return [*lines, *_value_lines(volume, field.dtype)]

@@ -19,7 +19,7 @@ from halofeed.prep.voxels.encode import encode_png
 
 _FILL = 80
 """Opacity of 255 inside a class; its outline has all."""
-_LEAST_SIDE = 240
+_MIN_SIDE = 240
 _TAG_WIDTH, _TAG_LETTER, _TAG_HEIGHT = 0.055, 0.024, 0.065
 """A tag on a picture of width 1: its least width, what each letter adds, and its height."""
 
@@ -32,7 +32,7 @@ def overlay(label: NDArray[Any], ranks: Mapping[int, int], size: tuple[int, int]
         size: (height, width) of the picture; the nearest index is taken. Of a tiny picture it is a multiple, so that
             outlines stay thin.
     """
-    enlarged = math.ceil(_LEAST_SIDE / max(size))
+    enlarged = math.ceil(_MIN_SIDE / max(size))
     size = (size[0] * enlarged, size[1] * enlarged)
     rows, columns = (
         np.minimum(((np.arange(to) + 0.5) * have / to).astype(np.int64), have - 1)
@@ -67,7 +67,7 @@ def _borders(shown: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class PlacedBox:
     """A box in pixels of its picture, and where its tag lies.
 
     Args:
@@ -85,14 +85,14 @@ class Placed:
     dashed: bool
 
 
-def place_boxes(
+def lay_out_boxes(
     corners: NDArray[np.float64],
     names: Sequence[tuple[str, int]],
     size: tuple[int, int],
     *,
     dashed: Sequence[bool] = (),
     tags: bool = True,
-) -> list[Placed]:
+) -> list[PlacedBox]:
     """Boxes over a picture of (height, width), with names where there is room.
 
     Args:
@@ -118,7 +118,7 @@ def place_boxes(
             taken.append(room)
             side = f"left:{100 * left:.2f}%" if fits else f"right:{100 * max(0.0, 1 - right):.2f}%"
             tag = f"{side};bottom:{100 * (1 - foot):.2f}%"
-        box = Placed(
+        box = PlacedBox(
             name=name,
             rank=rank,
             x=left * width,

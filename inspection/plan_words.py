@@ -8,13 +8,13 @@ from typing import Any
 from halofeed.inspection.words import plural
 from halofeed.system.console import human_bytes
 
-Split = Mapping[str, Any]
-_MOST_GATHERS = 6
-_MOST_ARRAYS = 3
-_MOST_LEVELS = 6
+PlanSplit = Mapping[str, Any]
+_MAX_GATHERS = 6
+_MAX_ARRAYS = 3
+_MAX_LEVELS = 6
 
 
-def name_of_split(split: Split) -> str:
+def name_of_split(split: PlanSplit) -> str:
     """How a split is called: its cores and its parts.
 
     >>> name_of_split({"cores": 8, "partition": "image=1,8,1,1"}), name_of_split({"cores": 1, "partition": ""})
@@ -25,7 +25,7 @@ def name_of_split(split: Split) -> str:
     return f"{split['cores']}-way {split['partition'].partition(';')[0].removeprefix('image=')}".strip()
 
 
-def verdict(split: Split) -> str:
+def verdict(split: PlanSplit) -> str:
     """The verdict on one split; "compiles" where nothing is known of the machine that could be full."""
     if "memory" not in split:
         return "cannot be"
@@ -34,7 +34,7 @@ def verdict(split: Split) -> str:
     return "fits" if split["bound"] or split["memory"]["limit"] else "compiles"
 
 
-def total_of(split: Split) -> int | None:
+def total_of(split: PlanSplit) -> int | None:
     """The bytes of a core that a split needs; None where the compiler did not say."""
     total: int | None = split["memory"]["total"]
     return total
@@ -60,14 +60,14 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
-def figures(split: Split) -> tuple[str, ...]:
+def figures(split: PlanSplit) -> tuple[str, ...]:
     """What a core does in a step of a split that fits: what it sends of each kind, and its TFLOP."""
     counts = [split["sent_bytes"][kind] for kind in ("halos", "all-reduces", "gathers")]
     sent = [human_bytes(round(count)) if count else "-" for count in counts]
     return (*sent, f"{split['flops'] / 1e12:.3g}")
 
 
-def images_of(split: Split) -> str:
+def images_per_replica(split: PlanSplit) -> str:
     """How many images a replica takes."""
     return f"{split['batch_size'] / split['replicas']:g}"
 
@@ -86,12 +86,12 @@ def recommendation(plan: Mapping[str, Any]) -> str:
     return f"Take {name_of_split(split)} ({fewest}): {plan.get('command', 'halofeed train')} {options}"
 
 
-def reasons(split: Split) -> list[str]:
+def reasons(split: PlanSplit) -> list[str]:
     """Why a split does not fit or cannot be, which activations it gathers and holds whole, and what is largest."""
     return [*_split_lines(split), *_level_lines(split), *_peak_lines(split)]
 
 
-def _split_lines(split: Split) -> list[str]:
+def _split_lines(split: PlanSplit) -> list[str]:
     """Why a split does not fit or cannot be, and which whole activations it gathers."""
     lines = []
     if split["refused"]:
@@ -109,20 +109,20 @@ def _split_lines(split: Split) -> list[str]:
         else:
             lines.append(memory["compiler"])
     gathers = split.get("whole_gathers", [])
-    for gather in gathers[:_MOST_GATHERS]:
+    for gather in gathers[:_MAX_GATHERS]:
         lines.append(
             f"gathers {gather['result']} whole, {human_bytes(gather['result_bytes'])}: {_place_of(gather)}; "
             f"{rewrite_of(gather['operation'])}"
         )
-    if len(gathers) > _MOST_GATHERS:
-        lines.append(f"and {len(gathers) - _MOST_GATHERS} more, all in --json")
+    if len(gathers) > _MAX_GATHERS:
+        lines.append(f"and {len(gathers) - _MAX_GATHERS} more, all in --json")
     return lines
 
 
-def _peak_lines(split: Split) -> list[str]:
+def _peak_lines(split: PlanSplit) -> list[str]:
     """The largest arrays of the moment at which a core's memory is fullest."""
     lines = []
-    for entry in split.get("largest", [])[:_MOST_ARRAYS]:
+    for entry in split.get("largest", [])[:_MAX_ARRAYS]:
         of_tiles = entry["bytes"] - entry["unpadded_bytes"]
         padding = f", {gibibytes(of_tiles)} of it padding" if of_tiles > entry["bytes"] / 4 else ""
         arrays = ", ".join(entry["arrays"][-2:])
@@ -137,15 +137,15 @@ def _place_of(entry: Mapping[str, Any]) -> str:
     return f"{entry['operation'] or 'made'} of {where}"
 
 
-def _level_lines(split: Split) -> list[str]:
+def _level_lines(split: PlanSplit) -> list[str]:
     """Which levels are not split, and why."""
     levels = split.get("levels_not_split", [])
     lines = [
         f"whole on every core: {' x '.join(map(str, level['sizes']))} ({plural(level['activations'], 'activation')}): "
         f"{level['reason']}"
-        for level in levels[:_MOST_LEVELS]
+        for level in levels[:_MAX_LEVELS]
     ]
-    return lines + ([f"and {len(levels) - _MOST_LEVELS} coarser"] if len(levels) > _MOST_LEVELS else [])
+    return lines + ([f"and {len(levels) - _MAX_LEVELS} coarser"] if len(levels) > _MAX_LEVELS else [])
 
 
 REWRITES = {

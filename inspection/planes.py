@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError
 from halofeed.inspection.candidates import Candidate
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.display import Display
 from halofeed.inspection.overlay import overlay
-from halofeed.inspection.place import Place
 from halofeed.inspection.samples import picture_uri
 from halofeed.inspection.stored_records import (
-    AXES,
     ClassCounts,
     affine_of,
+    array_of,
     class_counts,
     extent_of,
     integer_of,
@@ -35,7 +35,6 @@ from halofeed.inspection.stored_records import (
     spacing_of,
     stored_image,
     text_of,
-    triple_of,
 )
 from halofeed.inspection.stored_shard import StoredShard
 from halofeed.schemas import keys
@@ -125,13 +124,13 @@ def cut_planes(
         size_mm = (lengths[down], lengths[across])
         size = (max(1, round(size_mm[0] * scale)), max(1, round(size_mm[1] * scale)))
         at = tuple(places[axis] if axis == fixed else shown[axis] for axis in range(3))
-        gray = stretched(display.gray(volume[..., 0][at][::-1, ::-1]), size)
+        gray = resize_gray(display.gray(volume[..., 0][at][::-1, ::-1]), size)
         masks = [None if label is None else overlay(label(at)[::-1, ::-1], ranks, size) for label in labels]
         ends = [*directions[across][::-1], *directions[down][::-1]] if directions else []
         planes.append(
             Plane(
                 name=name,
-                caption=f"{name}, {AXES[fixed]} {places[fixed]} of {volume.shape[fixed]}",
+                caption=f"{name}, {VOLUME_AXES[fixed]} {places[fixed]} of {volume.shape[fixed]}",
                 uri=picture_uri(gray[..., None]),
                 masks=tuple(masks),
                 size_mm=size_mm,
@@ -142,7 +141,7 @@ def cut_planes(
 
 
 def load_scan(
-    folder: Path | Place,
+    folder: Path | DatasetFiles,
     manifest: Manifest,
     chosen: tuple[Candidate, str | None],
     display: Display,
@@ -178,7 +177,7 @@ def load_scan(
         side,
     )
     source_affine = affine_of(features, keys.SOURCE_AFFINE)
-    shape = triple_of(features, keys.SOURCE_SHAPE, "i")
+    shape = array_of(features, keys.SOURCE_SHAPE, "i")
     lengths = np.zeros(0) if source_affine is None else np.linalg.norm(source_affine[:3, :3], axis=0)
     return ScanSample(
         candidate=candidate,
@@ -220,7 +219,7 @@ def center_of(label: NDArray[Any], extent: NDArray[np.int64]) -> tuple[int, int,
     return center[0], center[1], center[2]
 
 
-def stretched(gray: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def resize_gray(gray: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     """Grays [height, width] at another size: shrunk by the area's mean, grown linearly, each axis by itself."""
     smaller = (min(size[0], gray.shape[0]), min(size[1], gray.shape[1]))
     result = np.ascontiguousarray(gray)
@@ -230,7 +229,7 @@ def stretched(gray: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint
     return result
 
 
-def telling_planes(
+def find_worst_planes(
     shape: tuple[int, ...], truth: NDArray[Any] | None, predicted: NDArray[Any] | None
 ) -> tuple[int, int, int]:
     """Along each axis the plane with the most wrong voxels; without any, that through the middle of what is labelled.
@@ -238,7 +237,7 @@ def telling_planes(
     >>> truth = np.zeros((3, 4, 5), int)
     >>> predicted = truth.copy()
     >>> predicted[2, 1, :3] = 1
-    >>> telling_planes(truth.shape, truth, predicted)
+    >>> find_worst_planes(truth.shape, truth, predicted)
     (2, 1, 0)
     """
     if truth is not None and predicted is not None:

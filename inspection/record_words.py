@@ -12,7 +12,7 @@ from halofeed.schemas.manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class KindWords:
     """One kind of record.
 
     Args:
@@ -83,15 +83,15 @@ _ENDING = ("partitions", "plan", "recipe", "use")
 _FLAT_SECTIONS = ("conversion", "samples", "labels", "boxes", "sizes", "pixels", *_ENDING)
 _VOLUME_SECTIONS = ("conversion", "scans", "labels", "findings", "grids", "values", *_ENDING)
 
-KINDS = {
-    "picture": Kind(
+KIND_WORDS = {
+    "picture": KindWords(
         noun=("picture", "pictures"),
         unit="pixels",
         whole="image",
         sections=_FLAT_SECTIONS,
         splits_by_rows=True,
     ),
-    "volume": Kind(
+    "volume": KindWords(
         noun=("scan", "scans"),
         unit="voxels",
         whole="volume",
@@ -99,7 +99,7 @@ KINDS = {
         splits_by_rows=False,
         in_planes=True,
     ),
-    "clip": Kind(
+    "clip": KindWords(
         noun=("clip", "clips"),
         part=("clip", "clips"),
         unit="pixels",
@@ -111,7 +111,7 @@ KINDS = {
     ),
 }
 
-TASKS = {
+TASK_WORDS = {
     "classification": TaskWords(),
     "several classes": TaskWords(
         trains=False,
@@ -145,12 +145,12 @@ TASKS = {
 }
 
 
-def kind_of(manifest: Manifest) -> Kind:
+def kind_words(manifest: Manifest) -> KindWords:
     """How the records of a data set are spoken of."""
-    return KINDS[manifest.kind.name]
+    return KIND_WORDS[manifest.kind.name]
 
 
-def task_of(manifest: Manifest) -> TaskWords:
+def task_words(manifest: Manifest) -> TaskWords:
     """How the task of a data set is spoken of."""
     several = any(field.encoding == "classes" for field in manifest.fields)
-    return TASKS["several classes" if several else manifest.task]
+    return TASK_WORDS["several classes" if several else manifest.task]

@@ -21,13 +21,13 @@ from halofeed.inspection.run_facts import ExampleEntry
 from halofeed.schemas.limits import ARRAY_BYTES
 from halofeed.system.atomic_files import open_regular
 
-LEAST_SCORE = 0.3
+MIN_SCORE = 0.3
 """Predictions below are left out of the pictures, unless there is none above."""
-LEAST_OVERLAP = 0.5
+MIN_OVERLAP = 0.5
 _STRONGEST = 3
 _RANKS = (3, 4)
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_MOST_ARRAYS = 1000
+_MAX_ARRAYS = 1000
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -40,7 +40,7 @@ _UNREADABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boxes:
+class ExampleBoxes:
     """Boxes of one image.
 
     Args:
@@ -57,12 +57,12 @@ class Boxes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
+class BoxMatches:
     """Which boxes are shown and how they meet.
 
     Args:
         shown: how many predictions are shown, the surest; of so many.
-        weak: none of them reaches `LEAST_SCORE`.
+        weak: none of them reaches `MIN_SCORE`.
         found: bool [truth]; whether a shown prediction of the same class meets it.
         right: bool [shown]; whether the prediction meets an annotated box.
     """
@@ -74,7 +74,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
+class RunExample:
     """The arrays of one example.
 
     Args:
@@ -115,20 +115,20 @@ class Example:
             raise _corrupt(self.entry, f"{expected}, got {found.min()} to {found.max()}")
         return indices
 
-    def true_boxes(self) -> Boxes:
+    def true_boxes(self) -> ExampleBoxes:
         """The annotated boxes, without padding."""
         corners = self.array("truth_boxes", (None, 4))
         count = min(len(corners), self.scalar("truth_num_boxes"))
         crowd = self.arrays.get("truth_is_crowd", np.zeros(len(corners), bool))
         classes = self.array("truth_classes", (len(corners),))
-        return Boxes(
+        return ExampleBoxes(
             corners=np.nan_to_num(corners[:count].astype(np.float64)),
             classes=classes[:count].astype(np.int64),
             scores=np.ones(count),
             crowd=crowd[:count].astype(bool),
         )
 
-    def predicted_boxes(self) -> Boxes:
+    def predicted_boxes(self) -> ExampleBoxes:
         """The predicted boxes, the surest first."""
         corners = self.array("predicted_boxes", (None, 4))
         scores = self.array("predicted_scores", (len(corners),)).astype(np.float64)
@@ -136,7 +136,7 @@ class Example:
         has_count = "predicted_num_detections" in self.arrays
         count = min(len(corners), self.scalar("predicted_num_detections")) if has_count else len(corners)
         order = np.argsort(-np.nan_to_num(scores[:count]), kind="stable")
-        return Boxes(
+        return ExampleBoxes(
             corners=np.nan_to_num(corners[order].astype(np.float64)),
             classes=classes[order].astype(np.int64),
             scores=np.nan_to_num(scores[order]),
@@ -144,29 +144,29 @@ class Example:
         )
 
 
-def meet(truth: Boxes, predicted: Boxes) -> Meeting:
+def match_boxes(truth: ExampleBoxes, predicted: ExampleBoxes) -> BoxMatches:
     """Pair shown predictions, the surest first, each with the free box of its class that it overlaps most.
 
     A prediction on a crowd is right, and leaves the crowd free for others. A pair overlaps by half of its union or
     more.
     """
-    sure = int((predicted.scores >= LEAST_SCORE).sum())
+    sure = int((predicted.scores >= MIN_SCORE).sum())
     weak = sure == 0
     shown = min(_STRONGEST, len(predicted.scores)) if weak else sure
     found, right = np.zeros(len(truth.classes), bool), np.zeros(shown, bool)
     for at in range(shown):
         overlaps = np.where(
-            truth.classes == predicted.classes[at], _overlaps(predicted.corners[at], truth), 0
+            truth.classes == predicted.classes[at], _overlaps_with(predicted.corners[at], truth), 0
         )
         for open_to_all in (False, True):
             free = np.where(truth.crowd if open_to_all else ~truth.crowd & ~found, overlaps, 0)
-            if len(free) and free.max() >= LEAST_OVERLAP:
+            if len(free) and free.max() >= MIN_OVERLAP:
                 found[int(np.argmax(free))] = right[at] = True
                 break
-    return Meeting(shown=shown, weak=weak, found=found, right=right)
+    return BoxMatches(shown=shown, weak=weak, found=found, right=right)
 
 
-def _overlaps(box: NDArray[np.float64], truth: Boxes) -> NDArray[np.float64]:
+def _overlaps_with(box: NDArray[np.float64], truth: ExampleBoxes) -> NDArray[np.float64]:
     """Intersection over union with each annotated box; over the prediction's own area where that is a crowd."""
     others = truth.corners
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
@@ -177,7 +177,7 @@ def _overlaps(box: NDArray[np.float64], truth: Boxes) -> NDArray[np.float64]:
     return np.asarray(np.where(whole > 0, shared / np.where(whole > 0, whole, 1), 0))
 
 
-def load_example(entry: ExampleEntry) -> Example:
+def load_example(entry: ExampleEntry) -> RunExample:
     """Read an example's arrays.
 
     Raises:
@@ -198,14 +198,14 @@ def load_example(entry: ExampleEntry) -> Example:
     spacing = arrays.pop("spacing_mm", np.zeros(0))
     known = spacing.shape == (3,) and np.isfinite(spacing).all() and (spacing > 0).all()
     spacing_mm = tuple(spacing.tolist()) if known else None
-    return Example(entry=entry, image=image, arrays=arrays, spacing_mm=spacing_mm)
+    return RunExample(entry=entry, image=image, arrays=arrays, spacing_mm=spacing_mm)
 
 
 def _check_sizes(stream: FileIO) -> None:
     """ValueError where arrays would take more memory than they may, or than they have bytes; of none is any taken."""
     with zipfile.ZipFile(stream) as packed:
         members = packed.infolist()
-        if (size := sum(member.file_size for member in members)) > ARRAY_BYTES or len(members) > _MOST_ARRAYS:
+        if (size := sum(member.file_size for member in members)) > ARRAY_BYTES or len(members) > _MAX_ARRAYS:
             raise ValueError(
                 f"{len(members):,} arrays of {size:,} bytes, and at most {ARRAY_BYTES:,} are read"
             )

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError
-from halofeed.inspection.place import lines_of
-from halofeed.inspection.record_words import TASKS, TaskWords
+from halofeed.inspection.dataset_files import read_lines
+from halofeed.inspection.record_words import TASK_WORDS, TaskWords
 from halofeed.schemas.bounded_json import check_json_checksum, parse_json
 from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE, read_run
 from halofeed.schemas.kinds import EARLY_KINDS, KINDS
@@ -34,7 +34,7 @@ class PerClass:
 
     def most(self, column: str) -> tuple[float, bool]:
         """What a bar of the column reaches to, and whether that is 1 since all of them are shares."""
-        values = [number_of(cells.get(column)) or 0.0 for cells in self.rows.values()]
+        values = [finite_number(cells.get(column)) or 0.0 for cells in self.rows.values()]
         are_shares = all(0 <= value <= 1 for value in values)
         return (1.0 if are_shares else max(values, default=0.0) or 1.0), are_shares
 
@@ -45,25 +45,25 @@ class PerClass:
         direction = 1 if self.most(first)[1] else -1
 
         def key(name: str) -> tuple[bool, float]:
-            value = number_of(self.rows[name].get(first))
+            value = finite_number(self.rows[name].get(first))
             return value is None, direction * (value or 0.0)
 
         return sorted(self.rows, key=key)
 
 
-def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def scalar_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics that are single values.
 
-    >>> flat({"dice": 0.5, "dice_per_class": {"liver": 0.5}, "confusion": [[1]], "hausdorff95_mm": None})
+    >>> scalar_metrics({"dice": 0.5, "dice_per_class": {"liver": 0.5}, "confusion": [[1]], "hausdorff95_mm": None})
     {'dice': 0.5, 'hausdorff95_mm': None}
     """
     return {name: value for name, value in metrics.items() if not isinstance(value, Mapping | list | tuple)}
 
 
-def grouped(metrics: Mapping[str, Any], known: set[str]) -> list[tuple[str, PerClass]]:
+def metric_tables(metrics: Mapping[str, Any], known: set[str]) -> list[tuple[str, PerClass]]:
     """The nested metrics as tables: those whose names are classes in one, any other in one of its own.
 
-    >>> grouped({"recall": {"a": 1.0}, "ap": {"a": {"AP": 0.5}}, "size": {"small": 2}}, {"a"})[0][1].rows
+    >>> metric_tables({"recall": {"a": 1.0}, "ap": {"a": {"AP": 0.5}}, "size": {"small": 2}}, {"a"})[0][1].rows
     {'a': {'recall': 1.0, 'AP': 0.5}}
     """
     classes, others = PerClass(), []
@@ -94,7 +94,7 @@ def grouped(metrics: Mapping[str, Any], known: set[str]) -> list[tuple[str, PerC
     return ([("Per class", classes)] if classes.rows else []) + others
 
 
-def matrix_of(evaluation: Evaluation) -> NDArray[np.int64] | None:
+def confusion_matrix(evaluation: Evaluation) -> NDArray[np.int64] | None:
     """int64 [true class, predicted class], or None where the evaluation has none."""
     found = evaluation.metrics.get("confusion")
     try:
@@ -105,22 +105,22 @@ def matrix_of(evaluation: Evaluation) -> NDArray[np.int64] | None:
     return counts.astype(np.int64) if square and np.isfinite(counts).all() and (counts >= 0).all() else None
 
 
-def show(value: Any) -> str:
+def format_metric(value: Any) -> str:
     """A value of a metric for reading.
 
-    >>> show(0.91234), show(12), show(None), show(7.25), show("x"), show(1e-5), show(float("nan"))
+    >>> format_metric(0.91234), format_metric(12), show(None), show(7.25), show("x"), show(1e-5), show(float("nan"))
     ('0.912', '12', '–', '7.25', 'x', '1e-05', '–')
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    if value is None or (isinstance(value, float) and number_of(value) is None):
+    if value is None or (isinstance(value, float) and finite_number(value) is None):
         return "–"
     if isinstance(value, float):
         return f"{value:.3f}" if 0.001 <= abs(value) < 1 or value in (0, 1) else f"{value:.4g}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(show, value[:8])) + (", …" if len(value) > 8 else "")
+        return ", ".join(map(format_metric, value[:8])) + (", …" if len(value) > 8 else "")
     return NOT_FINITE.get(str(value), str(value))
 
 
@@ -137,7 +137,7 @@ LOG_FILE, EVALUATIONS_FILE = "log.jsonl", "evaluations.jsonl"
 EXAMPLES_FILE = f"{EXAMPLES}/examples.json"
 NOT_FINITE = {"NaN": "–", "Infinity": "∞", "-Infinity": "−∞"}
 """How the log writes numbers that JSON has no form for, and how they are shown."""
-_MOST_LINE_VALUES = 1_000_000
+_MAX_LINE_VALUES = 1_000_000
 _NO_PARTS = frozenset(
     {"step", "loss", "learning_rate", "gradient_norm", "images_per_second", "waiting_share"}
 )
@@ -239,7 +239,7 @@ class RunFacts:
     @property
     def ranks(self) -> dict[int, int]:
         """Which color each class has; the background has none."""
-        has_background = TASKS.get(self.task, TaskWords()).has_background
+        has_background = TASK_WORDS.get(self.task, TaskWords()).has_background
         shown = sorted(label for label in self.labels if label or not has_background)
         return {label: rank for rank, label in enumerate(shown)}
 
@@ -273,7 +273,7 @@ class RunFacts:
         found = [
             (value, evaluation)
             for evaluation in self.evaluations
-            if (value := number_of(evaluation.metrics.get(name))) is not None
+            if (value := finite_number(evaluation.metrics.get(name))) is not None
         ]
         if not found:
             return None
@@ -307,10 +307,10 @@ def _saved_step(folder: Path) -> int | None:
     return max((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), default=None)
 
 
-def number_of(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """A finite number, or None.
 
-    >>> number_of(3), number_of(None), number_of(float("nan")), number_of("3"), number_of(True)
+    >>> finite_number(3), finite_number(None), number_of(float("nan")), number_of("3"), number_of(True)
     (3.0, None, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -348,14 +348,14 @@ def _kind_of(facts: Mapping[str, Any]) -> str:
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each line's number and document; a last line that was cut off while it was written is left out."""
     try:
-        for number, line in enumerate(lines_of(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             if number > RUN_LINES:
                 raise CorruptFileError(f"{file}: more than {RUN_LINES:,} lines; {_line_cure(file)}")
             if not line.strip():
                 continue
             expected = "a JSON object with a step"
             try:
-                entry = check_json_checksum(parse_json(line, _MOST_LINE_VALUES, finite=False))
+                entry = check_json_checksum(parse_json(line, _MAX_LINE_VALUES, finite=False))
                 whole = (
                     isinstance(entry, dict)
                     and type(entry.get("step")) is int
@@ -395,7 +395,7 @@ def _log(file: Path) -> dict[str, NDArray[np.float64]]:
     )
     return {"step": np.zeros(0)} | {
         name: np.array(
-            [math.nan if (value := number_of(entry.get(name))) is None else value for entry in ordered],
+            [math.nan if (value := finite_number(entry.get(name))) is None else value for entry in ordered],
             np.float64,
         )
         for name in names
@@ -424,7 +424,7 @@ def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] |
             ExampleEntry(
                 file=file.parent / str(entry["file"]),
                 id=int(entry.get("id", -1)),
-                score=number_of(entry.get("score")),
+                score=finite_number(entry.get("score")),
                 reason=str(entry.get("reason", "")),
             )
             for entry in document["examples"]

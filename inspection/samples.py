@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, SourceError, UsageError
-from halofeed.inspection.candidates import MOST_OBJECTS, Candidate, side_of
+from halofeed.inspection.candidates import MAX_OBJECTS, Candidate, clamped_side
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.overlay import overlay, png_uri
-from halofeed.inspection.place import Place
-from halofeed.inspection.record_words import kind_of
+from halofeed.inspection.record_words import kind_words
 from halofeed.inspection.stored_records import (
     class_counts,
     integer_of,
@@ -51,7 +51,7 @@ _FULL_SIZE_PICTURES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SourcePicture:
     """What is shown of a source.
 
     Args:
@@ -67,7 +67,7 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def open_sources(origin: Origin | None, named: str | None) -> tuple[SourceFiles | None, str]:
+def open_source_files(origin: Origin | None, named: str | None) -> tuple[SourceFiles | None, str]:
     """The source pictures, or why they are not shown.
 
     A data set of someone else decides on no folder of this machine: it would have its reader's own pictures shown.
@@ -105,7 +105,7 @@ def thumbnail_size(size: tuple[int, int], side: int) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> Source:
+def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> SourcePicture:
     data = sources.read(path)
     most = int(manifest.recipe.get("max_pixels", ReadOptions.max_pixels))
     options = ReadOptions(channels=4, max_pixels=most)
@@ -114,10 +114,10 @@ def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest
     own = ["opaque alpha added", "decoded at"]
     own += ["16 bit scaled"] if manifest.recipe.get("dtype") == "uint16" else []
     notes = tuple(note for note in image.notes if not note.startswith(tuple(own)))
-    return Source(pixels=image.pixels, digest=hashlib.sha256(data).hexdigest(), notes=notes)
+    return SourcePicture(pixels=image.pixels, digest=hashlib.sha256(data).hexdigest(), notes=notes)
 
 
-def _read_frames(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> Source:
+def _read_frames(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> SourcePicture:
     try:
         recipe = Recipe.from_json(manifest.recipe)
         options = ClipOptions(
@@ -134,10 +134,10 @@ def _read_frames(sources: SourceFiles, path: str, tile: int, manifest: Manifest,
     except UsageError as error:
         raise SourceError("read", "the recipe of the data set cannot be followed", str(error)) from error
     sheet = contact_sheet(np.stack([read[index] for index in wanted.tolist()]))
-    return Source(pixels=sheet, shape=(clip.frames, clip.height, clip.width))
+    return SourcePicture(pixels=sheet, shape=(clip.frames, clip.height, clip.width))
 
 
-SOURCES: dict[str, Callable[[SourceFiles, str, int, Manifest, int], Source]] = {
+SOURCES: dict[str, Callable[[SourceFiles, str, int, Manifest, int], SourcePicture]] = {
     "picture": _read_picture,
     "clip": _read_frames,
 }
@@ -184,7 +184,7 @@ class Sample:
 
 
 def load_sample(
-    folder: Path | Place,
+    folder: Path | DatasetFiles,
     manifest: Manifest,
     chosen: tuple[Candidate, str | None],
     sources: SourceFiles | None,
@@ -210,7 +210,7 @@ def load_sample(
         field = manifest.field("image")
         expected = f"{field.dtype} {list(field.shape)} stored as {field.encoding}"
         raise CorruptFileError(f"{source}: image/encoded is no {expected}; run `halofeed verify {folder}`")
-    kind = kind_of(manifest)
+    kind = kind_words(manifest)
     shape, height, width = pixels.shape[:-1], *pixels.shape[-3:-1]
     rows, columns = (
         min(max(1, integer_of(features, key) or most), most)
@@ -254,7 +254,7 @@ def load_sample(
     )
 
 
-def _boxes_of(features: Decoded, place: str, folder: Path | Place) -> NDArray[np.float64]:
+def _boxes_of(features: Decoded, place: str, folder: Path | DatasetFiles) -> NDArray[np.float64]:
     """float64 [box, 4]; none of a record without boxes."""
     corners = [features.get(key, np.zeros(0)) for key in keys.BOX_CORNERS]
     numbers = [value for value in corners if isinstance(value, np.ndarray)]
@@ -262,11 +262,11 @@ def _boxes_of(features: Decoded, place: str, folder: Path | Place) -> NDArray[np
         raise CorruptFileError(
             f"{place}: its boxes are no four lists of one length; run `halofeed verify {folder}`"
         )
-    return np.stack([value[:MOST_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
+    return np.stack([value[:MAX_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
 
 
 def _before(
-    source: Source, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
+    source: SourcePicture, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
 ) -> Picture:
     """The source in the grid that its annotations speak of, and the boxes in stored pixels mapped back to it."""
     if source.shape:
@@ -274,7 +274,7 @@ def _before(
         uri = _thumbnail(source.pixels, side)
         return Picture(uri=uri, size=size, boxes=np.zeros((0, 4)), shape=source.shape)
     pixels = apply_orientation(source.pixels, _TURN_BACK.get(orientation, orientation))
-    height, width = (side_of(features, key) for key in keys.SOURCE_SIDES)
+    height, width = (clamped_side(features, key) for key in keys.SOURCE_SIDES)
     transform = features.get(keys.TRANSFORM)
     if not isinstance(transform, np.ndarray) or transform.shape != (6,) or not np.isfinite(transform).all():
         raise SourceError("boxes", "the record does not say how it was transformed")
@@ -308,18 +308,18 @@ def picture_uri(small: NDArray[np.uint8]) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(encode_jpeg(small, _JPEG_QUALITY)).decode()}"
 
 
-def picture_of(image: NDArray[Any], side: int) -> tuple[str, tuple[int, int]]:
+def image_thumbnail(image: NDArray[Any], side: int) -> tuple[str, tuple[int, int]]:
     """An image [height, width, channel] as a data: URI whose longer side is at most `side`, and (height, width).
 
     Three channels and more are shown as red, green, blue; fewer by their first. Numbers that are no pixels run from
     black at the least to white at the greatest.
     """
     shown = image[..., :_COLORS] if image.shape[-1] >= _COLORS else image[..., :1]
-    pixels = shown if shown.dtype in (np.uint8, np.uint16) else spread_out(shown)
+    pixels = shown if shown.dtype in (np.uint8, np.uint16) else scale_to_uint8(shown)
     return _thumbnail(pixels, side), (pixels.shape[0], pixels.shape[1])
 
 
-def spread_out(values: NDArray[Any]) -> NDArray[np.uint8]:
+def scale_to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Any numbers as uint8, from the least to the greatest that is finite."""
     numbers = values.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]

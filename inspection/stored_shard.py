@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from halofeed.errors import CorruptFileError, HalofeedError
-from halofeed.inspection.place import Place, open_place
+from halofeed.inspection.dataset_files import DatasetFiles, open_files
 from halofeed.schemas.files import index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import INDEX_BYTES
@@ -29,8 +29,8 @@ class StoredShard:
         CorruptFileError: the index is missing, damaged or another one.
     """
 
-    def __init__(self, folder: Path | Place, shard: Shard) -> None:
-        self._place, self._shard = open_place(folder), shard
+    def __init__(self, folder: Path | DatasetFiles, shard: Shard) -> None:
+        self._place, self._shard = open_files(folder), shard
         name = index_file(shard.file)
         path = self._place.path(name)
         data = self._place.index(name, min(shard.index_bytes, INDEX_BYTES))
@@ -102,7 +102,7 @@ class StoredShard:
 _CHUNK_BYTES = 1 << 20
 
 
-class WholeShard:
+class SequentialShard:
     """The records in the first bytes of a file, one in memory at a time, and the checksum of all of them.
 
     Attributes:

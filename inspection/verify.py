@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, ManifestError, UsageError
-from halofeed.inspection.place import Place, check_recipe, open_place
-from halofeed.inspection.record_words import task_of
+from halofeed.inspection.dataset_files import DatasetFiles, check_recipe, open_files
+from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
     ClassCounts,
     bytes_of,
@@ -27,8 +27,13 @@ from halofeed.inspection.stored_records import (
     label_map,
     text_of,
 )
-from halofeed.inspection.stored_shard import WholeShard
-from halofeed.inspection.verify_record import Counts, block_problems, record_problems, segmentation_problems
+from halofeed.inspection.stored_shard import SequentialShard
+from halofeed.inspection.verify_record import (
+    ShardCounts,
+    block_problems,
+    record_problems,
+    segmentation_problems,
+)
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import DATASET_INFO, FEATURES, MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file
@@ -44,25 +49,25 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import address_of
 from halofeed.system.checksum import crc32c
 
-__all__ = ["Problem", "VerifyReport", "verify"]
+__all__ = ["DatasetProblem", "VerifyReport", "verify"]
 
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with (bytes checked, bytes in all)."""
-MOST_PROBLEMS = 100_000
+MAX_PROBLEMS = 100_000
 """After so many a verification ends: what is not a data set at all would take all memory."""
-_MOST_PRINTED = 20
-_MOST_LINE_VALUES = 1000
+_MAX_PRINTED = 20
+_MAX_LINE_VALUES = 1000
 _FEW_BYTES = 1 << 20
 _NUMBER = re.compile(r"'[^']*'|\d+(?:\.\d+)?")
 """What may differ between two problems of one kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class DatasetProblem:
     """One fault and its place: the file, and where known the record's number in it, byte offset and id.
 
-    >>> print(Problem(file="a.tfrecord-00000-of-00001", record=3, offset=120, id=7, message="label is missing"))
+    >>> print(DatasetProblem(file="a.tfrecord-00000-of-00001", record=3, offset=120, id=7, message="label is missing"))
     a.tfrecord-00000-of-00001: record 3 at byte 120, id 7: label is missing
     """
 
@@ -87,7 +92,7 @@ class VerifyReport:
     files: int
     records: int
     bytes: int
-    problems: tuple[Problem, ...]
+    problems: tuple[DatasetProblem, ...]
 
     @property
     def ok(self) -> bool:
@@ -98,15 +103,15 @@ class VerifyReport:
         checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
         count = len(self.problems)
         verdict = "whole" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
-        lines = [f"  {problem}" for problem in self.problems[:_MOST_PRINTED]]
-        if count > _MOST_PRINTED:
-            kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MOST_PRINTED:])
-            lines.append(f"  and {count - _MOST_PRINTED:,} more:")
-            lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MOST_PRINTED)]
+        lines = [f"  {problem}" for problem in self.problems[:_MAX_PRINTED]]
+        if count > _MAX_PRINTED:
+            kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MAX_PRINTED:])
+            lines.append(f"  and {count - _MAX_PRINTED:,} more:")
+            lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MAX_PRINTED)]
         return "\n".join([f"{self.folder}: {verdict} ({checked})", *lines])
 
 
-def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
+def verify(path: str | Path, progress: ProgressCallback | None = None) -> VerifyReport:
     """Check a data set from its first byte to its last, one record in memory at a time.
 
     Args:
@@ -116,7 +121,7 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
     Raises:
         UsageError: there is no such folder.
     """
-    place = open_place(path)
+    place = open_files(path)
     if address_of(path) is None and not Path(path).is_dir():
         raise UsageError(f"{path}: no such folder; name the one that holds {MANIFEST}")
     if not place.exists(MANIFEST):
@@ -147,9 +152,9 @@ class _TooManyProblemsError(Exception):
 class _Run:
     """One verification: where it stands, and what it found."""
 
-    place: Place
-    progress: Progress
-    problems: list[Problem] = field(default_factory=list)
+    place: DatasetFiles
+    progress: ProgressCallback
+    problems: list[DatasetProblem] = field(default_factory=list)
     files: int = 0
     records: int = 0
     bytes_read: int = 0
@@ -159,10 +164,10 @@ class _Run:
     rejected: list[Mapping[str, str]] = field(default_factory=list)
 
     def add(self, file: str, message: str, **place: int | None) -> None:
-        self.problems.append(Problem(file=file, message=message, **place))
-        if len(self.problems) == MOST_PROBLEMS:
+        self.problems.append(DatasetProblem(file=file, message=message, **place))
+        if len(self.problems) == MAX_PROBLEMS:
             self.problems.append(
-                Problem(file=file, message="the rest is not checked: there is too much wrong")
+                DatasetProblem(file=file, message="the rest is not checked: there is too much wrong")
             )
             raise _TooManyProblemsError
 
@@ -196,7 +201,7 @@ class _Run:
         check_recipe(manifest, MANIFEST)
         self.same_text(MANIFEST, data, manifest_text(data))
         first = TASKS[manifest.task].first_label_id
-        if task_of(manifest).has_background and 0 not in manifest.labels:
+        if task_words(manifest).has_background and 0 not in manifest.labels:
             self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")
         for label in manifest.labels:
             if label < first:
@@ -296,10 +301,10 @@ class _Run:
         self.bytes_read += file.bytes
         if file.bytes != shard.bytes:
             self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {file.bytes:,}")
-        counts, whole = Counts(manifest=manifest), True
+        counts, whole = ShardCounts(manifest=manifest), True
         previous = (-1, 0)
         # What a file without an end has beyond them is not read.
-        frames = WholeShard(file, min(file.bytes, shard.bytes))
+        frames = SequentialShard(file, min(file.bytes, shard.bytes))
         for record, (offset, stored) in enumerate(frames.records(index)):
             found: list[str] = []
             try:
@@ -371,7 +376,7 @@ class _Run:
     def reject(self, number: int, line: str, complete: bool, reasons: Counter[str]) -> None:
         """Compare one line of rejected.jsonl with what the indexes say of it, and count its reason."""
         try:
-            entry = parse_json(line, _MOST_LINE_VALUES)
+            entry = parse_json(line, _MAX_LINE_VALUES)
         except ValueError as error:
             self.add(REJECTED, f"not a JSON line: {error}", record=number)
             return
@@ -387,7 +392,7 @@ class _Run:
             self.add(REJECTED, problem, record=number)
 
 
-def _record_problems(features: Decoded, manifest: Manifest, counts: Counts) -> Iterator[str]:
+def _record_problems(features: Decoded, manifest: Manifest, counts: ShardCounts) -> Iterator[str]:
     """What is wrong with the content of a record, which is counted too."""
     label = label_map(features, manifest)
     classes = None if label is None else class_counts(label, manifest)

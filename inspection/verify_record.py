@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.record_words import task_of
+from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
-    AXES,
     CANONICAL,
     CHUNK_VALUES,
     DIRECTIONS,
+    VOLUME_AXES,
     ClassCounts,
     affine_of,
     alignment,
+    array_of,
     bytes_of,
     decode_stored,
     direction_cosines,
@@ -37,7 +38,6 @@ from halofeed.inspection.stored_records import (
     label_field,
     orientation_of,
     text_of,
-    triple_of,
 )
 from halofeed.prep.formats.picture.table import check_stored
 from halofeed.prep.voxels.intensity import as_numbers
@@ -52,7 +52,7 @@ from halofeed.system.checksum import block_checksums
 
 
 @dataclass(kw_only=True)
-class Counts:
+class ShardCounts:
     """A shard's statistics as its records give them."""
 
     manifest: Manifest
@@ -147,12 +147,12 @@ def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCo
     if not is_volumetric(manifest):
         return
     yield from _value_problems(bytes_of(features, keys.ENCODED), manifest.field("image").dtype)
-    shape, stored = field.stored_shape, tuple(integer_of(features, f"image/{axis}") for axis in AXES)
+    shape, stored = field.stored_shape, tuple(integer_of(features, f"image/{axis}") for axis in VOLUME_AXES)
     if stored != shape:
         yield f"image/depth, image/height, image/width: expected {list(shape)} of a volume, got {list(stored)}"
     yield from _extent_problems(features, shape)
     yield from _affine_problems(features)
-    source = triple_of(features, keys.SOURCE_SHAPE, "i")
+    source = array_of(features, keys.SOURCE_SHAPE, "i")
     if source is not None and (source < 1).any():
         yield f"image/source/shape: expected 1 or more along each axis, got {source.tolist()}"
     tile = integer_of(features, keys.TILE)
@@ -177,7 +177,7 @@ def _extent_problems(features: Decoded, shape: tuple[int, ...]) -> Iterator[str]
     extent = extent_of(features)
     if extent is None:
         return
-    for axis, size, first, last in zip(AXES, shape, *extent.tolist(), strict=True):
+    for axis, size, first, last in zip(VOLUME_AXES, shape, *extent.tolist(), strict=True):
         if not 0 <= first < last <= size:
             yield f"image/extent: {axis}: expected a part of 0 to {size}, got {first} to {last}"
 
@@ -198,10 +198,10 @@ def _affine_problems(features: Decoded) -> Iterator[str]:
 
 
 def _spacing_problems(features: Decoded, lengths: NDArray[np.float64]) -> Iterator[str]:
-    spacing = triple_of(features, keys.SPACING_MM)
+    spacing = array_of(features, keys.SPACING_MM)
     if spacing is None or spacing.shape != (3,):
         return
-    for axis, stated, length in zip(AXES, spacing.tolist(), lengths.tolist(), strict=True):
+    for axis, stated, length in zip(VOLUME_AXES, spacing.tolist(), lengths.tolist(), strict=True):
         # Written so that NaN is wrong too.
         if not abs(stated - length) <= _SPACING_TOLERANCE * length:
             yield f"image/spacing_mm: {axis}: {stated:.9g}, but a step of image/affine is {length:.9g} mm"
@@ -216,7 +216,7 @@ def _direction_problems(affine: NDArray[np.float64]) -> Iterator[str]:
             DIRECTIONS[row] if cosines[row, axis] > 0 else DIRECTIONS[row][::-1]
             for axis, row in enumerate(CANONICAL)
         )
-    for axis, row, (_, towards) in zip(AXES, CANONICAL, nearest, strict=True):
+    for axis, row, (_, towards) in zip(VOLUME_AXES, CANONICAL, nearest, strict=True):
         if towards != DIRECTIONS[row][1]:
             yield f"image/affine: {axis}: expected it to grow to {DIRECTIONS[row][1]}, it grows to {towards}"
 
@@ -423,7 +423,7 @@ def _box_problems(features: Decoded) -> Iterator[str]:
 def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     """Everything that is wrong with the features that are no field of the manifest: the view and the keypoints."""
     kept = manifest.recipe.get("keep", ())
-    if not task_of(manifest).has_boxes:
+    if not task_words(manifest).has_boxes:
         return
     boxes = len(features.get(keys.OBJECT_CLASS_LABEL, ()))
     if "view" in kept:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 WIDTH, HEIGHT = 360, 208
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 14, 38
 FLOOR = HEIGHT - BOTTOM
-_MOST_BARS = 45
+_MAX_BARS = 45
 _WIDEST_BAR = 44.0
-_MOST_BUBBLES = 3000
+_MAX_BUBBLES = 3000
 _RATIOS = {
     1 / 16: "1:16", 1 / 8: "1:8", 1 / 4: "1:4", 1 / 2: "1:2", 3 / 4: "3:4", 1: "1:1", 4 / 3: "4:3", 2: "2:1", 4: "4:1",
     8: "8:1", 16: "16:1",
@@ -37,7 +37,7 @@ _SHEET = Markup('<rect x="{:.2f}" y="{:.2f}" width="{:.1f}" height="{:.1f}" rx="
 
 Axis = tuple[float, float]
 """The values at the two ends of an axis."""
-Counts = Sequence[int]
+SeriesCounts = Sequence[int]
 """One count per series, which are stacked."""
 
 
@@ -54,10 +54,10 @@ def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
     return [float(step * number) for number in range(math.floor(highest / step + 1e-9) + 1)]
 
 
-def short(value: float) -> str:
+def short_number(value: float) -> str:
     """A number for an axis.
 
-    >>> short(0), short(2500), short(3e6), short(0.5)
+    >>> short_number(0), short_number(2500), short(3e6), short(0.5)
     ('0', '2.5k', '3M', '0.5')
     """
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -66,7 +66,9 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, str] | None = None) -> Markup:
+def histogram(
+    values: Mapping[int, SeriesCounts], *, unit: str, marker: tuple[float, str] | None = None
+) -> Markup:
     """Upright bars of whole numbers: how many images (stacked by series) have each value.
 
     Args:
@@ -76,7 +78,7 @@ def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, s
     if not values:
         return Markup("")
     lowest, highest = min(values), max(values)
-    width = max(1, math.ceil((highest - lowest + 1) / _MOST_BARS))
+    width = max(1, math.ceil((highest - lowest + 1) / _MAX_BARS))
     bins = (highest - lowest) // width + 1
     step = min((WIDTH - LEFT - RIGHT) / bins, _WIDEST_BAR)
 
@@ -97,7 +99,7 @@ def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, s
     return chart(f"histogram of {unit}", drawn, ticks, unit)
 
 
-def spread(values: Mapping[float, Counts], *, unit: str, what: str = "scans") -> Markup:
+def spread(values: Mapping[float, SeriesCounts], *, unit: str, what: str = "scans") -> Markup:
     """Upright bars of fractional values: how many scans (stacked by series) lie in each of up to 24 bins."""
     if not values:
         return Markup("")
@@ -121,7 +123,7 @@ def spread(values: Mapping[float, Counts], *, unit: str, what: str = "scans") ->
     return chart(f"histogram of {unit}", drawn, named, unit)
 
 
-def ratios(counts: Mapping[float, Counts]) -> Markup:
+def ratios(counts: Mapping[float, SeriesCounts]) -> Markup:
     """How many images (stacked by series) have each width / height, on a logarithmic axis."""
     if not counts:
         return Markup("")
@@ -212,11 +214,11 @@ def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None
         top = y_at(stored[0], axis_y)
         drawn.append(_rect(LEFT, top, x_at(stored[1], axis_x) - LEFT, FLOOR - top, "frame"))
     most = max(sizes.values())
-    for (height, width), count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_MOST_BUBBLES]:
+    for (height, width), count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_MAX_BUBBLES]:
         radius = max(2.2, 12 * math.sqrt(count / most))
         title = f"about {height} x {width}: {count:,}"
         drawn.append(_CIRCLE.format(x_at(width, axis_x), y_at(height, axis_y), radius, title))
-    ticks = [(x_at(value, axis_x), short(value)) for value in nice_ticks(axis_x[1])]
+    ticks = [(x_at(value, axis_x), short_number(value)) for value in nice_ticks(axis_x[1])]
     return chart("sizes of the sources", drawn, ticks, "width in pixels")
 
 
@@ -288,7 +290,7 @@ def grid_y(axis: Axis, *, numbers: bool = True) -> Markup:
         y = y_at(value, axis)
         drawn.append(path(f"M{LEFT:.1f} {y:.1f}L{WIDTH - RIGHT:.1f} {y:.1f}", "grid" if value else "axis"))
         if numbers:
-            drawn.append(label(LEFT - 6, y + 3.5, short(value), "end"))
+            drawn.append(label(LEFT - 6, y + 3.5, short_number(value), "end"))
     return Markup().join(drawn)
 
 
@@ -300,7 +302,7 @@ def chart(title: str, drawn: Sequence[Markup], ticks: Sequence[tuple[float, str]
 
 
 def _stacked(
-    values: Mapping[Any, Counts],
+    values: Mapping[Any, SeriesCounts],
     bin_of: Callable[[Any], int],
     step: float,
     margin: float,
@@ -349,22 +351,22 @@ def _rect(x: float, y: float, width: float, height: float, kind: str) -> Markup:
     return _RECT.format(kind, x, y, width, height)
 
 
-MOST_SERIES = 6
+MAX_SERIES = 6
 """As many lines as report.css has colors."""
 _COLUMNS = 320
 _DOTTED = 40
 """Up to so many points are drawn as dots too."""
-_LEAST_SMOOTHED = 20
+_MIN_SMOOTHED = 20
 _LOG_FROM = 30.0
 """A highest value that is so many times the lowest gets a logarithmic axis."""
 _DOT = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.4"></circle>')
 
-Numbers = NDArray[np.float64]
-Points = list[tuple[float, float]]
+Floats = NDArray[np.float64]
+ChartPoints = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class LineSeries:
     """One line.
 
     Args:
@@ -374,18 +376,20 @@ class Series:
     """
 
     name: str
-    steps: Numbers
-    values: Numbers
+    steps: Floats
+    values: Floats
     smooth: bool = False
 
 
-def line_chart(series: Sequence[Series], title: str, *, unit: str = "", top: float | None = None) -> Markup:
+def line_chart(
+    series: Sequence[LineSeries], title: str, *, unit: str = "", top: float | None = None
+) -> Markup:
     """Lines over training steps.
 
     The vertical axis begins at 0, and is logarithmic where positive values span decades.
 
     Args:
-        series: up to `MOST_SERIES`.
+        series: up to `MAX_SERIES`.
         title: what is drawn, for those who do not see it; figures are added.
         unit: written after the axis' numbers, such as "%".
         top: the axis reaches so far at least, and is never logarithmic.
@@ -398,7 +402,7 @@ def line_chart(series: Sequence[Series], title: str, *, unit: str = "", top: flo
     axis_x = (0.0, max(1.0, *(float(one.steps[-1]) for one in series if len(one.steps))))
     axis_y, ticks = _vertical(finite, logarithmic, top)
 
-    def height(values: Numbers) -> Numbers:
+    def height(values: Floats) -> Floats:
         return np.log10(np.maximum(values, 10 ** axis_y[0])) if logarithmic else values
 
     drawn = []
@@ -410,28 +414,30 @@ def line_chart(series: Sequence[Series], title: str, *, unit: str = "", top: flo
         ]
     drawn.append(path(f"M{LEFT} {FLOOR}H{WIDTH - RIGHT}", "axis"))
 
-    def placed(steps: Numbers, values: Numbers) -> Points:
+    def placed(steps: Floats, values: Floats) -> ChartPoints:
         """Where the points of a line lie; NaN upwards is a gap."""
-        steps, heights = thinned(steps, height(values))
+        steps, heights = thin_points(steps, height(values))
         points = zip(steps.tolist(), heights.tolist(), strict=True)
         return [(x_at(step, axis_x), y_at(height, axis_y)) for step, height in points]
 
     for at, one in enumerate(series):
         values = one.values
-        if one.smooth and np.isfinite(values).sum() >= _LEAST_SMOOTHED:
+        if one.smooth and np.isfinite(values).sum() >= _MIN_SMOOTHED:
             drawn.append(_path(placed(one.steps, values), f"raw s{at}"))
             # The mean is of the values, also where the axis is logarithmic.
             values = running_mean(values)
         line = placed(one.steps, values)
         drawn += [_path(line, f"line s{at}"), *_dots(line, f"dot s{at}")]
     places = [
-        (x_at(value, axis_x), short(value)) for value in nice_ticks(axis_x[1], 5) if value == int(value)
+        (x_at(value, axis_x), short_number(value))
+        for value in nice_ticks(axis_x[1], 5)
+        if value == int(value)
     ]
     name = "step, logarithmic scale upwards" if logarithmic else "step"
     return chart(f"{title}: {'; '.join(map(_in_words, series))}", drawn, places, name)
 
 
-def spans_decades(values: Numbers) -> bool:
+def spans_decades(values: Floats) -> bool:
     """Whether values are positive, but for one in a hundred that is 0, and the highest is many times the lowest.
 
     >>> spans_decades(np.array([4.0, 0.1])), spans_decades(np.array([4.0, 1.0])), spans_decades(np.array([4.0, 0.0]))
@@ -443,7 +449,7 @@ def spans_decades(values: Numbers) -> bool:
     return bool(positive.max() > _LOG_FROM * positive.min())
 
 
-def running_mean(values: Numbers) -> Numbers:
+def running_mean(values: Floats) -> Floats:
     """The mean over neighbors, about a thirtieth of all points; fewer at the ends; NaN stays and counts nowhere."""
     reach = smoothing_width(len(values)) // 2
     known = np.isfinite(values)
@@ -466,7 +472,7 @@ def smoothing_width(points: int) -> int:
     return 2 * max(1, points // 60) + 1
 
 
-def thinned(steps: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
+def thin_points(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
     """At most two points for each column of the chart, its lowest and highest, in order; of gaps alone, one."""
     if len(steps) <= 2 * _COLUMNS:
         return steps, values
@@ -483,7 +489,7 @@ def thinned(steps: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
     return steps[kept], values[kept]
 
 
-def _vertical(values: Numbers, logarithmic: bool, top: float | None) -> tuple[Axis, list[tuple[float, str]]]:
+def _vertical(values: Floats, logarithmic: bool, top: float | None) -> tuple[Axis, list[tuple[float, str]]]:
     """The two ends of the vertical axis, as drawn, and its ticks."""
     lowest, highest = float(values.min()), float(values.max())
     if logarithmic:
@@ -499,7 +505,7 @@ def _vertical(values: Numbers, logarithmic: bool, top: float | None) -> tuple[Ax
             for factor in factors
             if power % apart == 0
         ]
-        return axis, [(mark, short(10**mark)) for mark in marks if axis[0] <= mark <= axis[1]]
+        return axis, [(mark, short_number(10**mark)) for mark in marks if axis[0] <= mark <= axis[1]]
     low, high = min(0.0, lowest), max(0.0, highest, top or 0.0)
     if high <= low:
         high = low + 1.0
@@ -509,10 +515,10 @@ def _vertical(values: Numbers, logarithmic: bool, top: float | None) -> tuple[Ax
     marks = [
         number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     ]
-    return (low, high), [(mark, short(round(mark, 12))) for mark in marks]
+    return (low, high), [(mark, short_number(round(mark, 12))) for mark in marks]
 
 
-def _path(points: Points, kind: str) -> Markup:
+def _path(points: ChartPoints, kind: str) -> Markup:
     pieces, move = [], "M"
     for x, y in points:
         if is_known := math.isfinite(y):
@@ -521,7 +527,7 @@ def _path(points: Points, kind: str) -> Markup:
     return path("".join(pieces), kind)
 
 
-def _dots(points: Points, kind: str) -> list[Markup]:
+def _dots(points: ChartPoints, kind: str) -> list[Markup]:
     """Every point where there are few; else those that no line joins."""
     known = np.isfinite([y for _, y in points])
     joined = known & (np.append(known[1:], False) | np.append(False, known[:-1]))
@@ -529,7 +535,7 @@ def _dots(points: Points, kind: str) -> list[Markup]:
     return [_DOT.format(kind, *points[at]) for at in np.flatnonzero(shown)]
 
 
-def _in_words(one: Series) -> str:
+def _in_words(one: LineSeries) -> str:
     known = np.flatnonzero(np.isfinite(one.values))
     if not len(known):
         return f"{one.name} has no values"

@@ -18,13 +18,13 @@ from jinja2.ext import Extension
 from markupsafe import Markup
 
 from halofeed.errors import UsageError
-from halofeed.inspection.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.dataset_facts import Facts
+from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
+from halofeed.inspection.dataset_facts import DatasetFacts
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.display import Display, display_of
 from halofeed.inspection.html import charts
-from halofeed.inspection.place import Place
 from halofeed.inspection.samples import thumbnail_side
-from halofeed.inspection.words import percent, plural, printable
+from halofeed.inspection.words import escape_unprintable, percent, plural
 from halofeed.loader.picture import color_of
 from halofeed.system.atomic_files import atomic_write
 from halofeed.system.console import human_bytes
@@ -42,8 +42,8 @@ class Report:
         samples: how many records are shown.
     """
 
-    facts: Facts
-    folder: Place
+    facts: DatasetFacts
+    folder: DatasetFiles
     sources: str | None
     samples: int
 
@@ -53,7 +53,7 @@ class Report:
         if not self.samples:
             return []
         found = find_candidates(self.folder, self.facts.manifest)
-        return choose(found, self.samples, detection=self.facts.task.has_boxes)
+        return choose_samples(found, self.samples, detection=self.facts.task.has_boxes)
 
     @property
     def side(self) -> int:
@@ -124,7 +124,7 @@ def write_page(file: Path, template: str, *styles: str, **values: Any) -> Path:
     """
     folder = files("halofeed.inspection.html")
     style = Markup("".join((folder / name).read_text("utf-8") for name in styles))  # noqa: S704 (our own files)
-    page = printable(rendered(template, style=style, **values))
+    page = escape_unprintable(rendered(template, style=style, **values))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, f"{page}\n".encode())

@@ -10,7 +10,7 @@ from halofeed.inspection.html.page import check_output, rendered, times, write_p
 from halofeed.inspection.plan_words import (
     figures,
     gibibytes,
-    images_of,
+    images_per_replica,
     name_of_split,
     reasons,
     recommendation,
@@ -34,7 +34,7 @@ def write_plan_page(plan: Mapping[str, Any], output: str | Path) -> Path:
     """Write a plan as one self-contained HTML file; UsageError where it cannot be written."""
     file = Path(output)
     check_output(file, "plan.html")
-    section = rendered("sections/plan.html", **plan_values(plan))
+    section = rendered("sections/plan.html", **plan_section_values(plan))
     topology = plan["topology"]["name"]
     values = {"section": section, "plan": plan, "path": "", "topology": topology, "size": _shape_of(plan)}
     return write_page(file, "plan.html", "report.css", **values)
@@ -45,7 +45,7 @@ def _shape_of(plan: Mapping[str, Any]) -> str:
     return times(plan["image_shape"][:-1])
 
 
-def plan_values(plan: Mapping[str, Any]) -> dict[str, Any]:
+def plan_section_values(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What the section's template shows."""
     topology = plan["topology"]
     chip = topology["chip"]
@@ -86,4 +86,4 @@ def _bar(split: Mapping[str, Any], longest: int) -> dict[str, Any]:
 def _row(split: Mapping[str, Any]) -> tuple[str, ...]:
     bound = split["bound"]
     at_best = f"{seconds(bound['step'])} ({bound['by']})" if bound else ""
-    return (name_of_split(split), images_of(split), *figures(split), at_best)
+    return (name_of_split(split), images_per_replica(split), *figures(split), at_best)

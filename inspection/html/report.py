@@ -17,14 +17,14 @@ import numpy as np
 from markupsafe import Markup
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.inspection.dataset_facts import CORES, Facts, padding_choices, source_sizes, split_reason
+from halofeed.inspection.dataset_facts import CORES, DatasetFacts, padding_choices, source_sizes, split_reason
+from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.html.page import Report, check_output, rendered, swatched, times, write_page
-from halofeed.inspection.html.plan_page import plan_values
+from halofeed.inspection.html.plan_page import plan_section_values
 from halofeed.inspection.html.scan_sections import findings, grids, values
-from halofeed.inspection.overlay import place_boxes
-from halofeed.inspection.place import Place, open_manifest, open_place
+from halofeed.inspection.overlay import lay_out_boxes
 from halofeed.inspection.planes import load_scan
-from halofeed.inspection.samples import Sample, load_sample, open_sources
+from halofeed.inspection.samples import Sample, load_sample, open_source_files
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.words import percent, plural
 from halofeed.pipelines.source_registry import recall
@@ -38,11 +38,11 @@ from halofeed.schemas.partition import nearest, splits_that_divide
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.console import human_bytes
 
-_MOST_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
-_MOST_VOXEL_ROWS = 130
-_MOST_SPLITS = 8
-_MOST_PICTURE_CHIPS, _MOST_SCAN_CHIPS = 14, 12
-_MOST_NAMES = 12
+_MAX_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
+_MAX_VOXEL_ROWS = 130
+_MAX_SPLITS = 8
+_MAX_PICTURE_CHIPS, _MAX_SCAN_CHIPS = 14, 12
+_MAX_NAMES = 12
 _CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blue", "alpha")}
 
 
@@ -79,7 +79,7 @@ def conversion(report: Report) -> dict[str, Any]:
 def samples(report: Report) -> dict[str, Any]:
     """Pictures before and after, with their boxes; the awkward ones come last."""
     facts = report.facts
-    sources, without_sources = open_sources(facts.origin, report.sources)
+    sources, without_sources = open_source_files(facts.origin, report.sources)
     shown = [
         load_sample(report.folder, facts.manifest, one, sources, report.side, facts.ranks)
         for one in report.chosen
@@ -92,7 +92,7 @@ def samples(report: Report) -> dict[str, Any]:
     }
 
 
-def _sample_card(facts: Facts, sample: Sample) -> tuple[Any, ...]:
+def _sample_card(facts: DatasetFacts, sample: Sample) -> tuple[Any, ...]:
     """A sample, its classes, how many more it has, and (picture, caption, width in the row, boxes) of each picture."""
     counted = Counter(sample.candidate.labels).most_common()
     names = [(facts.label_name(label), facts.ranks.get(label, 0)) for label in sample.candidate.labels]
@@ -100,14 +100,14 @@ def _sample_card(facts: Facts, sample: Sample) -> tuple[Any, ...]:
     unpadded = tuple(round(side * share) for side, share in zip(stored.size, stored.content, strict=True))
     inside = "" if unpadded == stored.size else f", picture {times(unpadded)}"
     caption = f"stored {times(stored.shape or stored.size)}{inside}"
-    pictures = [(stored, caption, stored.size[1], place_boxes(stored.boxes, names, stored.size))]
+    pictures = [(stored, caption, stored.size[1], lay_out_boxes(stored.boxes, names, stored.size))]
     if sample.before is not None:
         # The same scale as the stored picture's, so that what is one thing has one size in both.
         width = unpadded[1] if sample.candidate.orientation < 5 else unpadded[0]
         before = sample.before
-        placed = place_boxes(before.boxes, names, before.size, tags=False)
+        placed = lay_out_boxes(before.boxes, names, before.size, tags=False)
         pictures.insert(0, (before, f"source {times(before.shape or before.size)}", width, placed))
-    return sample, counted[:_MOST_PICTURE_CHIPS], max(0, len(counted) - _MOST_PICTURE_CHIPS), pictures
+    return sample, counted[:_MAX_PICTURE_CHIPS], max(0, len(counted) - _MAX_PICTURE_CHIPS), pictures
 
 
 def scans(report: Report) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def scans(report: Report) -> dict[str, Any]:
         "shown": shown,
         "display": report.display,
         "overlap": bool(class_channels(facts.manifest)),
-        "most_chips": _MOST_SCAN_CHIPS,
+        "most_chips": _MAX_SCAN_CHIPS,
     }
 
 
@@ -131,8 +131,8 @@ def labels(report: Report) -> dict[str, Any]:
     facts, words, counts = report.facts, report.facts.task, report.facts.label_counts
     present = [label for label, values in counts.items() if sum(values)]
     first, last = present, []
-    if len(present) > _MOST_LABELS + _LAST_LABELS:
-        first, last = present[:_MOST_LABELS], present[-_LAST_LABELS:]
+    if len(present) > _MAX_LABELS + _LAST_LABELS:
+        first, last = present[:_MAX_LABELS], present[-_LAST_LABELS:]
     lead = words.lead.format(
         classes=plural(len(present), "class", "classes"), unit=words.counted or facts.noun[1]
     )
@@ -157,7 +157,7 @@ def labels(report: Report) -> dict[str, Any]:
     }
 
 
-def _class_voxels(facts: Facts) -> dict[str, Any]:
+def _class_voxels(facts: DatasetFacts) -> dict[str, Any]:
     """Per class its pixels or voxels and their share."""
     source, cut = facts.integers("label_mm3"), facts.integers("label_cut_mm3")
     counted = {**dict.fromkeys(source, 0), **facts.integers("label_voxels")}
@@ -165,7 +165,7 @@ def _class_voxels(facts: Facts) -> dict[str, Any]:
     noun, without = facts.noun[0], facts.records - facts.labelled
     order = sorted(counted.keys() - {0}, key=lambda value: (-counted[value], value))
     rows = []
-    for value in order[:_MOST_VOXEL_ROWS] if facts.labelled else ():
+    for value in order[:_MAX_VOXEL_ROWS] if facts.labelled else ():
         count = counted[value]
         row = [
             swatched(facts.label_name(value), facts.ranks.get(value, 0)),
@@ -192,8 +192,8 @@ def _class_voxels(facts: Facts) -> dict[str, Any]:
         notes.append(
             "Classes overlap: a voxel counts for each of its classes, so that shares may add to more."
         )
-    if facts.labelled and len(order) > _MOST_VOXEL_ROWS:
-        notes.append(f"{len(order) - _MOST_VOXEL_ROWS:,} smaller classes are not shown.")
+    if facts.labelled and len(order) > _MAX_VOXEL_ROWS:
+        notes.append(f"{len(order) - _MAX_VOXEL_ROWS:,} smaller classes are not shown.")
     if facts.labelled and source:
         head.append("cut off")
         notes.append(
@@ -286,7 +286,7 @@ def partitions(report: Report) -> dict[str, Any]:
     for cores, every in found.items():
         shown = [
             (dims, [side // parts for side, parts in zip(size, dims[1:-1], strict=True)])
-            for dims in every[:_MOST_SPLITS]
+            for dims in every[:_MAX_SPLITS]
         ]
         cures = () if every else nearest(size[-2], cores)
         rows.append((Markup("<b>{}</b>").format(cores), shown, len(every) - len(shown), cures))
@@ -296,7 +296,7 @@ def partitions(report: Report) -> dict[str, Any]:
 def plan(report: Report) -> dict[str, Any] | None:
     """What `halofeed plan` said of the data set."""
     made = read_plan(str(report.folder))
-    return None if made is None else plan_values(made)
+    return None if made is None else plan_section_values(made)
 
 
 def recipe(report: Report) -> dict[str, Any]:
@@ -364,7 +364,7 @@ VALUES: Mapping[str, Callable[[Report], dict[str, Any] | None]] = {
 """The values of each section by its name, which its template has too; None where there is nothing to say."""
 
 
-def _missing_in_splits(facts: Facts) -> str:
+def _missing_in_splits(facts: DatasetFacts) -> str:
     """Which classes a split lacks, in a sentence."""
     found = []
     for at, split in enumerate(facts.splits):
@@ -379,9 +379,9 @@ def _missing_in_splits(facts: Facts) -> str:
     return joined[:1].upper() + joined[1:] + "." if joined else ""
 
 
-def _listed(facts: Facts, found: Sequence[int]) -> str:
-    more = f" and {len(found) - _MOST_NAMES:,} more" if len(found) > _MOST_NAMES else ""
-    return ", ".join(map(facts.label_name, found[:_MOST_NAMES])) + more
+def _listed(facts: DatasetFacts, found: Sequence[int]) -> str:
+    more = f" and {len(found) - _MAX_NAMES:,} more" if len(found) > _MAX_NAMES else ""
+    return ", ".join(map(facts.label_name, found[:_MAX_NAMES])) + more
 
 
 def _option_text(value: Any) -> str:
@@ -394,7 +394,7 @@ def _option_text(value: Any) -> str:
 
 EXAMPLES_PER_REASON = 4
 _LONGEST_TEXT = 2000
-_MOST_LINE_VALUES = 1000
+_MAX_LINE_VALUES = 1000
 
 
 def write_report(
@@ -423,7 +423,7 @@ def write_report(
     if samples < 0:
         raise UsageError(f"--samples {samples}: expected 0 or more")
     path = address_of(path) or path
-    place = open_place(path)
+    place = open_files(path)
     manifest = open_manifest(place)
     is_far = isinstance(path, Address)
     if output is not None:
@@ -441,7 +441,7 @@ def write_report(
             "name a file elsewhere"
         )
     rejects, origin = _read_rejects(place, manifest), recall(str(place), manifest)
-    facts = Facts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
+    facts = DatasetFacts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
     report = Report(facts=facts, folder=place, sources=sources, samples=samples)
     colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
     parts = [
@@ -454,7 +454,7 @@ def write_report(
     return write_page(file, "report.html", "report.css", **values)
 
 
-def _read_rejects(folder: Place, manifest: Manifest) -> dict[tuple[str, str], list[dict[str, str]]]:
+def _read_rejects(folder: DatasetFiles, manifest: Manifest) -> dict[tuple[str, str], list[dict[str, str]]]:
     """The first few entries of rejected.jsonl for each stage and reason that the manifest counts."""
     found: dict[tuple[str, str], list[dict[str, str]]] = {split_reason(key): [] for key in manifest.rejected}
     wanted, kept = sum(min(EXAMPLES_PER_REASON, count) for count in manifest.rejected.values()), 0
@@ -462,7 +462,7 @@ def _read_rejects(folder: Place, manifest: Manifest) -> dict[tuple[str, str], li
     try:
         for number, line in enumerate(folder.lines(REJECTED), 1):
             try:
-                entry = parse_json(line.decode("utf-8", "surrogateescape"), _MOST_LINE_VALUES)
+                entry = parse_json(line.decode("utf-8", "surrogateescape"), _MAX_LINE_VALUES)
                 examples = found.get((str(entry["stage"]), str(entry["reason"])))
                 if examples is not None and len(examples) < EXAMPLES_PER_REASON:
                     shown = {key: str(entry.get(key, ""))[:_LONGEST_TEXT] for key in ("source", "detail")}

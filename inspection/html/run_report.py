@@ -19,19 +19,19 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from halofeed.errors import PartitionError
-from halofeed.inspection.html.charts import MOST_SERIES, Series, line_chart, smoothing_width, tiling
+from halofeed.inspection.html.charts import MAX_SERIES, LineSeries, line_chart, smoothing_width, tiling
 from halofeed.inspection.html.page import check_output, rendered, swatched, write_page
 from halofeed.inspection.html.run_gallery import examples
 from halofeed.inspection.overlay import png_uri
 from halofeed.inspection.run_facts import (
     PerClass,
     RunFacts,
-    flat,
-    grouped,
-    matrix_of,
-    number_of,
+    confusion_matrix,
+    finite_number,
+    format_metric,
+    metric_tables,
     read_run_facts,
-    show,
+    scalar_metrics,
 )
 from halofeed.inspection.words import percent
 from halofeed.schemas.kinds import KINDS
@@ -39,12 +39,12 @@ from halofeed.schemas.partition import REPLICA_AXIS, Partition
 
 _COUNTS = frozenset({"examples"})
 _MUCH_WAITING = 0.05
-_FIRST_CLASSES, _MOST_CLASSES = 30, 500
-_MOST_CELLS = 16
+_FIRST_CLASSES, _MAX_CLASSES = 30, 500
+_MAX_CELLS = 16
 """Confusion of so many classes is a table of numbers; of more, a picture."""
 _NARROW = 6
 """The table of so many classes leaves room for another beside it."""
-_MOST_PIXELS = 1000
+_MAX_PIXELS = 1000
 _CONFUSIONS = 8
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _MEANINGS = {
@@ -65,10 +65,10 @@ def header(facts: RunFacts) -> dict[str, Any]:
     known = np.isfinite(taken)
     tiles = [
         (done.removesuffix(" steps"), "steps"),
-        (show(float(loss[-1])) if len(loss) else "–", "last loss"),
-        (show(best[1]), f"best {best[0]}, step {best[2].step:,}") if best else None,
-        (lasted(float(taken[known].sum())), "all steps took, about") if known.any() else None,
-        (show(float(np.median(rate[known]))), "images a second, median") if known.any() else None,
+        (format_metric(float(loss[-1])) if len(loss) else "–", "last loss"),
+        (format_metric(best[1]), f"best {best[0]}, step {best[2].step:,}") if best else None,
+        (format_duration(float(taken[known].sum())), "all steps took, about") if known.any() else None,
+        (format_metric(float(np.median(rate[known]))), "images a second, median") if known.any() else None,
         (_short(parameters), "parameters") if (parameters := document.get("parameters")) else None,
         (str(_devices(facts)), f"{document.get('platform', 'unknown')} devices")
         if document.get("mesh")
@@ -116,12 +116,12 @@ def _split_over_cores(facts: RunFacts) -> dict[str, Any]:
 def curves(facts: RunFacts) -> dict[str, Any]:
     """The loss, its parts, the learning rate, the gradients' norm and the metrics over steps."""
     finite = (loss := facts.column("loss"))[np.isfinite(loss)]
-    parts = [facts.parts[first : first + MOST_SERIES] for first in range(0, len(facts.parts), MOST_SERIES)]
+    parts = [facts.parts[first : first + MAX_SERIES] for first in range(0, len(facts.parts), MAX_SERIES)]
     rate = _logged(facts, "learning_rate", smooth=False)
     return {
         "loss": line_chart([_logged(facts, "loss")], "Loss"),
         "width": smoothing_width(len(loss)),
-        "first_and_last": [show(float(finite[at])) for at in (0, -1)] if len(finite) else None,
+        "first_and_last": [format_metric(float(finite[at])) for at in (0, -1)] if len(finite) else None,
         "missing": len(loss) - len(finite),
         "lines": len(loss),
         "parts": [
@@ -137,13 +137,13 @@ def curves(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _logged(facts: RunFacts, column: str, name: str | None = None, *, smooth: bool = True) -> Series:
+def _logged(facts: RunFacts, column: str, name: str | None = None, *, smooth: bool = True) -> LineSeries:
     """A column of the log as a line."""
     name = column.replace("_", " ") if name is None else name
-    return Series(name=name, steps=facts.log["step"], values=facts.column(column), smooth=smooth)
+    return LineSeries(name=name, steps=facts.log["step"], values=facts.column(column), smooth=smooth)
 
 
-def _if_known(series: Series, title: str, *, top: float | None = None) -> Markup | None:
+def _if_known(series: LineSeries, title: str, *, top: float | None = None) -> Markup | None:
     """A chart of a line alone; None where it has no values."""
     return line_chart([series], title, top=top) if np.isfinite(series.values).any() else None
 
@@ -155,25 +155,27 @@ def _metric_curves(facts: RunFacts) -> dict[str, Any]:
             name
             for evaluation in facts.evaluations
             for name, value in evaluation.metrics.items()
-            if name not in _COUNTS and number_of(value) is not None
+            if name not in _COUNTS and finite_number(value) is not None
         )
     )
     best = facts.best()
     names.sort(key=lambda name: best is None or name != best[0])
     splits = list(dict.fromkeys(evaluation.split for evaluation in facts.evaluations))
-    shares: list[Series] = []
-    others: list[Series] = []
+    shares: list[LineSeries] = []
+    others: list[LineSeries] = []
     for name in names:
         for split in splits:
             of_split = [evaluation for evaluation in facts.evaluations if evaluation.split == split]
-            found = [number_of(evaluation.metrics.get(name)) for evaluation in of_split]
+            found = [finite_number(evaluation.metrics.get(name)) for evaluation in of_split]
             values = np.array([math.nan if value is None else value for value in found], np.float64)
             steps = np.array([evaluation.step for evaluation in of_split], np.float64)
-            one = Series(name=f"{name} ({split})" if len(splits) > 1 else name, steps=steps, values=values)
+            one = LineSeries(
+                name=f"{name} ({split})" if len(splits) > 1 else name, steps=steps, values=values
+            )
             known = values[np.isfinite(values)]
             if len(known):
                 (shares if known.min() >= 0 and known.max() <= 1 else others).append(one)
-    shares = shares[:MOST_SERIES]
+    shares = shares[:MAX_SERIES]
     return {
         "metrics": line_chart(shares, "Metrics over steps", top=1.0) if shares else None,
         "metric_names": [one.name for one in shares],
@@ -188,8 +190,13 @@ def metrics(facts: RunFacts) -> dict[str, Any]:
     last, best = facts.evaluations[-1], facts.best()
     other = best[2] if best is not None and best[2] is not last else None
     rows = [
-        (name, show(value), show(other.metrics.get(name)) if other else None, _MEANINGS.get(name, ""))
-        for name, value in flat(last.metrics).items()
+        (
+            name,
+            format_metric(value),
+            format_metric(other.metrics.get(name)) if other else None,
+            _MEANINGS.get(name, ""),
+        )
+        for name, value in scalar_metrics(last.metrics).items()
     ]
     return {
         "last": last,
@@ -197,7 +204,8 @@ def metrics(facts: RunFacts) -> dict[str, Any]:
         "rows": rows,
         "count": count if isinstance(count := last.metrics.get("examples"), int) else None,
         "tables": [
-            _per_class(facts, title, found) for title, found in grouped(last.metrics, set(facts.class_names))
+            _per_class(facts, title, found)
+            for title, found in metric_tables(last.metrics, set(facts.class_names))
         ],
     }
 
@@ -211,13 +219,13 @@ def _per_class(facts: RunFacts, title: str, found: PerClass) -> dict[str, Any]:
         value = found.rows[name].get(column)
         reach, is_share = most[column]
         width = None
-        if (number := number_of(value)) is not None:
+        if (number := finite_number(value)) is not None:
             width = f"{100 * min(1.0, max(0.0, number / reach)):.1f}"
-        return show(value), width, "s0" if is_share else "s5"
+        return format_metric(value), width, "s0" if is_share else "s5"
 
     rows = [
         (_class_name(facts, name), [cell(name, column) for column in found.columns])
-        for name in order[:_MOST_CLASSES]
+        for name in order[:_MAX_CLASSES]
     ]
     return {
         "title": title,
@@ -225,14 +233,14 @@ def _per_class(facts: RunFacts, title: str, found: PerClass) -> dict[str, Any]:
         "rows": rows[:_FIRST_CLASSES],
         "rest": rows[_FIRST_CLASSES:],
         "more": len(order) - _FIRST_CLASSES,
-        "cut": len(order) - _MOST_CLASSES,
+        "cut": len(order) - _MAX_CLASSES,
         "distances": [column for column in found.columns if not most[column][1]],
     }
 
 
 def confusion(facts: RunFacts) -> dict[str, Any] | None:
     """Which class is taken for which; None where the metrics hold no such matrix."""
-    found = [(one, counts) for one in facts.evaluations if (counts := matrix_of(one)) is not None]
+    found = [(one, counts) for one in facts.evaluations if (counts := confusion_matrix(one)) is not None]
     if not found:
         return None
     last, counts = found[-1]
@@ -243,7 +251,7 @@ def confusion(facts: RunFacts) -> dict[str, Any] | None:
     sums = np.maximum(1, counts.sum(axis=1))
     order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
     pairs = [(int(at) // len(counts), int(at) % len(counts)) for at in order]
-    few = len(counts) <= _MOST_CELLS
+    few = len(counts) <= _MAX_CELLS
     cells = [
         [(count, count / total) for count in row]
         for row, total in zip(counts.tolist(), sums.tolist(), strict=True)
@@ -259,7 +267,7 @@ def confusion(facts: RunFacts) -> dict[str, Any] | None:
         ],
         "names": names,
         "rows": list(zip(named, cells, strict=True)) if few else None,
-        "heat": None if few or len(counts) > _MOST_PIXELS else _heat(counts),
+        "heat": None if few or len(counts) > _MAX_PIXELS else _heat(counts),
         "narrow": len(counts) <= _NARROW,
     }
 
@@ -358,10 +366,10 @@ def config_as_toml(config: Mapping[str, Any]) -> str:
     return "\n".join(f"{_key(name)} = {_toml(value)}" for name, value in config.items() if value is not None)
 
 
-def lasted(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time for reading.
 
-    >>> lasted(7.2), lasted(200), lasted(40000)
+    >>> format_duration(7.2), format_duration(200), lasted(40000)
     ('7 s', '3 min 20 s', '11 h 6 min')
     """
     whole = round(seconds)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.dataset_facts import Facts, source_shapes, source_spacings, volume_sizings
+from halofeed.inspection.dataset_facts import DatasetFacts, source_shapes, source_spacings, volume_sizings
 from halofeed.inspection.display import Display, counts_of
 from halofeed.inspection.html import charts
 from halofeed.inspection.html.page import Report, times
@@ -124,7 +124,7 @@ def _band(report: Report) -> str:
     return f"The band is the recipe's window, {window.low:g} to {window.high:g} HU. {beyond}"
 
 
-def _value_figures(facts: Facts, display: Display) -> list[tuple[str, ...]]:
+def _value_figures(facts: DatasetFacts, display: Display) -> list[tuple[str, ...]]:
     rows = []
     for name, key in (("all", "body"), ("labelled", "foreground")):
         for split in facts.splits:

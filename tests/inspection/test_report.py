@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.inspection.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.dataset_facts import Facts, padding_choices
+from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
+from halofeed.inspection.dataset_facts import DatasetFacts, padding_choices
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.samples import Picture, load_sample
 from halofeed.inspection.verify import verify
@@ -306,8 +306,8 @@ CANDIDATE = st.builds(
 @given(st.lists(CANDIDATE, max_size=30), st.integers(0, 14))
 def test_the_choice_is_distinct_reproducible_and_spread(found: list[Candidate], count: int) -> None:
     found = [dataclasses.replace(item, number=number) for number, item in enumerate(found)]
-    chosen = choose(found, count, detection=True)
-    assert chosen == choose(list(found), count, detection=True)
+    chosen = choose_samples(found, count, detection=True)
+    assert chosen == choose_samples(list(found), count, detection=True)
     numbers = [item.number for item, _ in chosen]
     assert len(numbers) == len(set(numbers)) == min(count, len(found))
     awkward = [reason for _, reason in chosen if reason]
@@ -326,7 +326,7 @@ def test_the_choice_is_distinct_reproducible_and_spread(found: list[Candidate], 
 def test_every_class_is_shown_where_there_is_room() -> None:
     labels = [(0,) if number < 500 else (number % 7,) for number in range(520)]
     found = [dataclasses.replace(PLAIN, number=n, labels=some) for n, some in enumerate(labels)]
-    assert {item.labels[0] for item, _ in choose(found, 7, detection=False)} == set(range(7))
+    assert {item.labels[0] for item, _ in choose_samples(found, 7, detection=False)} == set(range(7))
 
 
 @pytest.mark.parametrize("task", ["classification", "detection"])
@@ -346,7 +346,7 @@ def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) ->
     sampled = dataclasses.replace(read_manifest(folder).splits["train"].statistics.pixels, count=1)
     recipe = {"resize": "keep-aspect", "min_dimension": 300, "max_dimension": 400, "pad": True}
     manifest = change_train(folder, {"source_sizes": sizes, "pixels": sampled}, recipe=recipe)
-    found = padding_choices(Facts(path="x", manifest=manifest))
+    found = padding_choices(DatasetFacts(path="x", manifest=manifest))
     choices = {name: (size, share) for name, size, share in found}
     padded = "aspect kept within 400, padded to a square (--pad)"
     for name, size, share in (("as it is now", (8, 12), 1 / 8), (padded, (400, 400), 0.25)):
@@ -379,7 +379,7 @@ def test_real_photographs_are_shown_before_and_after(tmp_path: Path, test_data: 
     sizing = PADDED | {"min_dimension": 200, "max_dimension": 200}
     folder = Path(run_convert(photos, tmp_path / "out", layout="folders", **sizing).folder)
     manifest = read_manifest(folder)
-    chosen = choose(find_candidates(folder, manifest), 6, detection=False)
+    chosen = choose_samples(find_candidates(folder, manifest), 6, detection=False)
     assert len(chosen) == 6
     for one in chosen:
         sample = load_sample(folder, manifest, one, LocalFiles(photos), side=200)

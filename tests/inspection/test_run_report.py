@@ -17,8 +17,8 @@ from PIL import Image
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.html.run_report import config_as_toml, write_run_report
-from halofeed.inspection.planes import telling_planes
-from halofeed.inspection.run_examples import LEAST_SCORE, Boxes, meet
+from halofeed.inspection.planes import find_worst_planes
+from halofeed.inspection.run_examples import MIN_SCORE, ExampleBoxes, match_boxes
 from tests.support.clip_mask_writer import convert_masked_clips, draw_masked
 from tests.support.level_rows import others
 from tests.support.pages import Page, assert_a_browser_shows, assert_self_contained, picture
@@ -237,9 +237,9 @@ def test_a_missed_box_and_one_that_is_not_there_are_dashed(tmp_path: Path) -> No
     assert len(set(colors)) == len({name for _, name in colors}), "one color a class"
 
 
-def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) -> Boxes:
+def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) -> ExampleBoxes:
     count = len(classes)
-    return Boxes(
+    return ExampleBoxes(
         corners=np.array(corners, np.float64).reshape(-1, 4),
         classes=np.array(classes, np.int64),
         scores=np.ones(count) if scores is None else np.array(scores, np.float64),
@@ -250,19 +250,19 @@ def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) 
 def test_two_predictions_on_one_object_are_right_once_and_a_crowd_takes_any_number() -> None:
     here, there = [0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]
     twice = boxes_of([here, here], [1, 1], [0.9, 0.8])
-    assert meet(boxes_of([here], [1]), twice).right.tolist() == [True, False]
-    assert meet(boxes_of([here], [2]), twice).right.tolist() == [False, False], "of another class"
-    meeting = meet(boxes_of([[0, 0, 1, 1], there], [1, 1], crowd=[True, False]), twice)
+    assert match_boxes(boxes_of([here], [1]), twice).right.tolist() == [True, False]
+    assert match_boxes(boxes_of([here], [2]), twice).right.tolist() == [False, False], "of another class"
+    meeting = match_boxes(boxes_of([[0, 0, 1, 1], there], [1, 1], crowd=[True, False]), twice)
     assert meeting.right.tolist() == [True, True] and meeting.found.tolist() == [True, False]
-    assert meet(boxes_of([], []), twice).right.tolist() == [False, False]
-    weak = meet(boxes_of([here], [1]), boxes_of([here] * 5, [1] * 5, [LEAST_SCORE / 2] * 5))
+    assert match_boxes(boxes_of([], []), twice).right.tolist() == [False, False]
+    weak = match_boxes(boxes_of([here], [1]), boxes_of([here] * 5, [1] * 5, [MIN_SCORE / 2] * 5))
     assert weak.weak and weak.shown == 3 and weak.found.all()
-    assert meet(boxes_of([here], [1]), boxes_of([], [])).shown == 0
+    assert match_boxes(boxes_of([here], [1]), boxes_of([], [])).shown == 0
 
 
 def test_a_scan_without_a_label_or_a_fault_shows_its_middle() -> None:
     nothing = np.zeros((5, 7, 9), int)
-    assert telling_planes(nothing.shape, nothing, nothing) == (2, 3, 4)
+    assert find_worst_planes(nothing.shape, nothing, nothing) == (2, 3, 4)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -270,7 +270,7 @@ def test_the_planes_shown_are_those_with_the_most_wrong_voxels(seed: int) -> Non
     random = np.random.default_rng(seed)
     shape = tuple(random.integers(1, 6, 3).tolist())
     truth, predicted = random.integers(0, 3, shape), random.integers(0, 3, shape)
-    places = telling_planes(shape, truth, predicted)
+    places = find_worst_planes(shape, truth, predicted)
     if (truth != predicted).any():
         for axis, place in enumerate(places):
             per_plane = []

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from PIL import Image
 
-from halofeed.inspection.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.dataset_facts import Facts, volume_sizings
+from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
+from halofeed.inspection.dataset_facts import DatasetFacts, volume_sizings
 from halofeed.inspection.display import display_of
 from halofeed.inspection.html import charts
-from halofeed.inspection.html.charts import Series, line_chart, running_mean, thinned
+from halofeed.inspection.html.charts import LineSeries, line_chart, running_mean, thin_points
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.overlay import overlay
 from halofeed.inspection.planes import ScanSample, center_of, load_scan
@@ -64,7 +64,7 @@ def make(folder: Path, **more: Any) -> Path:
 
 def load_all(folder: Path, side: int = 240) -> list[ScanSample]:
     manifest = read_manifest(folder)
-    facts = Facts(path="x", manifest=manifest)
+    facts = DatasetFacts(path="x", manifest=manifest)
     display = display_of(manifest, facts.total)
     found = find_candidates(folder, manifest)
     return [load_scan(folder, manifest, (one, None), display, facts.ranks, side) for one in found]
@@ -260,7 +260,7 @@ def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> Non
 def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: Path) -> None:
     folder = make(tmp_path)
     manifest = change_train(folder, {"source_shapes": {"10x10x10": 2, "20x10x40": 1}})
-    sizings = {name: rest for name, *rest in volume_sizings(Facts(path="x", manifest=manifest))}
+    sizings = {name: rest for name, *rest in volume_sizings(DatasetFacts(path="x", manifest=manifest))}
     largest = sizings["the largest of each side: nothing is cut off"]
     assert largest == [(20, 10, 40), pytest.approx(1 - 10_000 / 24_000), 0]
     assert sizings["the median of each side"] == [(10, 10, 10), 0, pytest.approx(1 - 3_000 / 10_000)]
@@ -271,7 +271,7 @@ def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: 
         1
     ].words("sizes")
     manifest = change_train(folder, {"scan_mm3": None, "scan_cut_mm3": None})
-    sizings = {name: rest for name, *rest in volume_sizings(Facts(path="x", manifest=manifest))}
+    sizings = {name: rest for name, *rest in volume_sizings(DatasetFacts(path="x", manifest=manifest))}
     assert sizings["as it is now"][2] == worked_out
 
 
@@ -281,7 +281,7 @@ def test_scans_without_labels_with_padding_and_thick_slices_are_among_the_sample
     records[9] = draw_scan("padded", padding=6)
     records[11] = draw_scan("thick", spacing_mm=(12.0, 4.0, 4.0), padding=1)
     folder = write_segmentation(tmp_path, records)
-    chosen = choose(find_candidates(folder, read_manifest(folder)), 8, detection=False)
+    chosen = choose_samples(find_candidates(folder, read_manifest(folder)), 8, detection=False)
     reasons = [reason for _, reason in chosen if reason]
     thickest = "thickest slices: 3.0 times the spacing within"
     assert reasons == ["most padding: 51 %", "no label: for prediction", thickest]
@@ -413,7 +413,7 @@ def test_a_line_chart_draws_any_number_of_points_in_few_bytes(points: int, kind:
         "gaps": np.where(steps % 10 > 7, np.nan, 1 / steps),
         "nothing": np.full(points, np.nan),
     }[kind]
-    drawn = line_chart([Series(name="loss", steps=steps, values=values, smooth=True)], "Loss")
+    drawn = line_chart([LineSeries(name="loss", steps=steps, values=values, smooth=True)], "Loss")
     assert len(drawn) < 40_000 and "nan" not in drawn and "inf" not in drawn
     if points == 0 or kind == "nothing":
         assert "No values are logged." in drawn
@@ -427,7 +427,7 @@ def test_a_line_chart_draws_any_number_of_points_in_few_bytes(points: int, kind:
 
 def test_a_gap_parts_a_line_and_a_lonely_point_is_a_dot() -> None:
     values = np.array([1, 2, np.nan, 3, np.nan, 4, 5.0])
-    drawn = line_chart([Series(name="a", steps=np.arange(7.0), values=values)], "A")
+    drawn = line_chart([LineSeries(name="a", steps=np.arange(7.0), values=values)], "A")
     (path,) = re.findall(r'<path class="line s0" d="([^"]*)"', drawn)
     assert path.count("M") == 3 and path.count("L") == 2 and drawn.count("<circle") == 5
     assert "a from 1 at step 0 to 5 at step 6, lowest 1 at step 0, highest 5 at step 6" in drawn
@@ -435,7 +435,7 @@ def test_a_gap_parts_a_line_and_a_lonely_point_is_a_dot() -> None:
 
 @given(numbers.arrays(np.float64, st.integers(700, 4000), elements=st.floats(-5, 5) | st.just(math.nan)))
 def test_thinning_keeps_the_highest_the_lowest_and_the_order(values: np.ndarray) -> None:
-    steps, kept = thinned(np.arange(len(values), dtype=np.float64), values)
+    steps, kept = thin_points(np.arange(len(values), dtype=np.float64), values)
     assert len(steps) <= 640 and (np.diff(steps) > 0).all()
     np.testing.assert_array_equal(values[steps.astype(int)], kept)
     if np.isfinite(values).any():

@@ -14,7 +14,7 @@ import pytest
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.verify import Problem, VerifyReport, verify
+from halofeed.inspection.verify import DatasetProblem, VerifyReport, verify
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
@@ -354,7 +354,7 @@ def test_a_label_map_with_names_and_display_names_verifies(tmp_path: Path, layou
 
 
 def test_many_problems_of_one_kind_are_counted_and_not_listed() -> None:
-    problems = tuple(Problem(file="a", record=n, message=f"label {n} is 'x{n}'") for n in range(500))
+    problems = tuple(DatasetProblem(file="a", record=n, message=f"label {n} is 'x{n}'") for n in range(500))
     text = str(VerifyReport(folder="x", files=1, records=500, bytes=1, problems=problems))
     assert text.startswith("x: 500 problems") and len(text.splitlines()) == 23
     assert "and 480 more:" in text and "480 x label # is #" in text
