@@ -55,11 +55,11 @@ def describe_record(path: str | Path, record: str) -> str:
         UsageError: there is no such record; says which there are.
         CorruptFileError: its bytes are not what was written.
     """
-    place = open_files(path)
-    manifest = open_manifest(place)
+    files = open_files(path)
+    manifest = open_manifest(files)
     shard, number = find_record(manifest, record)
-    stored = StoredShard(place, shard)
-    (offset, _), features = stored.place(number), stored.features(number)
+    stored = StoredShard(files, shard)
+    (offset, _), features = stored.byte_range(number), stored.features(number)
     lines = [
         f"{manifest.name} {manifest.version}, record {record}",
         "",

@@ -65,7 +65,7 @@ def escape_unprintable(text: str) -> str:
 
 MEANINGS: Final = {
     "a class is cut off": "More than 1 % of a class is outside the static shape and is in no record.",
-    "center of rotation is ignored": "The header names another center of rotation; the axes rotate about the first voxel.",
+    "center of rotation is ignored": "The header has another center; the axes rotate about the first voxel.",
     "class masks overlap": "The masks of two classes share voxels; each such voxel was given to one of them.",
     "classes left out by choice": "The class selection drops these labels; their voxels are background.",
     "classes overlap": "Two classes share voxels; the overlap option decided which class each voxel got.",
@@ -94,14 +94,14 @@ MEANINGS: Final = {
     "old min and old max are not applied": "The file gives the range before quantization; values are as stored.",
     "order of bytes is not given": "The header does not give the byte order; little-endian was assumed.",
     "orientations disagree": "The header's orientation code and its matrix disagree; the matrix was used.",
-    "one of several volumes in a series": "The series holds several phases, echoes or other scans; this is one of them.",
+    "one of several volumes in a series": "The series holds several scans, such as phases or echoes; this is one.",
     "other files left out": "The series' folder held other files, such as localizers; they were not read.",
     "overlapping slices": "Slices are thicker than the distance between them, so neighbors share tissue.",
     "padding values": "Some values mean “no data”; where this was corrected, they were set to air.",
     "repeated contours": "The same contour occurs twice and would cancel itself out; it was drawn once.",
     "rescale ignored": "The header's slope means no rescaling, so the intercept was not applied either.",
     "segments without a label": "Segments have no name; their number is used as the name.",
-    "sform and qform disagree": "The header gives two positions of the scan; the sform was used, unless it was empty. "
+    "sform and qform disagree": "The header gives two positions of the scan; the sform was used, unless there is none. "
     "Convert with --sform-qform qform if the qform is right.",
     "sheared axes": "The axes are not perpendicular; the affine still gives the position of each voxel.",
     "single slice": "The scan has one slice; its thickness was used as the spacing.",
