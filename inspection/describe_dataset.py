@@ -1,9 +1,4 @@
-"""What is in a data set, or in one of its records, as text for a terminal.
-
-What is in a data set, as text for a terminal?
-
-What does a plan say, as text for a terminal?
-"""
+"""Text descriptions of a data set and of a training plan, for a terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +27,6 @@ from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.words import escape_unprintable, percent, plural, table, titled_lines
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.tallies import ROW_STEP
-from halofeed.prep.convert.tallies import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.prep.voxels.counts import mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import REJECTED
@@ -42,15 +36,15 @@ from halofeed.system.console import human_bytes
 
 __all__ = ["describe", "describe_record"]
 
-
 _BAR_WIDTH = 30
 _MOST = 40
 
 
 def describe(path: str | os.PathLike[str]) -> str:
-    """What is in a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
+    """Describe a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
 
-    Only the manifest is read, so this is quick for any size. Where its sources lie is said to who converted them here.
+    Only the manifest is read, so this is fast for any size. The path of the sources is included if this user
+    converted the data set on this machine.
     """
     path = address_of(path) or path
     manifest = open_manifest(path)
@@ -105,7 +99,7 @@ def _split_rows(facts: DatasetFacts) -> Iterator[tuple[str, ...]]:
 def _class_table(
     facts: DatasetFacts, order: Sequence[int], head: Sequence[str], cells: Any, right: int
 ) -> list[str]:
-    """The ids and names of classes, their counts in each split and further cells, of which so many are numbers."""
+    """Format a table of classes: id, name, count in each split, and `cells`, of which the first `right` are numbers."""
     splits = facts.manifest.splits
     counts = [facts.counter("labels", split) for split in splits]
     rows = [
@@ -128,7 +122,7 @@ def _label_lines(facts: DatasetFacts) -> list[str]:
 
 
 def _class_lines(facts: DatasetFacts) -> list[str]:
-    """Per class in how many records it is, its pixels or voxels, and its share of all that are labelled."""
+    """Describe each class by its records, its pixels or voxels, and its share of the foreground."""
     voxels, foreground, unit = facts.integers("label_voxels"), facts.foreground, facts.kind.unit
     names = facts.manifest.labels
 
@@ -141,22 +135,26 @@ def _class_lines(facts: DatasetFacts) -> list[str]:
     without = facts.records - facts.labelled
     has_label = f"{facts.labelled:,} of {plural(facts.records, 'record')} have a label"
     if without:
-        has_label += f"; {without:,} without, for prediction: their label is 0 throughout"
+        has_label += f"; {without:,} without, for prediction: all values of their label are 0"
     lines = [
         *_class_table(facts, order, (unit, "of the foreground"), cells, 2),
         f"(counts per split are records) foreground: {share} of the {unit} of labelled records",
         has_label,
     ]
     if facts.manifest.ignore_label is not None:
-        lines.append(f"{facts.manifest.ignore_label} in a label is ignored: it is no class, and not counted")
+        lines.append(
+            f"{facts.manifest.ignore_label} in a label is ignored: it is not a class, and not counted"
+        )
     if channels := class_channels(facts.manifest):
-        lines.append("classes overlap: a voxel counts for each, so that shares may add to more than 100 %")
+        lines.append(
+            "classes overlap: a voxel counts for each of them, so shares may add up to more than 100 %"
+        )
         lines.append(f"channels of the label, in order: {', '.join(names[label] for label in channels)}")
     return lines
 
 
 def _scan_lines(facts: DatasetFacts) -> list[str]:
-    """The sources' modality, spacing and shape, the stored shape and what its values are."""
+    """Describe modality, spacing and shape of the sources, and the stored shape and values."""
     recipe, image = facts.manifest.recipe, facts.image
     shape = " x ".join(map(str, image.shape))
     spacing = " x ".join(f"{value:g}" for value in recipe.get("spacing_mm") or ())
@@ -219,7 +217,7 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
                 lines.append(
                     f"  {kind}: mean {mean:.2f}, standard deviation {deviation:.2f}, percentiles 0.5 and 99.5 "
                     f"at {percentile(counts, 0.5):g} and {percentile(counts, 99.5):g} "
-                    f"(as stored, of every {VOLUME_ROW_STEP}th row)"
+                    f"(as stored, of every {ROW_STEP}th row)"
                 )
         lines += [f"  {note}: {count:,}" for note, count in facts.counter("notes", name).items()]
         lines += [f"  warning: {text}: {count:,}" for text, count in facts.counter("warnings", name).items()]
@@ -232,7 +230,7 @@ def _counted(found: list[tuple[str, Any]], most: int = 8) -> str:
 
 
 def describe_plan(plan: Mapping[str, Any]) -> str:
-    """Every split with its verdict and figures, what to take, and why."""
+    """Describe a plan: each split with its verdict and figures, the recommendation, and the reasons."""
     topology, config = plan["topology"], plan["config"]
     chip = topology["chip"]
     unit = unit_of(plan)
@@ -251,15 +249,19 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
         if why := reasons(split):
             lines += titled_lines(name_of_split(split), why)
     if savings := plan.get("savings"):
-        lines += titled_lines("What would save memory, compiled", list(_saving_lines(savings)))
+        lines += titled_lines("Options that save memory, compiled", list(_saving_lines(savings)))
     if search := plan.get("search"):
         lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
     if chip:
-        bound = f"At best: FLOP, bytes of memory and bytes sent over the published peaks ({chip['source']}); a bound."
-        lines += ["", bound]
+        peaks = f"the published peaks ({chip['source']})"
+        lines += [
+            "",
+            f"At best: FLOP, memory traffic and bytes sent, divided by {peaks}; a lower bound of the time.",
+        ]
     compiler, versions = "libtpu" if topology["platform"] == "tpu" else "jaxlib", plan["versions"]
-    said = f"Said by {compiler} {versions[compiler]} with jax {versions['jax']}, figures are a core's."
-    lines.append(said)
+    lines.append(
+        f"Reported by {compiler} {versions[compiler]} with jax {versions['jax']}; all figures are for one core."
+    )
     return escape_unprintable("\n".join(lines))
 
 
@@ -268,7 +270,7 @@ _UNITS = {"GiB": 2**30, "MiB": 2**20}
 
 
 def unit_of(plan: Mapping[str, Any]) -> str:
-    """GiB, or MiB where no split takes a quarter of one."""
+    """Return "GiB", or "MiB" if every split needs less than a quarter GiB."""
     totals = [total_of(split) or 0 for split in plan["splits"] if "memory" in split]
     return "MiB" if max(totals, default=0) < 2**28 else "GiB"
 
@@ -279,8 +281,8 @@ def _row(split: Mapping[str, Any], unit: str) -> tuple[str, ...]:
     shown = ("" if size is None else f"{size / _UNITS[unit]:.2f}" for size in sizes)
     bound = split["bound"] if split["fits"] else None
     at_best = f"{seconds(bound['step'])}, {bound['by']}" if bound else ""
-    done = figures(split) if split["fits"] else ("",) * 4
-    return (name_of_split(split), verdict(split), images_per_replica(split), *shown, *done, at_best)
+    step = figures(split) if split["fits"] else ("",) * 4
+    return (name_of_split(split), verdict(split), images_per_replica(split), *shown, *step, at_best)
 
 
 def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What is in one record of a data set, as text for a terminal?"""
+"""Text description of one record of a data set, for a terminal."""
 
 from __future__ import annotations
 
@@ -42,17 +42,18 @@ _SHOWN_BYTES = 12
 _MAX_BOXES = 1000
 _SHOWN_NUMBERS = 6
 _SHOWN_TEXT = 60
+_SLICES_AT_ONCE = 16
 
 
 def describe_record(path: str | Path, record: str) -> str:
-    """One record: where it lies, where it came from, its features, and its boxes or its classes and its geometry.
+    """Describe one record: its place and source, its features, and its boxes or its classes and geometry.
 
     Args:
-        path: the data set's folder or address.
-        record: `split:number`; numbers begin at 0 and follow the shards' order.
+        path: folder or address of the data set.
+        record: `split:number`; numbers begin at 0 and follow the order of the shards.
 
     Raises:
-        UsageError: there is no such record; says which there are.
+        UsageError: there is no such record; the message gives the valid numbers.
         CorruptFileError: its bytes are not what was written.
     """
     files = open_files(path)
@@ -83,10 +84,10 @@ def describe_record(path: str | Path, record: str) -> str:
 
 
 def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
-    """The shard of `split:number`, and the record's number within it.
+    """Return the shard of `split:number`, and the number of the record within it.
 
     Raises:
-        UsageError: the text is not of that form, or there is no such record.
+        UsageError: the text has another form, or there is no such record.
     """
     matched = _RECORD.fullmatch(record)
     if not matched:
@@ -163,7 +164,7 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
 
 
 def _shortened(value: Any) -> tuple[str, int, str]:
-    """A feature's dtype, length and values, cut to fit a line."""
+    """Return the dtype, length and values of a feature, shortened to fit a line."""
     if isinstance(value, np.ndarray):
         shown = ", ".join(
             f"{item:.6g}" if value.dtype.kind == "f" else str(item)
@@ -182,7 +183,7 @@ def _shortened(value: Any) -> tuple[str, int, str]:
 
 
 def _as_text(data: memoryview) -> str | None:
-    """The value as quoted text, shortened; None where it is no text."""
+    """Return a value as quoted text, shortened; None if it is not text."""
     if len(data) > 4096:
         return None
     try:
@@ -197,7 +198,7 @@ def _as_text(data: memoryview) -> str | None:
 
 
 def labeled_keypoints(features: Decoded, box: int) -> str:
-    """How many keypoints of a box are labeled, of how many; an empty text where the record has none.
+    """Return the number of labeled keypoints of a box and of all; "" for a record without keypoints.
 
     >>> features = {"image/object/keypoint/num": [3, 0], "image/object/keypoint/x": [0.5] * 34}
     >>> labeled_keypoints(features, 0)
@@ -205,25 +206,20 @@ def labeled_keypoints(features: Decoded, box: int) -> str:
     """
     key = KEPT["keypoints"]
     labeled = features.get(f"{key}/num", ())
-    if any(isinstance(one, memoryview) for one in labeled[:1]):
-        return ""
-    if box >= len(labeled):
+    if box >= len(labeled) or isinstance(labeled[0], memoryview):
         return ""
     return f"{int(labeled[box])} of {len(features.get(f'{key}/x', ())) // len(labeled)} keypoints"
 
 
-_SLICES = 16
-
-
 def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
-    """The geometry, values and classes of one record; nothing of a record that is not segmentation's."""
+    """Describe the geometry, values and classes of one segmentation record; [] for other tasks."""
     label = label_map(features, manifest)
     volume = stored_image(features, manifest) if keys.DEPTH in features else None
     lines = [] if volume is None else _geometry_lines(features, manifest, volume)
     if label is None:
         return lines
     if not integer_of(features, keys.LABELLED):
-        return [*lines, "  label   none: the source has no mask, so that it is 0 throughout"]
+        return [*lines, "  label   none: the source has no mask, so all its values are 0"]
     classes = class_counts(label, manifest)
     counts, foreground = {**classes.voxels}, classes.foreground
     unit = "pixels" if volume is None else "voxels"
@@ -277,12 +273,12 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
 
 
 def _value_lines(volume: NDArray[Any], dtype: str) -> list[str]:
-    """Least, greatest and mean value of each channel, some slices at a time."""
+    """Describe the least, greatest and mean value of each channel, in groups of slices to bound the memory."""
     lines = []
     for channel in range(volume.shape[3]):
         low, high, total = np.inf, -np.inf, 0.0
-        for start in range(0, len(volume), _SLICES):
-            part = as_numbers(volume[start : start + _SLICES, ..., channel], dtype)
+        for start in range(0, len(volume), _SLICES_AT_ONCE):
+            part = as_numbers(volume[start : start + _SLICES_AT_ONCE, ..., channel], dtype)
             low, high = min(low, float(part.min())), max(high, float(part.max()))
             total += float(part.sum(dtype=np.float64))
         which = f" of channel {channel}" if volume.shape[3] > 1 else ""

@@ -104,7 +104,7 @@ class VerifyReport:
     def __str__(self) -> str:
         checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
         count = len(self.problems)
-        verdict = "whole" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
+        verdict = "no problems" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
         lines = [f"  {problem}" for problem in self.problems[:_MAX_PRINTED]]
         if count > _MAX_PRINTED:
             kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MAX_PRINTED:])

@@ -62,9 +62,9 @@ def test_a_terminal_shows_a_line_a_split_the_one_to_take_and_the_reasons() -> No
     text = describe_plan(plan())
     assert "unsplit        does not fit       8  30.00" in text
     assert "155 ms, memory" in text and "halofeed train --cores-per-replica 8" in text
-    assert "whole on every core: 5 x 5 (3 activations): 5 does not divide by 8" in text
+    assert "not split over cores: 5 x 5 (3 activations): 5 does not divide by 8" in text
     assert "top_k of pyramid.coarser.0; take the largest of each core's part first" in text
-    fullest = "fullest moment 1.00 GiB, 0.94 GiB of it padding: bf16[8,325,2560,3], conv_general_dilated of"
+    fullest = "memory peak 1.00 GiB, 0.94 GiB of it padding: bf16[8,325,2560,3], conv_general_dilated of"
     assert fullest in text
     assert "CACM 2020" in text and "libtpu 0.0.42.1" in text
 
