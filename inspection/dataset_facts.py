@@ -114,15 +114,13 @@ class DatasetFacts:
         return BoxCounts(per_image={int(boxes): images for boxes, images in counted.items()})
 
     def reasons(self) -> list[RejectReason]:
-        """What was rejected and why, the most frequent first."""
-        ordered = sorted(self.manifest.rejected.items(), key=lambda item: (-item[1], item[0]))
-        named = [(count, *split_reason(key)) for key, count in ordered]
-        return [
-            RejectReason(
-                count=count, stage=stage, reason=reason, examples=self.rejects.get((stage, reason), ())
-            )
-            for count, stage, reason in named
-        ]
+        """Return the reasons of all rejects, the most frequent first."""
+        found = []
+        for key, count in sorted(self.manifest.rejected.items(), key=lambda item: (-item[1], item[0])):
+            stage, reason = split_reason(key)
+            examples = self.rejects.get((stage, reason), ())
+            found.append(RejectReason(count=count, stage=stage, reason=reason, examples=examples))
+        return found
 
     def rejected(self, *stages: str) -> int:
         """Count the rejects of some stages; without stages, the inputs that could not be converted."""

@@ -205,7 +205,7 @@ def labeled_keypoints(features: Decoded, box: int) -> str:
     '3 of 17 keypoints'
     """
     key = KEPT["keypoints"]
-    labeled = features.get(f"{key}/num", ())
+    labeled: Any = features.get(f"{key}/num", ())
     if box >= len(labeled) or isinstance(labeled[0], memoryview):
         return ""
     return f"{int(labeled[box])} of {len(features.get(f'{key}/x', ())) // len(labeled)} keypoints"

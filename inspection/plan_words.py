@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from halofeed.inspection.words import plural
@@ -97,7 +97,7 @@ def _split_lines(split: PlanSplit) -> list[str]:
     if split["refused"]:
         lines.append(f"cannot be: {split['refused']}")
         lines += [
-            f"nearest possible size: {' x '.join(map(str, near['image_shape']))}, {100 * near['more_pixels']:+.1f} % pixels"
+            f"nearest possible size: {_size(near['image_shape'])}, {100 * near['more_pixels']:+.1f} % pixels"
             for near in split["nearest"]
         ]
     elif not split["fits"]:
@@ -117,6 +117,10 @@ def _split_lines(split: PlanSplit) -> list[str]:
     if len(gathers) > _MAX_GATHERS:
         lines.append(f"and {len(gathers) - _MAX_GATHERS} more, all in --json")
     return lines
+
+
+def _size(sides: Sequence[int]) -> str:
+    return " x ".join(map(str, sides))
 
 
 def _peak_lines(split: PlanSplit) -> list[str]:
@@ -139,7 +143,7 @@ def _level_lines(split: PlanSplit) -> list[str]:
     """List the levels that are not split, and why."""
     levels = split.get("levels_not_split", [])
     lines = [
-        f"not split over cores: {' x '.join(map(str, level['sizes']))} ({plural(level['activations'], 'activation')}): "
+        f"not split over cores: {_size(level['sizes'])} ({plural(level['activations'], 'activation')}): "
         f"{level['reason']}"
         for level in levels[:_MAX_LEVELS]
     ]

@@ -212,7 +212,7 @@ def metrics(facts: RunFacts) -> dict[str, Any]:
 
 def _per_class(facts: RunFacts, title: str, found: PerClass) -> dict[str, Any]:
     """A table with a bar in each cell, from worst to best by its first column."""
-    most = {column: found.most(column) for column in found.columns}
+    most = {column: found.bar_scale(column) for column in found.columns}
     order = found.from_worst()
 
     def cell(name: str, column: str) -> tuple[str, str | None, str]:
