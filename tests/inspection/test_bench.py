@@ -69,7 +69,7 @@ def test_the_part_that_is_slow_is_named(folders, monkeypatch):
         return real(*arguments, **more)
 
     monkeypatch.setattr(module, "decode_image", slow)
-    assert "way: decoding, " in bench(folders["png"], batch_size=4, seconds=0.01).slowest
+    assert "image: decoding, " in bench(folders["png"], batch_size=4, seconds=0.01).slowest
 
 
 def test_the_command_says_how_many_accelerators_are_fed(folders, capsys):

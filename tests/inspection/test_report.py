@@ -219,7 +219,7 @@ def test_thumbnails_shrink_where_many_are_asked_for(tmp_path: Path) -> None:
 def test_wrong_use_is_refused_in_words(tmp_path: Path) -> None:
     folder = make(tmp_path)
     for output in (folder / "report.html", folder / "deeper" / "report.html"):
-        with pytest.raises(UsageError, match="lies in the version's folder"):
+        with pytest.raises(UsageError, match="is in the version's folder"):
             write_report(folder, output=output)
     with pytest.raises(UsageError, match="is a folder; name a file"):
         write_report(folder, output=tmp_path)

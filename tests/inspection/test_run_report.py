@@ -105,12 +105,12 @@ def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", "detection", steps=37)
     _, page = report(folder)
     words = page.words()
-    assert "not finished: 163 of 200 steps are still to be taken and no evaluation is there yet" in words
-    assert "No step of it was saved: the same command starts it again." in words
+    assert "not finished: 163 of 200 steps are missing and there is no evaluation yet" in words
+    assert "No checkpoint was saved: the same command starts from the beginning." in words
     for name in ("00000020", "00000030", "00000037.orbax-checkpoint-tmp-0"):
         (folder / "checkpoints" / name).mkdir(parents=True)
     _, page = report(folder)
-    assert "The same command goes on after step 30." in page.words()
+    assert "The same command resumes after step 30." in page.words()
     assert "has not been evaluated yet" in page.words("metrics") and "No examples" in page.words("examples")
     (folder / "log.jsonl").unlink()
     (folder / "evaluations.jsonl").unlink()
@@ -232,7 +232,7 @@ def test_a_missed_box_and_one_that_is_not_there_are_dashed(tmp_path: Path) -> No
     for half, dashed in ((left, 1), (right, 1)):
         drawn = half[half.index('<g class="boxes">') : half.index("</svg>")]
         assert drawn.count("<rect") == 4 and drawn.count('class="dashed"') == dashed
-    assert "predicted, 4 boxes (14 weaker left out)" in right and re.search(r">(disk|square) 0\.97<", right)
+    assert "predicted, 4 boxes (14 with lower scores not shown)" in right and re.search(r">(disk|square) 0\.97<", right)
     colors = re.findall(r'<span class="tag" style="(--k:#\w+)[^>]*>(\w+)', first[: first.index("</article>")])
     assert len(set(colors)) == len({name for _, name in colors}), "one color a class"
 

@@ -123,7 +123,7 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     figures = rows(source, "values")
     expected = [["all", "train"], ["all", "test"], ["labelled", "train"], ["labelled", "test"]]
     assert [row[:2] for row in figures] == expected
-    assert "The recipe has no window: nothing is drawn in." in page.words("values")
+    assert "The recipe has no window, so the chart has no band." in page.words("values")
     assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 a core" in page.words("partitions")
     assert "none divides" not in page.words("partitions").partition("4")[0]
 
@@ -230,7 +230,7 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
         ("labels", "0 classes occur in scans"),
         ("findings", "None: nothing odd was found in 2 scans, and nothing corrected."),
         ("values", "nothing is labelled"),
-        ("values", "Nothing is labelled in train"),
+        ("values", "voxels of train, because none are labelled"),
     ):
         assert words in page.words(section)
     folder = make(tmp_path)
