@@ -86,8 +86,7 @@ def open_source_files(origin: Origin | None, named: str | None) -> tuple[SourceF
         return LocalFiles(named), ""
     if origin is None:
         return None, (
-            "A data set does not name the folder of its source pictures, and it was not you who converted this one on "
-            "this machine"
+            "A data set does not name the folder of its source pictures, and you did not convert this one at this path"
         )
     if "://" in origin.images:
         return None, f"The source pictures are at {origin.images}, and reports read local folders only"

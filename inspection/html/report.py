@@ -382,8 +382,8 @@ def partitions(report: Report) -> dict[str, Any]:
             (dims, [side // parts for side, parts in zip(size, dims[1:-1], strict=True)])
             for dims in every[:_MAX_SPLITS]
         ]
-        cures = () if every else nearest(size[-2], cores)
-        rows.append((Markup("<b>{}</b>").format(cores), shown, len(every) - len(shown), cures))
+        fixes = () if every else nearest(size[-2], cores)
+        rows.append((Markup("<b>{}</b>").format(cores), shown, len(every) - len(shown), fixes))
     return {"found": rows}
 
 

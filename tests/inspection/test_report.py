@@ -120,11 +120,11 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
         average = f"{total / content.records:.1f}"
         assert boxes[split] == [str(total), average, str(max(held)), str(held.get(0, 0))]
     drawn = [0 if example.boxes is None else len(example.boxes) for example in DRAWN_BY_DEFAULT]
-    assert f"{sum(drawn)} boxes, {np.mean(drawn):.1f} an image; " in page.words("boxes")
+    assert f"{sum(drawn)} boxes, {np.mean(drawn):.1f} per image; " in page.words("boxes")
     cut = Counter[str]()
     for content in manifest.splits.values():
         cut.update(vars(content.statistics.cut))
-    assert f"would cut {cut['boxes']} boxes of {cut['images']} images" in page.words("boxes")
+    assert f"drops {cut['boxes']} boxes of {cut['images']} images" in page.words("boxes")
     assert "12.5 % of the stored pixels are padding" in page.words("sizes")
     assert len(page.all("figure")) == len(page.all("img")) == 12
     assert re.search(rf"[\d,]+ pixels, of every {ROW_STEP}th row of \d+ pictures", page.words("pixels"))
@@ -204,7 +204,7 @@ def test_thousands_of_classes_stay_readable(tmp_path: Path) -> None:
     assert len(source) < 150_000 and "3,880 classes between them not shown" in words
     assert "class number 04,000" in words and "class number 398911" in words
     assert "class number 2000" not in words
-    assert "Never seen: class number 3990, class number 3991" in words
+    assert "No examples: class number 3990, class number 3991" in words
 
 
 def test_thumbnails_shrink_where_many_are_asked_for(tmp_path: Path) -> None:

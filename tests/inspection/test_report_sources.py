@@ -19,7 +19,7 @@ from tests.inspection.test_report import DRAWN_BY_DEFAULT, change, make, report
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.dataset_writer import Drawn
 
-NOT_YOURS = "it was not you who converted this one in this place"
+NOT_YOURS = "you did not convert this one at this path"
 OPTIONS = {"layout": "folders", "height": 16, "width": 24}
 
 

@@ -55,16 +55,16 @@ def test_the_figures_are_the_runs_and_classes_stand_from_worst_to_best(tmp_path:
     assert "retinanet, trained for detection on split 'train' of drawn 1.0.0: 200 steps of 8 images" in words
     assert "of 96 × 128, 3 classes." in words
     assert "best mAP, step 2000.750" in words and "parameters1.23 M" in words
-    assert "Each image was cut into 2 along height and 2 along width: 48 × 64 on each of 4 cores." in words
-    assert "2 replicas took an equal part of each batch." in words
+    assert "Each image was split into 2 along height and 2 along width: 48 × 64 on each of 4 cores." in words
+    assert "2 replicas shared each batch equally." in words
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     taken = sum(8 / line["images_per_second"] for line in lines if line["images_per_second"])
     assert f"{round(taken)} s" in words
     waited = [(line["waiting_share"], 8 / line["images_per_second"]) for line in lines[2:]]
     share = sum(one * weight for one, weight in waited) / sum(weight for _, weight in waited)
-    assert f"{100 * share:.1f} % of the steps' time went on waiting" in page.words("waiting")
+    assert f"{100 * share:.1f} % of the time, steps waited" in page.words("waiting")
     assert f"from {lines[0]['loss']:.4g} at step 1 to {lines[-1]['loss']:.4g} at step 200" in source
-    assert "Input keeps up" in page.words("waiting") and "not finished" not in words
+    assert "Input is fast enough" in page.words("waiting") and "not finished" not in words
     words = page.words("metrics")
     assert words.index("square") < words.index("disk") < words.index("star")
     assert "star––" in words and "mAP small–" in words
@@ -76,7 +76,7 @@ def test_the_best_step_is_named_where_it_is_not_the_last(tmp_path: Path) -> None
         worse = {"dice": 0.11, "extra": {"a": {"b": {"c": 1}}}}
         lines.write(json.dumps({"step": 201, "split": "validation", "metrics": worse}) + "\n")
     _, page = report(folder)
-    assert "at step 200 it was better" in page.words("metrics") and "dice0.1100.833" in page.words("metrics")
+    assert "step 200 was better" in page.words("metrics") and "dice0.1100.833" in page.words("metrics")
     assert "b c" in page.words("metrics"), "what nobody foresaw is a table too"
 
 
@@ -111,7 +111,7 @@ def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
         (folder / "checkpoints" / name).mkdir(parents=True)
     _, page = report(folder)
     assert "The same command resumes after step 30." in page.words()
-    assert "has not been evaluated yet" in page.words("metrics") and "No examples" in page.words("examples")
+    assert "has not been evaluated yet" in page.words("metrics") and "no examples" in page.words("examples")
     (folder / "log.jsonl").unlink()
     (folder / "evaluations.jsonl").unlink()
     _, page = report(folder)
@@ -139,7 +139,7 @@ def test_numbers_that_are_not_finite_are_gaps_and_dashes(tmp_path: Path) -> None
     metrics = '{"dice": "NaN", "hausdorff95_mm": "Infinity", "dice_per_class": {"liver": NaN, "spleen": 0.5}}'
     (folder / "evaluations.jsonl").write_text(f'{{"step": 31, "split": "test", "metrics": {metrics}}}\n')
     _, page = report(folder)
-    assert "1 step without a loss, seen as gaps" in page.words("curves")
+    assert "1 step without a loss, shown as gaps" in page.words("curves")
     words = page.words("metrics")
     assert "dice–" in words and "hausdorff95_mm∞" in words and "liver–" in words
 
@@ -188,7 +188,7 @@ def test_equal_runs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("log.jsonl", 'broken\n{"step": 1}\n', "line 1: .*remove the line"),
         ("evaluations.jsonl", '{"step": 1, "metrics": 3}\n', "line 1: expected metrics"),
         ("examples/examples.json", "[]", "expected a step and a list.*evaluate again"),
-        ("examples/examples.json", '{"step": 1, "examples": [{"file": "../x.npz"}]}', r"is no \.npz file"),
+        ("examples/examples.json", '{"step": 1, "examples": [{"file": "../x.npz"}]}', r"is not a \.npz file"),
         ("examples/02.npz", "broken", "cannot be read.*evaluate again"),
     ],
 )
@@ -232,7 +232,9 @@ def test_a_missed_box_and_one_that_is_not_there_are_dashed(tmp_path: Path) -> No
     for half, dashed in ((left, 1), (right, 1)):
         drawn = half[half.index('<g class="boxes">') : half.index("</svg>")]
         assert drawn.count("<rect") == 4 and drawn.count('class="dashed"') == dashed
-    assert "predicted, 4 boxes (14 with lower scores not shown)" in right and re.search(r">(disk|square) 0\.97<", right)
+    assert "predicted, 4 boxes (14 with lower scores not shown)" in right and re.search(
+        r">(disk|square) 0\.97<", right
+    )
     colors = re.findall(r'<span class="tag" style="(--k:#\w+)[^>]*>(\w+)', first[: first.index("</article>")])
     assert len(set(colors)) == len({name for _, name in colors}), "one color a class"
 

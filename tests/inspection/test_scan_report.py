@@ -109,7 +109,7 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
         assert voxels[organ.name][:3] == [str(organ.label), "4", f"{counted:,}"]
         assert voxels[organ.name][4] == share
     words = page.words("labels")
-    assert "Never seen: never seen" in words and "background4" not in words
+    assert "No examples: never seen" in words and "background4" not in words
     assert f"foreground {100 * marked / (5 * 24 * 28 * 34):.1f} %" in words
     assert "1 scan of 6 has no label and is for prediction" in words
     findings = page.words("findings")
@@ -124,8 +124,8 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     expected = [["all", "train"], ["all", "test"], ["labelled", "train"], ["labelled", "test"]]
     assert [row[:2] for row in figures] == expected
     assert "The recipe has no window, so the chart has no band." in page.words("values")
-    assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 a core" in page.words("partitions")
-    assert "none divides" not in page.words("partitions").partition("4")[0]
+    assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 per core" in page.words("partitions")
+    assert "no split is even" not in page.words("partitions").partition("4")[0]
 
 
 def test_planes_lie_in_the_patient_as_radiologists_look(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
     for section, words in (
         ("labels", "No scan has a label."),
         ("labels", "0 classes occur in scans"),
-        ("findings", "None: nothing odd was found in 2 scans, and nothing corrected."),
-        ("values", "nothing is labelled"),
+        ("findings", "None in 2 scans, and nothing was corrected."),
+        ("values", "no labelled voxels"),
         ("values", "voxels of train, because none are labelled"),
     ):
         assert words in page.words(section)
@@ -253,7 +253,7 @@ def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> Non
     source, page = report(folder)
     assert "6 tiles of 4 classes" in page.words() and "tile 2" in page.words("samples")
     assert "The first channel is shown." in page.words("samples") and "first channel" in page.words("values")
-    assert "class 1" in page.words("labels") and "nothing odd was found in 2 scans" in page.words("findings")
+    assert "class 1" in page.words("labels") and "None in 2 scans" in page.words("findings")
     assert rows(source, "sizes")[0][3] == "0 %", "tiles are not cropped"
 
 
@@ -267,9 +267,7 @@ def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: 
     worked_out = pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
     assert sizings["as it is now"][2] == 0, "counted at the conversion"
     change_train(folder, {"body_cut_percents": {"0": 2, "12": 2}})
-    assert "2 of 4 scans more than 1 % of the body is in no record, of one scan up to 12 %" in report(folder)[
-        1
-    ].words("sizes")
+    assert "2 of 4 scans lost more than 1 % of the body, up to 12 %" in report(folder)[1].words("sizes")
     manifest = change_train(folder, {"scan_mm3": None, "scan_cut_mm3": None})
     sizings = {name: rest for name, *rest in volume_sizings(DatasetFacts(path="x", manifest=manifest))}
     assert sizings["as it is now"][2] == worked_out
