@@ -127,7 +127,7 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
     assert f"drops {cut['boxes']} boxes of {cut['images']} images" in page.words("boxes")
     assert "12.5 % of the stored pixels are padding" in page.words("sizes")
     assert len(page.all("figure")) == len(page.all("img")) == 12
-    assert re.search(rf"[\d,]+ pixels, of every {ROW_STEP}th row of \d+ pictures", page.words("pixels"))
+    assert re.search(rf"[\d,]+ pixels, in every {ROW_STEP}th row of \d+ pictures", page.words("pixels"))
 
 
 def test_text_is_never_taken_for_html(tmp_path: Path) -> None:

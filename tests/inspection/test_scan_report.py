@@ -89,13 +89,13 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     samples = page.words("samples")
     for expected in (
         "the patient's right is on the left of the picture",
-        "true to millimeters",
+        "the same scale in millimeters",
         "Black to white is -338 to 700 HU: the recipe has no window",
         "no label: for prediction",
         "nothing but background",
         "spacing6 × 4 × 4 mm",
         "padding19.9 %",
-        "source22 × 26 × 32every 6 × 4 × 4 mm",
+        "source22 × 26 × 32spacing 6 × 4 × 4 mm",
     ):
         assert expected in samples, samples
     assert samples.count("axial, depth") == samples.count("coronal, height") == 6
@@ -114,7 +114,7 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     assert "1 scan of 6 has no label and is for prediction" in words
     findings = page.words("findings")
     assert f"2gantry tilt corrected{MEANINGS['gantry tilt']}train 2" in findings
-    assert "1nobody knows this one noted" in findings and "How many of 6 scans" in findings
+    assert "1nobody knows this one noted" in findings and "scans, of 6 scans in total" in findings
     assert "most common spacing of the sources is 6 × 4 × 4 mm (6 scans)" in page.words("sizes")
     assert rows(source, "sizes") == [
         ["as it is now", "24 × 28 × 34", "19.9 %", "0 %", "1.00×"],
@@ -295,7 +295,7 @@ def test_pictures_show_their_classes_over_the_stored_one_beside_the_source(tmp_p
     folder = write_segmentation(tmp_path / "d" / "1", drawn, encoding="png", recipe={})
     source, page = report(folder, sources=str(photos))
     samples = page.words("samples")
-    assert "Over the stored picture lie the classes of its label." in samples
+    assert "The stored picture shows the classes of its label." in samples
     assert samples.count("source 23 × 32") == samples.count("stored 24 × 32, picture 23 × 32") == 3
     assert "liverspleen" in samples and "no label: for prediction" in samples
     masks = [picture(given["src"]) for given in page.all("img") if given.get("class") == "mask"]
