@@ -143,7 +143,7 @@ class RunExample:
         )
 
 
-def match_boxes(truth: ExampleBoxes, predicted: ExampleBoxes) -> BoxMatches:
+def match_predictions(truth: ExampleBoxes, predicted: ExampleBoxes) -> BoxMatches:
     """Match the drawn predictions, by descending score, each to the unmatched box of its class with the most overlap.
 
     A match needs an overlap of `MIN_OVERLAP`. Any number of predictions may match a crowd box.

@@ -19,7 +19,7 @@ from halofeed.inspection.run_examples import (
     ExampleBoxes,
     RunExample,
     load_example,
-    match_boxes,
+    match_predictions,
 )
 from halofeed.inspection.run_facts import RunFacts
 from halofeed.inspection.samples import image_thumbnail, thumbnail_side
@@ -112,7 +112,7 @@ def examples(facts: RunFacts) -> dict[str, Any]:
 
 def _detection(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
     truth, predicted = example.true_boxes(), example.predicted_boxes()
-    matches = match_boxes(truth, predicted)
+    matches = match_predictions(truth, predicted)
     picture = _flat_picture(facts, example, side)
     names = [
         f"{facts.label_name(label)} (crowd)" if crowd else facts.label_name(label)

@@ -18,7 +18,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.html.run_report import config_as_toml, write_run_report
 from halofeed.inspection.planes import find_worst_planes
-from halofeed.inspection.run_examples import MIN_SCORE, ExampleBoxes, match_boxes
+from halofeed.inspection.run_examples import MIN_SCORE, ExampleBoxes, match_predictions
 from tests.support.clip_mask_writer import convert_masked_clips, draw_masked
 from tests.support.level_rows import others
 from tests.support.pages import Page, assert_a_browser_shows, assert_self_contained, picture
@@ -252,14 +252,16 @@ def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) 
 def test_two_predictions_on_one_object_are_right_once_and_a_crowd_takes_any_number() -> None:
     here, there = [0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]
     twice = boxes_of([here, here], [1, 1], [0.9, 0.8])
-    assert match_boxes(boxes_of([here], [1]), twice).right.tolist() == [True, False]
-    assert match_boxes(boxes_of([here], [2]), twice).right.tolist() == [False, False], "of another class"
-    meeting = match_boxes(boxes_of([[0, 0, 1, 1], there], [1, 1], crowd=[True, False]), twice)
+    assert match_predictions(boxes_of([here], [1]), twice).right.tolist() == [True, False]
+    assert match_predictions(boxes_of([here], [2]), twice).right.tolist() == [False, False], (
+        "of another class"
+    )
+    meeting = match_predictions(boxes_of([[0, 0, 1, 1], there], [1, 1], crowd=[True, False]), twice)
     assert meeting.right.tolist() == [True, True] and meeting.found.tolist() == [True, False]
-    assert match_boxes(boxes_of([], []), twice).right.tolist() == [False, False]
-    weak = match_boxes(boxes_of([here], [1]), boxes_of([here] * 5, [1] * 5, [MIN_SCORE / 2] * 5))
+    assert match_predictions(boxes_of([], []), twice).right.tolist() == [False, False]
+    weak = match_predictions(boxes_of([here], [1]), boxes_of([here] * 5, [1] * 5, [MIN_SCORE / 2] * 5))
     assert weak.weak and weak.shown == 3 and weak.found.all()
-    assert match_boxes(boxes_of([here], [1]), boxes_of([], [])).shown == 0
+    assert match_predictions(boxes_of([here], [1]), boxes_of([], [])).shown == 0
 
 
 def test_a_scan_without_a_label_or_a_fault_shows_its_middle() -> None:
