@@ -15,12 +15,11 @@ from halofeed.inspection.plan_words import (
     figures,
     gibibytes,
     images_per_replica,
+    memory_totals,
     name_of_split,
     reasons,
     recommendation,
     search_lines,
-    seconds,
-    total_of,
     verdict,
 )
 from halofeed.inspection.stored_records import class_channels
@@ -233,7 +232,7 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     """Describe a plan: each split with its verdict and figures, the recommendation, and the reasons."""
     topology, config = plan["topology"], plan["config"]
     chip = topology["chip"]
-    unit = unit_of(plan)
+    unit = "MiB" if max(memory_totals(plan), default=0) < 2**28 else "GiB"
     head = ("split", "verdict", "images", unit, *_MEMORY, "halos", "sums", "gathers", "TFLOP", "at best")
     lines = [
         f"{config['model']}, {' x '.join(map(str, plan['image_shape']))}, {config['compute_dtype']}, "
@@ -254,10 +253,10 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
         lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
     if chip:
         peaks = f"the published peaks ({chip['source']})"
-        lines += [
-            "",
-            f"At best: FLOP, memory traffic and bytes sent, divided by {peaks}; a lower bound of the time.",
-        ]
+        bound = (
+            f"At best: FLOP, memory traffic and bytes sent, divided by {peaks}; a lower bound of the time."
+        )
+        lines += ["", bound]
     compiler, versions = "libtpu" if topology["platform"] == "tpu" else "jaxlib", plan["versions"]
     lines.append(
         f"Reported by {compiler} {versions[compiler]} with jax {versions['jax']}; all figures are for one core."
@@ -269,31 +268,23 @@ _MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations
 _UNITS = {"GiB": 2**30, "MiB": 2**20}
 
 
-def unit_of(plan: Mapping[str, Any]) -> str:
-    """Return "GiB", or "MiB" if every split needs less than a quarter GiB."""
-    totals = [total_of(split) or 0 for split in plan["splits"] if "memory" in split]
-    return "MiB" if max(totals, default=0) < 2**28 else "GiB"
-
-
 def _row(split: Mapping[str, Any], unit: str) -> tuple[str, ...]:
     memory = split.get("memory", {})
     sizes = [memory.get(name) for name in ("total", *_MEMORY.values())]
     shown = ("" if size is None else f"{size / _UNITS[unit]:.2f}" for size in sizes)
-    bound = split["bound"] if split["fits"] else None
-    at_best = f"{seconds(bound['step'])}, {bound['by']}" if bound else ""
-    step = figures(split) if split["fits"] else ("",) * 4
-    return (name_of_split(split), verdict(split), images_per_replica(split), *shown, *step, at_best)
+    step = figures(split) if split["fits"] else ("",) * 5
+    return (name_of_split(split), verdict(split), images_per_replica(split), *shown, *step)
 
 
 def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:
     before = savings["before"]
-    yield f"{name_of_split(before)} as it is: {verdict(before)}, {gibibytes(total_of(before))}"
+    yield f"{name_of_split(before)} as it is: {verdict(before)}, {gibibytes(before['memory']['total'])}"
     for entry in savings["changes"]:
         after = entry["split"]
         if "memory" not in after:
             yield f"{entry['change']}: {after['refused']}"
             continue
-        line = f"{entry['change']}: {verdict(after)}, {gibibytes(total_of(after))}"
+        line = f"{entry['change']}: {verdict(after)}, {gibibytes(after['memory']['total'])}"
         if after["fits"] and before["fits"] and before["flops"]:
             line += f", {percent(after['flops'] / before['flops'] - 1)} more FLOP"
         yield line

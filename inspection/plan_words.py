@@ -28,16 +28,15 @@ def name_of_split(split: PlanSplit) -> str:
 def verdict(split: PlanSplit) -> str:
     """Return the verdict on one split; "compiles" if the memory of the machine is unknown."""
     if "memory" not in split:
-        return "cannot be"
+        return "impossible"
     if not split["fits"]:
         return "does not fit"
     return "fits" if split["bound"] or split["memory"]["limit"] else "compiles"
 
 
-def total_of(split: PlanSplit) -> int | None:
-    """Return the bytes of memory that a split needs on each core; None if the compiler did not report them."""
-    total: int | None = split["memory"]["total"]
-    return total
+def memory_totals(plan: Mapping[str, Any]) -> list[int]:
+    """List the bytes of memory per core of each compiled split; 0 if the compiler did not report them."""
+    return [split["memory"]["total"] or 0 for split in plan["splits"] if "memory" in split]
 
 
 def gibibytes(count: int | None) -> str:
@@ -61,10 +60,12 @@ def seconds(value: float) -> str:
 
 
 def figures(split: PlanSplit) -> tuple[str, ...]:
-    """Format the bytes that a core sends in each step, by kind, and its TFLOP, for a split that fits."""
+    """Format the work of a core in each step of a split that fits: halos, sums, gathers, TFLOP, time at best."""
     counts = [split["sent_bytes"][kind] for kind in ("halos", "all-reduces", "gathers")]
     sent = [human_bytes(round(count)) if count else "-" for count in counts]
-    return (*sent, f"{split['flops'] / 1e12:.3g}")
+    bound = split["bound"]
+    at_best = f"{seconds(bound['step'])}, {bound['by']}" if bound else ""
+    return (*sent, f"{split['flops'] / 1e12:.3g}", at_best)
 
 
 def images_per_replica(split: PlanSplit) -> str:
@@ -95,7 +96,7 @@ def _split_lines(split: PlanSplit) -> list[str]:
     """List why a split does not fit or is impossible, and which activations it gathers."""
     lines = []
     if split["refused"]:
-        lines.append(f"cannot be: {split['refused']}")
+        lines.append(f"impossible: {split['refused']}")
         lines += [
             f"nearest possible size: {_size(near['image_shape'])}, {100 * near['more_pixels']:+.1f} % pixels"
             for near in split["nearest"]

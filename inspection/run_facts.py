@@ -109,7 +109,7 @@ class RunFacts:
         return int(self.log["step"][-1]) if len(self.log["step"]) else 0
 
     @property
-    def wanted_steps(self) -> int:
+    def planned_steps(self) -> int:
         """Return the number of steps in the configuration."""
         return int(self.config.get("steps", 0))
 

@@ -51,9 +51,6 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import address_of
 from halofeed.system.checksum import crc32c
 
-__all__ = ["DatasetProblem", "VerifyReport", "verify"]
-
-
 ProgressCallback = Callable[[int, int], None]
 """Called with (bytes checked, total bytes)."""
 MAX_PROBLEMS = 100_000

@@ -11,11 +11,10 @@ from halofeed.inspection.plan_words import (
     figures,
     gibibytes,
     images_per_replica,
+    memory_totals,
     name_of_split,
     reasons,
     recommendation,
-    seconds,
-    total_of,
     verdict,
 )
 from halofeed.inspection.words import plural
@@ -49,7 +48,7 @@ def plan_section_values(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values for the template of the section."""
     topology = plan["topology"]
     chip = topology["chip"]
-    totals = [total_of(split) or 0 for split in plan["splits"] if "memory" in split]
+    totals = memory_totals(plan)
     room = chip["memory_bytes"] if chip else max(totals, default=1)
     longest = max(room, *totals) if totals else room
     return {
@@ -60,7 +59,11 @@ def plan_section_values(plan: Mapping[str, Any]) -> dict[str, Any]:
         "bars_of_splits": [_bar(split, longest) for split in plan["splits"]],
         "room_share": 100 * room / longest if chip else None,
         "room": gibibytes(room) if chip else None,
-        "figures": [_row(split) for split in plan["splits"] if split["fits"]],
+        "figures": [
+            (name_of_split(split), images_per_replica(split), *figures(split))
+            for split in plan["splits"]
+            if split["fits"]
+        ],
         "reasons": [(name_of_split(split), lines) for split in plan["splits"] if (lines := reasons(split))],
         "source": chip["source"] if chip else None,
     }
@@ -81,9 +84,3 @@ def _bar(split: Mapping[str, Any], longest: int) -> dict[str, Any]:
             if size
         ],
     }
-
-
-def _row(split: Mapping[str, Any]) -> tuple[str, ...]:
-    bound = split["bound"]
-    at_best = f"{seconds(bound['step'])} ({bound['by']})" if bound else ""
-    return (name_of_split(split), images_per_replica(split), *figures(split), at_best)

@@ -85,7 +85,7 @@ def write_run_report(run_folder: str | Path, output: str | Path | None = None) -
 
 def header(facts: RunFacts) -> dict[str, Any]:
     """Show model, data, progress and the most important figures."""
-    document, steps, wanted = facts.document, facts.steps, facts.wanted_steps
+    document, steps, wanted = facts.document, facts.steps, facts.planned_steps
     done = f"{steps:,} steps" if steps >= wanted else f"{steps:,} of {wanted:,} steps"
     best, loss = facts.best(), facts.column("loss")
     rate, taken = facts.column("images_per_second"), facts.seconds()
@@ -416,8 +416,8 @@ def format_duration(seconds: float) -> str:
 def _unfinished(facts: RunFacts) -> str | None:
     """Return a sentence on missing steps and evaluations; None if the run is complete."""
     missing = []
-    if facts.steps < facts.wanted_steps:
-        missing.append(f"{facts.wanted_steps - facts.steps:,} of {facts.wanted_steps:,} steps are missing")
+    if facts.steps < facts.planned_steps:
+        missing.append(f"{facts.planned_steps - facts.steps:,} of {facts.planned_steps:,} steps are missing")
     if not facts.evaluations and facts.document.get("evaluate_split"):
         missing.append("there is no evaluation yet")
     if not missing:
