@@ -198,7 +198,7 @@ def _saved_step(folder: Path) -> int | None:
 def finite_number(value: Any) -> float | None:
     """Return a finite number as float, or None for any other value.
 
-    >>> finite_number(3), finite_number(None), number_of(float("nan")), number_of("3"), number_of(True)
+    >>> finite_number(3), finite_number(None), finite_number(float("nan")), finite_number("3"), finite_number(True)
     (3.0, None, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -415,7 +415,7 @@ def confusion_matrix(evaluation: Evaluation) -> NDArray[np.int64] | None:
 def format_metric(value: Any) -> str:
     """Format a value of a metric.
 
-    >>> format_metric(0.91234), format_metric(12), show(None), show(7.25), show("x"), show(1e-5), show(float("nan"))
+    >>> format_metric(0.91234), format_metric(12), format_metric(None), format_metric(7.25), format_metric("x"), format_metric(1e-5), format_metric(float("nan"))
     ('0.912', '12', '–', '7.25', 'x', '1e-05', '–')
     """
     if isinstance(value, bool):

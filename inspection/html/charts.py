@@ -65,7 +65,7 @@ def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
 def short_number(value: float) -> str:
     """Format a number for an axis.
 
-    >>> short_number(0), short_number(2500), short(3e6), short(0.5)
+    >>> short_number(0), short_number(2500), short_number(3e6), short_number(0.5)
     ('0', '2.5k', '3M', '0.5')
     """
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -404,7 +404,7 @@ def config_as_toml(config: Mapping[str, Any]) -> str:
 def format_duration(seconds: float) -> str:
     """Format a duration.
 
-    >>> format_duration(7.2), format_duration(200), lasted(40000)
+    >>> format_duration(7.2), format_duration(200), format_duration(40000)
     ('7 s', '3 min 20 s', '11 h 6 min')
     """
     minutes, rest = divmod(round(seconds), 60)
