@@ -305,7 +305,7 @@ def _evaluations(file: Path) -> tuple[Evaluation, ...]:
 
 def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] | None]:
     file = folder / EXAMPLES_FILE
-    cure = f"evaluate again, or remove {file.parent} to do without examples"
+    fix = f"evaluate again, or remove {file.parent} to do without examples"
     try:
         document = check_json_checksum(parse_json(read_regular(file, RUN_BYTES), RUN_VALUES))
         entries = tuple(
@@ -322,12 +322,12 @@ def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] |
         return (), None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptFileError(
-            f"{file}: expected a step and a list of examples ({error!r}); {cure}"
+            f"{file}: expected a step and a list of examples ({error!r}); {fix}"
         ) from error
     for entry in entries:
         if entry.file.parent != file.parent or entry.file.suffix != ".npz":
             raise CorruptFileError(
-                f"{file}: {str(entry.file)!r} is not a .npz file in the same folder; {cure}"
+                f"{file}: {str(entry.file)!r} is not a .npz file in the same folder; {fix}"
             )
     return entries, of
 

@@ -32,16 +32,16 @@ class StoredShard:
         path = self._files.path(name)
         data = self._files.index(name, min(shard.index_bytes, INDEX_BYTES))
         if crc32c(data) != shard.index_crc32c:
-            raise CorruptFileError(f"{path}: its checksum is not the manifest's; {self._cure}")
+            raise CorruptFileError(f"{path}: its checksum is not the manifest's; {self._fix}")
         self.index = ShardIndex.from_bytes(data, path)
         if len(self.index) != shard.records:
             raise CorruptFileError(
-                f"{path}: holds {len(self.index)} records, the manifest says {shard.records}; {self._cure}"
+                f"{path}: holds {len(self.index)} records, the manifest says {shard.records}; {self._fix}"
             )
         self._file = self._files.source(shard)
 
     @property
-    def _cure(self) -> str:
+    def _fix(self) -> str:
         return f"run `halofeed verify {self._files}`"
 
     def byte_range(self, row: int) -> tuple[int, int]:
@@ -89,7 +89,7 @@ class StoredShard:
     def _error(self, row: int, what: str) -> CorruptFileError:
         path = self._files.path(self._shard.file)
         place = f"{path}: record {row} at byte {int(self.index.offsets[row]):,}: "
-        return CorruptFileError(what if what.startswith(path) else f"{place}{what}; {self._cure}")
+        return CorruptFileError(what if what.startswith(path) else f"{place}{what}; {self._fix}")
 
 
 _CHUNK_BYTES = 1 << 20

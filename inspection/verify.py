@@ -199,8 +199,8 @@ class _Verification:
 
     def manifest(self) -> Manifest:
         if not self.files.exists(MANIFEST):
-            cure = "it is missing: the conversion did not finish; run the same `halofeed convert` again"
-            raise ManifestError(MANIFEST, [("", cure)])
+            fix = "it is missing: the conversion did not finish; run the same `halofeed convert` again"
+            raise ManifestError(MANIFEST, [("", fix)])
         data = self.read(MANIFEST, MANIFEST_BYTES)
         manifest = Manifest.from_json(data, MANIFEST)
         check_recipe(manifest, MANIFEST)

@@ -235,10 +235,10 @@ def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
             value = features[key]
             if stored_field.encoding == "png_list":
                 found = _masks(value, features, manifest)
-            elif stored_field.encoding not in _OF_BYTES:
-                found = _CHECKS[stored_field.encoding](value, stored_field, features)
+            elif stored_field.encoding not in _BYTES_CHECKS:
+                found = _LIST_CHECKS[stored_field.encoding](value, stored_field, features)
             elif isinstance(value, list) and len(value) == 1:
-                found = _OF_BYTES[stored_field.encoding](value[0], stored_field, features)
+                found = _BYTES_CHECKS[stored_field.encoding](value[0], stored_field, features)
             else:
                 found = iter([f"expected one bytes value, got {_count_and_dtype(value)}"])
             yield from (f"{key}: {problem}" for problem in found)
@@ -341,18 +341,19 @@ def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         yield f"expected labels in ascending order, each once, got {value.tolist()}"
 
 
-_OF_BYTES: dict[str, Callable[[memoryview, Field, Decoded], Iterator[str]]] = {
+_BYTES_CHECKS: dict[str, Callable[[memoryview, Field, Decoded], Iterator[str]]] = {
     "raw": _raw,
     "sets": _raw,
     "jpeg": _compressed,
     "png": _compressed,
     "text": lambda data, field, features: iter(()),
 }
-_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
+_LIST_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
     "classes": _classes,
     "value": _value,
     "list": _numbers,
 }
+"""Checks of a value, by the encoding of its field: of one bytes value, and of a list of values."""
 
 
 def _parallel_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
