@@ -415,8 +415,8 @@ def confusion_matrix(evaluation: Evaluation) -> NDArray[np.int64] | None:
 def format_metric(value: Any) -> str:
     """Format a value of a metric.
 
-    >>> format_metric(0.91234), format_metric(12), format_metric(None), format_metric(7.25), format_metric("x"), format_metric(1e-5), format_metric(float("nan"))
-    ('0.912', '12', '–', '7.25', 'x', '1e-05', '–')
+    >>> [format_metric(value) for value in (0.91234, 12, None, 7.25, "x", 1e-5, float("nan"))]
+    ['0.912', '12', '–', '7.25', 'x', '1e-05', '–']
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
