@@ -1,4 +1,4 @@
-"""How does a batch look that training would take? One PNG."""
+"""PNG of one training batch, as the loader and the augmentations produce it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ def write_batch(
     """Draw one batch of a data set's training stream.
 
     Args:
-        folder: the version's.
-        output: the PNG to write.
-        split, step, batch_size, seed: as of a `Loader`.
+        folder: folder or address of the data set.
+        output: PNG file to write.
+        split, batch_size, seed: parameters of `Loader`.
+        step: number of the batch.
         augment, device_augment: tables of augmentations, as in a training recipe.
-        values: of `augment_on_device`.
-        partition: how images are split, such as "image=1,4,1,1"; "" draws no lines.
-        side: the longer side of each image shown, in pixels.
+        values: parameter of `augment_on_device`.
+        partition: split of images over cores to draw as lines, such as "image=1,4,1,1"; "" draws none.
+        side: longer side of each image in the PNG, in pixels.
 
     Returns:
-        the file that was written.
+        the path of the PNG.
 
     Raises:
-        UsageError: a name that is no .png, and as `Loader`.
+        UsageError: `output` does not end in .png, and as `Loader`.
         PartitionError: the partition does not fit the images.
     """
     file = Path(output)
     if file.suffix.lower() != ".png":
-        raise UsageError(f"{file}: a batch is written as PNG; name a .png")
+        raise UsageError(f"{file}: a batch is written as PNG; name a .png file")
     manifest = open_store(folder).manifest()
     masks = [field.name for field in manifest.fields if field.name == "masks"]
     on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
@@ -70,7 +71,7 @@ def write_batch(
     shape = loader.spec["image"].shape
     parts = None
     if partition:
-        # Those of other keys are not shown, and the cores are as many as the image has parts.
+        # Only the image's parts are drawn, so the number of cores is the product of its parts.
         counts = re.search(
             r"(?:^|;)\s*image\s*=\s*([0-9]+(?:\s*,\s*[0-9]+)*|none)\s*(?:;|$)", partition, re.I
         )

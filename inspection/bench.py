@@ -1,4 +1,4 @@
-"""How fast can this host feed a trainer from a data set, beside what it can do at best, and what holds it up?"""
+"""Measurement of the input pipeline on this host: each part alone, compared with copying memory."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from halofeed.schemas.manifest import Shard
 from halofeed.system.console import human_bytes
 
 _Part = Iterator[tuple[float, float]]
-"""Does one part of the way again each time, and gives the images and bytes of that."""
+"""One part of the pipeline: each `next` runs it once and yields (images, bytes)."""
 _ROUNDS = 3
-_MOST_READ_BYTES = 1 << 30
+_MAX_READ_BYTES = 1 << 30
 _DECODED_RECORDS = 64
 COPY, DISK, DECODE = "memory copy, one thread", "shards read in order", "decoding alone, all cores"
 PLAIN, VERIFIED, AUGMENTED = "batches", "batches, checksums each time", "batches, augmented"
 TENSORFLOW, TRANSFER = "dataset(), through tf.data", "onto this host's device"
 ON_DEVICE = "augmented on this host's device"
 _NO_KERNEL = (
-    "raw records are copied by NumPy, about half as fast as by halofeed's code: there was no C compiler when it was "
-    "installed; install one (Debian: apt-get install gcc) and halofeed again"
+    "NumPy copies raw records, about half as fast as halofeed's native code: there was no C compiler during the "
+    "installation; install one (Debian: apt-get install gcc) and halofeed again"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """How much one way of doing gives: images and bytes of batches (of shards, for the disk) a second."""
+    """Throughput of one part: images and bytes of batches (of shards, for the disk) per second."""
 
     images: float
     bytes: float
@@ -49,11 +49,11 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What was measured.
+    """Result of a measurement.
 
     Args:
-        what: the data set, split and batch, in words.
-        rates: by name, the ceilings first.
+        what: description of the data set, split and batch.
+        rates: rate of each part, upper limits first.
     """
 
     what: str
@@ -61,24 +61,24 @@ class Bench:
 
     @property
     def stream(self) -> Rate:
-        """That which a trainer takes: augmented where that was asked for."""
+        """Return the rate of batches as a trainer loads them, with augmentation if requested."""
         return self.rates.get(AUGMENTED, self.rates[PLAIN])
 
     @property
     def slowest(self) -> str:
-        """Which part of an image's way takes longest, by what it adds to a batch, with its share, in words."""
-        each = {name: 1 / rate.images for name, rate in self.rates.items()}
-        plain, decoding = each[PLAIN], each.get(DECODE, 0.0)
+        """Return a sentence on the part that takes the most time per image, and its share."""
+        seconds = {name: 1 / rate.images for name, rate in self.rates.items()}
+        plain, decoding = seconds[PLAIN], seconds.get(DECODE, 0.0)
         costs = {
             "finding, reading and copying": max(0.0, plain - decoding),
             "decoding": decoding,
-            "augmentation": max(0.0, each.get(AUGMENTED, plain) - plain),
-            "checksums": max(0.0, each[VERIFIED] - plain),
-            "the way onto the device": each.get(TRANSFER, 0.0),
-            "augmentation on the device": each.get(ON_DEVICE, 0.0),
+            "augmentation": max(0.0, seconds.get(AUGMENTED, plain) - plain),
+            "checksums": max(0.0, seconds[VERIFIED] - plain),
+            "transfer to the device": seconds.get(TRANSFER, 0.0),
+            "augmentation on the device": seconds.get(ON_DEVICE, 0.0),
         }
         name = max(costs, key=lambda part: costs[part])
-        return f"what takes longest of an image's way: {name}, {costs[name] / sum(costs.values()):.0%} of it"
+        return f"slowest part per image: {name}, {costs[name] / sum(costs.values()):.0%} of the time"
 
     def __str__(self) -> str:
         copy = self.rates[COPY].bytes
@@ -91,8 +91,10 @@ class Bench:
         return "\n".join([*lines, self.slowest, *([] if kernel.is_built() else [_NO_KERNEL])])
 
     def feeds(self, appetite: float) -> str:
-        """How many accelerators that take so many images a second this host feeds, in words."""
-        return f"at {appetite:g} images/s each it feeds {self.stream.images / appetite:.1f} accelerators by itself"
+        """Return a sentence on the number of accelerators that this host feeds at `appetite` images/s each."""
+        return (
+            f"this host feeds {self.stream.images / appetite:.1f} accelerators at {appetite:g} images/s each"
+        )
 
 
 def bench(
@@ -105,17 +107,17 @@ def bench(
     values: tuple[float, float] | None = None,
     seconds: float = 1.0,
 ) -> Bench:
-    """Measure the parts of the way from shards to a device, in turn, several rounds; medians.
+    """Measure each part of the pipeline from shards to a device: medians over several alternating rounds.
 
     Args:
-        folder: the version's.
-        split, batch_size: as of a `Loader`.
+        folder: folder or address of the data set.
+        split, batch_size: parameters of `Loader`.
         augment, device_augment: tables of augmentations, as in a training recipe.
-        values: of `augment_on_device`.
-        seconds: how long each part is measured in each round.
+        values: parameter of `augment_on_device`.
+        seconds: duration of each part in each round.
 
     Raises:
-        UsageError: as `Loader`, or no time to measure.
+        UsageError: as `Loader`, or `seconds` is out of range.
     """
     if not 0 < seconds < 3600:
         raise UsageError(f"seconds: expected more than 0 and less than an hour, got {seconds}")
@@ -157,9 +159,9 @@ def _cores() -> int:
 
 
 def _measured(parts: Mapping[str, _Part], seconds: float) -> dict[str, Rate]:
-    """The median rate of each part."""
+    """Return the median rate of each part."""
     found: dict[str, list[Rate]] = {name: [] for name in parts}
-    for part in parts.values():  # what is made at the first time is not measured
+    for part in parts.values():  # the first run also sets up buffers, threads and compiled code
         next(part)
     for _ in range(_ROUNDS):
         for name, part in parts.items():
@@ -191,7 +193,7 @@ def _reading(store: Store, shards: Sequence[Shard]) -> _Part:
         done = 0
         for piece in store.pieces(shard):
             done += len(piece)
-            if done >= _MOST_READ_BYTES:
+            if done >= _MAX_READ_BYTES:
                 break
         yield shard.records * done / max(1, shard.bytes), done
 
@@ -200,7 +202,7 @@ def _decoding(loader: Loader) -> _Part:
     field = loader.manifest.field("image")
     keys = frozenset(field.keys)
     records = [loader.stored(number) for number in range(min(loader.num_records, _DECODED_RECORDS))]
-    # What a record gives holds until the next is read.
+    # Bytes of a record are valid until the next one is read, so they are copied.
     files = [
         (record, memoryview(bytes(read_bytes(field.keys[0], record.features(keys), record)[0])))
         for record in records
@@ -233,7 +235,7 @@ def _onto_device(loader: Loader) -> _Part:
 def _on_device(
     loader: Loader, augmentations: Sequence[DeviceAugmentation], values: tuple[float, float] | None
 ) -> _Part:
-    """What is done within the step to a batch that is there already."""
+    """Augment one batch that is on the device already."""
     from halofeed.loader.mesh import on_device
 
     batch = loader.batch(0)

@@ -1,7 +1,4 @@
-"""What is known of a data set, worked out once for text and pages.
-
-Which records does a report show: ordinary ones, and the awkward ones?
-"""
+"""Selection of the records that a report shows: typical ones, and unusual ones such as rotated or padded pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.inspection.place import Place
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.stored_records import extent_of, integer_of, spacing_of
 from halofeed.inspection.stored_shard import StoredShard
 from halofeed.prep.geometry.resize import displayed_to_file
@@ -24,9 +21,9 @@ from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tfexample import Decoded
 
 CANDIDATES_PER_SPLIT = 1000
-"""Records whose labels and sizes are looked at to choose from; evenly spread over the split."""
-MOST_OBJECTS = 10_000
-"""Of one record, more are not counted or drawn."""
+"""Records per split whose labels and sizes are read to choose from; evenly spaced over the split."""
+MAX_OBJECTS = 10_000
+"""Most boxes of one record that are counted and drawn."""
 _CHOICE_KEYS = frozenset(
     {
         keys.CLASS_LABEL,
@@ -45,17 +42,17 @@ _CHOICE_KEYS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What is known of a record without decoding its picture.
+    """Properties of a record that need no decoding of its picture.
 
     Args:
-        split, number: as in `split:number`.
-        shard, row: the file and the record's number within it.
-        labels: of its first `MOST_OBJECTS` boxes, or its class or classes.
+        split, number: position in the data set, as in `split:number`.
+        shard, row: the shard and the number of the record within it.
+        labels: classes of its first `MAX_OBJECTS` boxes, or its class or classes.
         padding: share of the stored pixels that is padding.
         elongation: |log2(width / height)| of the source.
-        orientation: the EXIF orientation between the annotations and the picture, 1 to 8.
-        labelled: False where segmentation's record has no label.
-        anisotropy: of a volume, its largest spacing over its smallest.
+        orientation: EXIF orientation between the annotations and the picture, 1 to 8.
+        labelled: False if a segmentation record has no label.
+        anisotropy: largest spacing of a volume over its smallest.
     """
 
     split: str
@@ -70,8 +67,8 @@ class Candidate:
     anisotropy: float = 1.0
 
 
-def find_candidates(folder: Path | Place, manifest: Manifest) -> list[Candidate]:
-    """Records of each split, evenly spread; only their small features are read."""
+def find_candidates(folder: Path | DatasetFiles, manifest: Manifest) -> list[Candidate]:
+    """Read the small features of evenly spaced records of each split."""
     found = []
     for split, content in manifest.splits.items():
         step = max(1, math.ceil(content.records / CANDIDATES_PER_SPLIT))
@@ -87,33 +84,35 @@ def find_candidates(folder: Path | Place, manifest: Manifest) -> list[Candidate]
     return found
 
 
-def choose(
+def choose_samples(
     candidates: Sequence[Candidate], count: int, *, detection: bool
 ) -> list[tuple[Candidate, str | None]]:
-    """Which records to show: ordinary ones over splits and classes, then up to half as many awkward ones.
+    """Choose the records to show: typical ones, spread over splits and classes, then unusual ones.
+
+    Up to half of the records are unusual. The same candidates always give the same choice.
 
     Args:
-        candidates: in the data set's order.
-        count: how many at most.
-        detection: whether records have boxes, so that the most and none of them are of interest.
+        candidates: records in the data set's order.
+        count: most records to choose.
+        detection: whether records have boxes, so that a record with the most and one without are shown.
 
     Returns:
-        each with what is awkward of it; None of the ordinary ones. The same for the same candidates.
+        each record with the reason why it is unusual; None for a typical one.
     """
-    awkward: dict[tuple[str, int], tuple[Candidate, str]] = {}
-    for candidate, reason in _awkward(candidates, detection):
-        if len(awkward) < count // 2:
-            awkward.setdefault((candidate.split, candidate.number), (candidate, reason))
-    left = [item for item in candidates if (item.split, item.number) not in awkward]
+    unusual: dict[tuple[str, int], tuple[Candidate, str]] = {}
+    for candidate, reason in _unusual(candidates, detection):
+        if len(unusual) < count // 2:
+            unusual.setdefault((candidate.split, candidate.number), (candidate, reason))
+    left = [item for item in candidates if (item.split, item.number) not in unusual]
     splits: Counter[str] = Counter()
     labels: Counter[int] = Counter()
-    ordinary: list[tuple[Candidate, str | None]] = []
-    while left and len(ordinary) < count - len(awkward):
+    typical: list[tuple[Candidate, str | None]] = []
+    while left and len(typical) < count - len(unusual):
         best = min(
             range(len(left)),
             key=lambda at: (
                 splits[left[at].split],
-                min((labels[label] for label in left[at].labels), default=len(ordinary)),
+                min((labels[label] for label in left[at].labels), default=len(typical)),
                 -len(set(left[at].labels) - set(labels)),
                 at,
             ),
@@ -121,11 +120,12 @@ def choose(
         chosen = left.pop(best)
         splits[chosen.split] += 1
         labels.update(set(chosen.labels))
-        ordinary.append((chosen, None))
-    return [*ordinary, *awkward.values()]
+        typical.append((chosen, None))
+    return [*typical, *unusual.values()]
 
 
-def _awkward(candidates: Sequence[Candidate], detection: bool) -> Iterator[tuple[Candidate, str]]:
+def _unusual(candidates: Sequence[Candidate], detection: bool) -> Iterator[tuple[Candidate, str]]:
+    """Yield unusual records with the reason, the most interesting first; a record may occur several times."""
     if not candidates:
         return
     if detection:
@@ -155,13 +155,14 @@ def _awkward(candidates: Sequence[Candidate], detection: bool) -> Iterator[tuple
             yield candidate, f"EXIF orientation {candidate.orientation}"
 
 
-def side_of(features: Decoded, key: str) -> int:
+def clamped_side(features: Decoded, key: str) -> int:
+    """Return the integer of a key, limited to a valid side length."""
     return min(max(1, integer_of(features, key) or 1), SIDE)
 
 
 def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: int) -> Candidate:
     stored, unpadded, source = (
-        [side_of(features, key) for key in sides]
+        [clamped_side(features, key) for key in sides]
         for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
     )
     objects = features.get(keys.OBJECT_CLASS_LABEL)
@@ -170,14 +171,14 @@ def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: in
     elongation = abs(math.log2(source[1] / source[0]))
     extent, spacing = extent_of(features), spacing_of(features)
     if extent is not None:
-        depth = side_of(features, keys.DEPTH)
+        depth = clamped_side(features, keys.DEPTH)
         padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(stored))
     return Candidate(
         split=split,
         number=number,
         shard=shard,
         row=row,
-        labels=tuple(labels[:MOST_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
+        labels=tuple(labels[:MAX_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
         padding=padding,
         elongation=elongation,
         orientation=_orientation_of(features.get(keys.TRANSFORM)),
@@ -189,7 +190,7 @@ def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: in
 
 
 def _orientation_of(transform: Any) -> int:
-    """The EXIF orientation whose turn a stored transform holds; the signs of its matrix are different for each."""
+    """Return the EXIF orientation of a stored transform; each orientation has its own signs in the matrix."""
     if isinstance(transform, np.ndarray) and transform.shape == (6,):
         for orientation in range(1, 9):
             turn = displayed_to_file(orientation, (1, 1))

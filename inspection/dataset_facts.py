@@ -1,4 +1,4 @@
-"""What is known of a data set that a report speaks of, as plain numbers?"""
+"""Figures about a data set for text and HTML reports, computed from its manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.record_words import Kind, TaskWords, kind_of, task_of
+from halofeed.inspection.record_words import KindWords, TaskWords, kind_words, task_words
 from halofeed.pipelines.source_registry import Origin
 from halofeed.prep.geometry.resize import keep_aspect_sizes
 from halofeed.schemas.fields import Field
@@ -20,40 +20,41 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding, Statistics
 
 CORES = (2, 4, 8, 16)
+"""Numbers of cores for which reports show how to split an image."""
 Rejects = Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
 _USUAL_ORDER = ("train", "training", "val", "valid", "validation", "test", "testing")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boxes:
-    """How many images of one split, or of all, have how many boxes."""
+class BoxCounts:
+    """Distribution of the number of boxes per image: `per_image` maps a number of boxes to its images."""
 
     per_image: Mapping[int, int]
 
     @property
     def images(self) -> int:
-        """Images that are counted."""
+        """Return the number of images."""
         return sum(self.per_image.values())
 
     @property
     def boxes(self) -> int:
-        """Boxes of all of them."""
+        """Return the number of boxes."""
         return sum(boxes * images for boxes, images in self.per_image.items())
 
     @property
     def average(self) -> float:
-        """Boxes an image."""
+        """Return the mean number of boxes per image."""
         return self.boxes / (self.images or 1)
 
     @property
     def empty(self) -> int:
-        """Images without any."""
+        """Return the number of images without boxes."""
         return self.per_image.get(0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
-    """Why so many inputs or objects are in rejected.jsonl, with some of them."""
+class RejectReason:
+    """One reason for rejects: the number of inputs or objects, and some entries of rejected.jsonl."""
 
     count: int
     stage: str
@@ -62,14 +63,14 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What all sections speak of.
+class DatasetFacts:
+    """Facts about a data set that all report sections share.
 
     Args:
-        path: of the data set, as it is shown in commands.
+        path: path of the data set, as commands show it.
         manifest: its manifest.
-        rejects: by (stage, reason) some examples of rejected.jsonl.
-        origin: where its sources lie, if this user converted them on this machine.
+        rejects: some entries of rejected.jsonl by (stage, reason).
+        origin: recorded place of its sources, if this user converted them on this machine.
     """
 
     path: str
@@ -79,51 +80,50 @@ class Facts:
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
-        """Names in the order in which people read them."""
+        """Return the names of the splits: training, validation and test splits first."""
         known = {name: at for at, name in enumerate(_USUAL_ORDER)}
         return tuple(sorted(self.manifest.splits, key=lambda name: (known.get(name, len(known)), name)))
 
     @cached_property
     def total(self) -> Statistics:
-        """The statistics of all splits together."""
+        """Return the statistics of all splits together."""
         return Statistics.total(self.manifest.splits[name].statistics for name in self.splits)
 
     @property
     def image(self) -> Field:
-        """The field that holds the picture."""
+        """Return the field of the image."""
         return self.manifest.field("image")
 
     @property
     def records(self) -> int:
-        """Of all splits."""
+        """Return the number of records of all splits."""
         return sum(split.records for split in self.manifest.splits.values())
 
     @property
     def bytes(self) -> int:
-        """Of all shards, without their indexes."""
+        """Return the bytes of all shards, without their indexes."""
         return sum(map(self.bytes_of, self.manifest.splits))
 
     def bytes_of(self, split: str) -> int:
-        """Of the shards of a split."""
+        """Return the bytes of the shards of a split."""
         return sum(shard.bytes for shard in self.manifest.splits[split].shards)
 
-    def boxes(self, split: str | None = None) -> Boxes:
-        """The boxes of a split, or of all."""
-        statistics = self.total if split is None else self.manifest.splits[split].statistics
-        counted = statistics.boxes_per_image or {}
-        return Boxes(per_image={int(boxes): images for boxes, images in counted.items()})
+    def boxes(self, split: str | None = None) -> BoxCounts:
+        """Return the box counts of a split, or of all splits."""
+        counted = self.counter("boxes_per_image", split)
+        return BoxCounts(per_image={int(boxes): images for boxes, images in counted.items()})
 
-    def reasons(self) -> list[Reason]:
-        """What was rejected and why, the most frequent first."""
-        ordered = sorted(self.manifest.rejected.items(), key=lambda item: (-item[1], item[0]))
-        named = [(count, *split_reason(key)) for key, count in ordered]
-        return [
-            Reason(count=count, stage=stage, reason=reason, examples=self.rejects.get((stage, reason), ()))
-            for count, stage, reason in named
-        ]
+    def reasons(self) -> list[RejectReason]:
+        """Return the reasons of all rejects, the most frequent first."""
+        found = []
+        for key, count in sorted(self.manifest.rejected.items(), key=lambda item: (-item[1], item[0])):
+            stage, reason = split_reason(key)
+            examples = self.rejects.get((stage, reason), ())
+            found.append(RejectReason(count=count, stage=stage, reason=reason, examples=examples))
+        return found
 
     def rejected(self, *stages: str) -> int:
-        """Entries of rejected.jsonl of these stages; without any, inputs that could not be converted."""
+        """Count the rejects of some stages; without stages, the inputs that could not be converted."""
         return sum(
             entry.count
             for entry in self.reasons()
@@ -131,69 +131,69 @@ class Facts:
         )
 
     def counter(self, key: str, split: str | None = None) -> Mapping[str, int]:
-        """A counter of the statistics of a split, or of all, by the name of its figure; empty where it is not there."""
+        """Return the counter `key` of the statistics of a split, or of all splits; {} if it is missing."""
         statistics = self.total if split is None else self.manifest.splits[split].statistics
         return getattr(statistics, key) or {}
 
     def integers(self, key: str) -> dict[int, int]:
-        """A counter of all splits' statistics whose keys are numbers, such as ids of classes."""
+        """Return a counter of all splits whose keys are numbers, such as class ids."""
         return {int(value): count for value, count in self.counter(key).items()}
 
     @property
     def labelled(self) -> int:
-        """Records with a label map."""
+        """Return the number of records with a label map."""
         return self.total.labelled or 0
 
     @property
     def foreground(self) -> int:
-        """Pixels or voxels of labelled records that are of any class."""
+        """Return the pixels or voxels of labelled records that belong to any class."""
         return self.total.foreground_voxels or 0
 
     @property
     def labelled_voxels(self) -> int:
-        """Pixels or voxels of labelled records, background and padding included."""
+        """Return the pixels or voxels of labelled records, including background and padding."""
         return self.foreground + self.integers("label_voxels").get(0, 0)
 
     @property
     def scans(self) -> int:
-        """Records, the tiles of a scan counted once."""
+        """Return the number of scans; the tiles of a scan count once."""
         return self.records - (self.total.tiles or 0)
 
     @cached_property
-    def kind(self) -> Kind:
-        """How its records are spoken of."""
-        return kind_of(self.manifest)
+    def kind(self) -> KindWords:
+        """Return the words for its kind of image."""
+        return kind_words(self.manifest)
 
     @cached_property
     def task(self) -> TaskWords:
-        """How its task is spoken of."""
-        return task_of(self.manifest)
+        """Return the words for its task."""
+        return task_words(self.manifest)
 
     @cached_property
     def ranks(self) -> dict[int, int]:
-        """Which color each class has: the most frequent the first."""
+        """Return the color number of each class; the most frequent class has 0."""
         return {label: rank for rank, label in enumerate(self.label_counts)}
 
     @property
     def size(self) -> tuple[int, ...]:
-        """(height, width) of a record's image, or (depth, height, width)."""
+        """Return the (height, width) or (depth, height, width) of a record's image."""
         return self.image.shape[:-1]
 
     @property
     def noun(self) -> tuple[str, str]:
-        """What one record shows, and several."""
+        """Return the singular and plural of what one record shows."""
         return self.kind.part if self.total.tiles else self.kind.noun
 
     def per_split(self, key: str) -> dict[str, list[int]]:
-        """A counter of the statistics as [split] lists by its keys, in the splits' order."""
+        """Return the counts of each key of a counter as a list in the order of `splits`."""
         counters = [self.counter(key, split) for split in self.splits]
         return {name: [counter.get(name, 0) for counter in counters] for name in self.counter(key)}
 
     @cached_property
     def label_counts(self) -> dict[int, list[int]]:
-        """Per label id its count in each split, zeros included; the most frequent first.
+        """Return the count of each label id in each split, including zeros; the most frequent label first.
 
-        Of segmentation these are the records that it occurs in, and the background is left out.
+        For segmentation, a count is the number of records that contain the class, and the background is omitted.
         """
         counted = self.per_split("labels")
         every = {
@@ -204,19 +204,19 @@ class Facts:
         return dict(sorted(every.items(), key=lambda item: (-sum(item[1]), item[0])))
 
     def label_name(self, label: int) -> str:
-        """The name of a label id."""
+        """Return the name of a label id."""
         name = self.manifest.labels.get(label, f"label {label}")
-        # Where nothing names the classes of label maps, each is called by its value.
+        # Classes of label maps without names are called by their value.
         return f"class {name}" if self.task.has_label_map and name == str(label) else name
 
 
-def source_sizes(facts: Facts) -> dict[tuple[int, int], int]:
-    """Images per source size (height, width) as displayed, binned to about 3 %."""
+def source_sizes(facts: DatasetFacts) -> dict[tuple[int, int], int]:
+    """Return the number of images per source size (height, width) as displayed, in bins of about 3 %."""
     return {_sides(key, int): int(count) for key, count in facts.counter("source_sizes").items()}
 
 
-def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
-    """What padding costs: (name, stored (height, width), share of its pixels), counted now, then estimates."""
+def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], float]]:
+    """Compare the cost of padding: (name, stored (height, width), share of padding), first counted, then estimated."""
     height, width = facts.size[-2:]
     padding = facts.total.padding or Padding()
     filled = padding.stored_pixels - padding.padded_pixels
@@ -250,7 +250,7 @@ def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
 
 
 def _median(values: NDArray[Any], counts: NDArray[Any]) -> float:
-    """The median of values that occur so often each, of which a thousand count at most.
+    """Return the median of values with their counts; each value counts at most 1,000 times.
 
     >>> _median(np.array([9, 1, 2]), np.array([1, 2, 5000]))
     2.0
@@ -262,17 +262,18 @@ def _median(values: NDArray[Any], counts: NDArray[Any]) -> float:
 
 
 def split_reason(key: str) -> tuple[str, str]:
+    """Split a key of the manifest's `rejected` into stage and reason."""
     stage, _, reason = key.partition(": ")
     return stage, reason
 
 
-def source_shapes(facts: Facts) -> dict[tuple[int, int, int], int]:
-    """Scans per shape (depth, height, width) of the source, in canonical axes."""
+def source_shapes(facts: DatasetFacts) -> dict[tuple[int, int, int], int]:
+    """Return the number of scans per source shape (depth, height, width), in canonical axes."""
     return {_sides(key, int): int(count) for key, count in facts.counter("source_shapes").items()}
 
 
-def source_spacings(facts: Facts) -> dict[tuple[float, float, float], list[int]]:
-    """Scans of each split per spacing in mm (depth, height, width) of the source, in canonical axes."""
+def source_spacings(facts: DatasetFacts) -> dict[tuple[float, float, float], list[int]]:
+    """Return the scans of each split per source spacing in mm (depth, height, width), in canonical axes."""
     return {_sides(key, float): counts for key, counts in facts.per_split("spacings_mm").items()}
 
 
@@ -280,11 +281,11 @@ def _sides(key: str, number: type) -> tuple[Any, ...]:
     return tuple(number(side) for side in key.split("x"))
 
 
-def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, float | None]]:
-    """What padding and cropping cost: (name, static shape, share padded, share of the sources cut off or None).
+def volume_sizings(facts: DatasetFacts) -> list[tuple[str, tuple[int, ...], float, float | None]]:
+    """Compare the cost of padding and cropping: (name, static shape, share of padding, share cut off or None).
 
-    The first is counted, its cut in mm³ where the manifest has it. The others are worked out from the sources' shapes,
-    where scans keep their spacing and are cropped or padded about their middle.
+    The first entry is counted, its cut in mm³ if the manifest has it. The others are computed from the sources' shapes,
+    if scans keep their spacing and are cropped or padded around their center.
     """
     padded_now = (facts.total.padding or Padding()).share
     cut_now = (facts.total.scan_cut_mm3 or 0) / facts.total.scan_mm3 if facts.total.scan_mm3 else None
@@ -292,7 +293,7 @@ def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, floa
     keeps_spacing = not recipe.get("spacing_mm") and not recipe.get("crop_foreground")
     if not shapes or not keeps_spacing or recipe.get("fit") != "crop-or-pad":
         return [("as it is now", facts.size, padded_now, cut_now)]
-    # As floats, whose products do not pass 63 bits.
+    # Floats, because products may exceed 63 bits.
     sides, counts = np.array(list(shapes), np.float64), np.array(list(shapes.values()), np.float64)
 
     def cost(static: tuple[int, ...]) -> tuple[float, float]:

@@ -1,9 +1,4 @@
-"""What is in a data set, or in one of its records, as text for a terminal.
-
-What is in a data set, as text for a terminal?
-
-What does a plan say, as text for a terminal?
-"""
+"""Text descriptions of a data set and of a training plan, for a terminal."""
 
 from __future__ import annotations
 
@@ -12,27 +7,25 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.dataset_facts import Facts
+from halofeed.inspection.dataset_facts import DatasetFacts
+from halofeed.inspection.dataset_files import open_manifest
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.display import counts_of, display_of
-from halofeed.inspection.place import open_manifest
 from halofeed.inspection.plan_words import (
     figures,
     gibibytes,
-    images_of,
+    images_per_replica,
+    memory_totals,
     name_of_split,
     reasons,
     recommendation,
     search_lines,
-    seconds,
-    total_of,
     verdict,
 )
 from halofeed.inspection.stored_records import class_channels
-from halofeed.inspection.words import percent, plural, printable, section, table
+from halofeed.inspection.words import escape_unprintable, percent, plural, table, titled_lines
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.tallies import ROW_STEP
-from halofeed.prep.convert.tallies import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.prep.voxels.counts import mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import REJECTED
@@ -42,19 +35,19 @@ from halofeed.system.console import human_bytes
 
 __all__ = ["describe", "describe_record"]
 
-
 _BAR_WIDTH = 30
 _MOST = 40
 
 
 def describe(path: str | os.PathLike[str]) -> str:
-    """What is in a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
+    """Describe a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
 
-    Only the manifest is read, so this is quick for any size. Where its sources lie is said to who converted them here.
+    Only the manifest is read, so this is fast for any size. The path of the sources is included if this user
+    converted the data set on this machine.
     """
     path = address_of(path) or path
     manifest = open_manifest(path)
-    facts = Facts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
+    facts = DatasetFacts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
     where = {"source": facts.origin.source, "images": facts.origin.images} if facts.origin else {}
     inputs = {**manifest.inputs, **where}
     fields = table(
@@ -64,24 +57,24 @@ def describe(path: str | os.PathLike[str]) -> str:
     lines = [
         f"{manifest.name} {manifest.version}: {manifest.task}, {facts.records:,} records, {human_bytes(facts.bytes)}",
         f"in {path}",
-        *section("Fields", fields),
+        *titled_lines("Fields", fields),
         "  (*) loaded on request: include=[...]",
-        *section("Splits", splits),
-        *section("Labels", (_class_lines if facts.task.has_label_map else _label_lines)(facts)),
+        *titled_lines("Splits", splits),
+        *titled_lines("Labels", (_class_lines if facts.task.has_label_map else _label_lines)(facts)),
     ]
     if "findings" in facts.kind.sections:
-        lines += section("Scans", _scan_lines(facts))
+        lines += titled_lines("Scans", _scan_lines(facts))
         found = sorted(facts.counter("findings").items(), key=lambda item: (-item[1], item[0]))
-        lines += section("Findings and corrections", [f"{count:,} x {name}" for name, count in found])
+        lines += titled_lines("Findings and corrections", [f"{count:,} x {name}" for name, count in found])
     if facts.boxes().per_image:
-        lines += section("Boxes", _box_lines(facts))
-    lines += section(facts.kind.unit.capitalize(), _pixel_lines(facts))
+        lines += titled_lines("Boxes", _box_lines(facts))
+    lines += titled_lines(facts.kind.unit.capitalize(), _pixel_lines(facts))
     rejects = [f"{entry.count:,} x {entry.stage}: {entry.reason}" for entry in facts.reasons()]
-    lines += section("Rejected", [*rejects, f"each is named in {REJECTED}"] if rejects else [])
-    lines += section("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
-    lines += section("Source", [f"{name}: {_json(value)}" for name, value in inputs.items()])
+    lines += titled_lines("Rejected", [*rejects, f"each is named in {REJECTED}"] if rejects else [])
+    lines += titled_lines("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
+    lines += titled_lines("Source", [f"{name}: {_json(value)}" for name, value in inputs.items()])
     software = ", ".join(f"{name} {version}" for name, version in manifest.software.items())
-    return printable("\n".join([*lines, "", f"Written by {software}"]))
+    return escape_unprintable("\n".join([*lines, "", f"Written by {software}"]))
 
 
 def _json(value: Any) -> str:
@@ -95,7 +88,7 @@ def _field_row(field: Field) -> tuple[str, ...]:
     return name, field.dtype, shape, ", ".join(field.axes) or "-", field.encoding, keys
 
 
-def _split_rows(facts: Facts) -> Iterator[tuple[str, ...]]:
+def _split_rows(facts: DatasetFacts) -> Iterator[tuple[str, ...]]:
     for name, split in facts.manifest.splits.items():
         counts = [shard.records for shard in split.shards]
         spread = f"{min(counts):,} to {max(counts):,} records" if counts else "-"
@@ -103,9 +96,9 @@ def _split_rows(facts: Facts) -> Iterator[tuple[str, ...]]:
 
 
 def _class_table(
-    facts: Facts, order: Sequence[int], head: Sequence[str], cells: Any, right: int
+    facts: DatasetFacts, order: Sequence[int], head: Sequence[str], cells: Any, right: int
 ) -> list[str]:
-    """The ids and names of classes, their counts in each split and further cells, of which so many are numbers."""
+    """Format a table of classes: id, name, count in each split, and `cells`, of which the first `right` are numbers."""
     splits = facts.manifest.splits
     counts = [facts.counter("labels", split) for split in splits]
     rows = [
@@ -117,7 +110,7 @@ def _class_table(
     return [*shown, f"and {left:,} more"] if left else shown
 
 
-def _label_lines(facts: Facts) -> list[str]:
+def _label_lines(facts: DatasetFacts) -> list[str]:
     totals = {label: sum(facts.label_counts[label]) for label in facts.manifest.labels}
     most = max(totals.values(), default=0) or 1
     order = sorted(totals, key=lambda label: (-totals[label], label))
@@ -127,8 +120,8 @@ def _label_lines(facts: Facts) -> list[str]:
     )
 
 
-def _class_lines(facts: Facts) -> list[str]:
-    """Per class in how many records it is, its pixels or voxels, and its share of all that are labelled."""
+def _class_lines(facts: DatasetFacts) -> list[str]:
+    """Describe each class by its records, its pixels or voxels, and its share of the foreground."""
     voxels, foreground, unit = facts.integers("label_voxels"), facts.foreground, facts.kind.unit
     names = facts.manifest.labels
 
@@ -141,22 +134,26 @@ def _class_lines(facts: Facts) -> list[str]:
     without = facts.records - facts.labelled
     has_label = f"{facts.labelled:,} of {plural(facts.records, 'record')} have a label"
     if without:
-        has_label += f"; {without:,} without, for prediction: their label is 0 throughout"
+        has_label += f"; {without:,} without, for prediction: all values of their label are 0"
     lines = [
         *_class_table(facts, order, (unit, "of the foreground"), cells, 2),
         f"(counts per split are records) foreground: {share} of the {unit} of labelled records",
         has_label,
     ]
     if facts.manifest.ignore_label is not None:
-        lines.append(f"{facts.manifest.ignore_label} in a label is ignored: it is no class, and not counted")
+        lines.append(
+            f"{facts.manifest.ignore_label} in a label is ignored: it is not a class, and not counted"
+        )
     if channels := class_channels(facts.manifest):
-        lines.append("classes overlap: a voxel counts for each, so that shares may add to more than 100 %")
+        lines.append(
+            "classes overlap: a voxel counts for each of them, so shares may add up to more than 100 %"
+        )
         lines.append(f"channels of the label, in order: {', '.join(names[label] for label in channels)}")
     return lines
 
 
-def _scan_lines(facts: Facts) -> list[str]:
-    """The sources' modality, spacing and shape, the stored shape and what its values are."""
+def _scan_lines(facts: DatasetFacts) -> list[str]:
+    """Describe modality, spacing and shape of the sources, and the stored shape and values."""
     recipe, image = facts.manifest.recipe, facts.image
     shape = " x ".join(map(str, image.shape))
     spacing = " x ".join(f"{value:g}" for value in recipe.get("spacing_mm") or ())
@@ -175,7 +172,7 @@ def _scan_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def _box_lines(facts: Facts) -> list[str]:
+def _box_lines(facts: DatasetFacts) -> list[str]:
     lines = []
     for name, split in facts.manifest.splits.items():
         found = facts.boxes(name)
@@ -193,7 +190,7 @@ def _box_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def _pixel_lines(facts: Facts) -> list[str]:
+def _pixel_lines(facts: DatasetFacts) -> list[str]:
     lines = []
     for name, split in facts.manifest.splits.items():
         statistics = split.statistics
@@ -219,7 +216,7 @@ def _pixel_lines(facts: Facts) -> list[str]:
                 lines.append(
                     f"  {kind}: mean {mean:.2f}, standard deviation {deviation:.2f}, percentiles 0.5 and 99.5 "
                     f"at {percentile(counts, 0.5):g} and {percentile(counts, 99.5):g} "
-                    f"(as stored, of every {VOLUME_ROW_STEP}th row)"
+                    f"(as stored, of every {ROW_STEP}th row)"
                 )
         lines += [f"  {note}: {count:,}" for note, count in facts.counter("notes", name).items()]
         lines += [f"  warning: {text}: {count:,}" for text, count in facts.counter("warnings", name).items()]
@@ -232,10 +229,10 @@ def _counted(found: list[tuple[str, Any]], most: int = 8) -> str:
 
 
 def describe_plan(plan: Mapping[str, Any]) -> str:
-    """Every split with its verdict and figures, what to take, and why."""
+    """Describe a plan: each split with its verdict and figures, the recommendation, and the reasons."""
     topology, config = plan["topology"], plan["config"]
     chip = topology["chip"]
-    unit = unit_of(plan)
+    unit = "MiB" if max(memory_totals(plan), default=0) < 2**28 else "GiB"
     head = ("split", "verdict", "images", unit, *_MEMORY, "halos", "sums", "gathers", "TFLOP", "at best")
     lines = [
         f"{config['model']}, {' x '.join(map(str, plan['image_shape']))}, {config['compute_dtype']}, "
@@ -249,49 +246,45 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     ]
     for split in plan["splits"]:
         if why := reasons(split):
-            lines += section(name_of_split(split), why)
+            lines += titled_lines(name_of_split(split), why)
     if savings := plan.get("savings"):
-        lines += section("What would save memory, compiled", list(_saving_lines(savings)))
+        lines += titled_lines("Options that save memory, compiled", list(_saving_lines(savings)))
     if search := plan.get("search"):
-        lines += section(f"The largest {search['of']} that fits", search_lines(search))
+        lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
     if chip:
-        bound = f"At best: FLOP, bytes of memory and bytes sent over the published peaks ({chip['source']}); a bound."
+        peaks = f"the published peaks ({chip['source']})"
+        bound = (
+            f"At best: FLOP, memory traffic and bytes sent, divided by {peaks}; a lower bound of the time."
+        )
         lines += ["", bound]
     compiler, versions = "libtpu" if topology["platform"] == "tpu" else "jaxlib", plan["versions"]
-    said = f"Said by {compiler} {versions[compiler]} with jax {versions['jax']}, figures are a core's."
-    lines.append(said)
-    return printable("\n".join(lines))
+    lines.append(
+        f"Reported by {compiler} {versions[compiler]} with jax {versions['jax']}; all figures are for one core."
+    )
+    return escape_unprintable("\n".join(lines))
 
 
 _MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations", "padding": "padding"}
 _UNITS = {"GiB": 2**30, "MiB": 2**20}
 
 
-def unit_of(plan: Mapping[str, Any]) -> str:
-    """GiB, or MiB where no split takes a quarter of one."""
-    totals = [total_of(split) or 0 for split in plan["splits"] if "memory" in split]
-    return "MiB" if max(totals, default=0) < 2**28 else "GiB"
-
-
 def _row(split: Mapping[str, Any], unit: str) -> tuple[str, ...]:
     memory = split.get("memory", {})
     sizes = [memory.get(name) for name in ("total", *_MEMORY.values())]
     shown = ("" if size is None else f"{size / _UNITS[unit]:.2f}" for size in sizes)
-    bound = split["bound"] if split["fits"] else None
-    at_best = f"{seconds(bound['step'])}, {bound['by']}" if bound else ""
-    done = figures(split) if split["fits"] else ("",) * 4
-    return (name_of_split(split), verdict(split), images_of(split), *shown, *done, at_best)
+    step = figures(split) if split["fits"] else ("",) * 5
+    return (name_of_split(split), verdict(split), images_per_replica(split), *shown, *step)
 
 
 def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:
     before = savings["before"]
-    yield f"{name_of_split(before)} as it is: {verdict(before)}, {gibibytes(total_of(before))}"
+    yield f"{name_of_split(before)} as it is: {verdict(before)}, {gibibytes(before['memory']['total'])}"
     for entry in savings["changes"]:
         after = entry["split"]
         if "memory" not in after:
             yield f"{entry['change']}: {after['refused']}"
             continue
-        line = f"{entry['change']}: {verdict(after)}, {gibibytes(total_of(after))}"
+        line = f"{entry['change']}: {verdict(after)}, {gibibytes(after['memory']['total'])}"
         if after["fits"] and before["fits"] and before["flops"]:
             line += f", {percent(after['flops'] / before['flops'] - 1)} more FLOP"
         yield line

@@ -1,4 +1,4 @@
-"""What is in one record of a data set, as text for a terminal?"""
+"""Text description of one record of a data set, for a terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.inspection.place import open_manifest, open_place
+from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.stored_records import (
-    AXES,
+    VOLUME_AXES,
     affine_of,
+    array_of,
     bytes_of,
     class_counts,
     extent_of,
@@ -26,10 +27,9 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     stored_image,
     text_of,
-    triple_of,
 )
 from halofeed.inspection.stored_shard import StoredShard
-from halofeed.inspection.words import percent, printable, section, table
+from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, Shard
@@ -39,27 +39,28 @@ from halofeed.system.console import human_bytes
 
 _RECORD = re.compile(r"(.+):([0-9]{1,18})")
 _SHOWN_BYTES = 12
-_MOST_BOXES = 1000
+_MAX_BOXES = 1000
 _SHOWN_NUMBERS = 6
 _SHOWN_TEXT = 60
+_SLICES_AT_ONCE = 16
 
 
 def describe_record(path: str | Path, record: str) -> str:
-    """One record: where it lies, where it came from, its features, and its boxes or its classes and its geometry.
+    """Describe one record: its place and source, its features, and its boxes or its classes and geometry.
 
     Args:
-        path: the data set's folder or address.
-        record: `split:number`; numbers begin at 0 and follow the shards' order.
+        path: folder or address of the data set.
+        record: `split:number`; numbers begin at 0 and follow the order of the shards.
 
     Raises:
-        UsageError: there is no such record; says which there are.
+        UsageError: there is no such record; the message gives the valid numbers.
         CorruptFileError: its bytes are not what was written.
     """
-    place = open_place(path)
-    manifest = open_manifest(place)
+    files = open_files(path)
+    manifest = open_manifest(files)
     shard, number = find_record(manifest, record)
-    stored = StoredShard(place, shard)
-    (offset, _), features = stored.place(number), stored.features(number)
+    stored = StoredShard(files, shard)
+    (offset, _), features = stored.byte_range(number), stored.features(number)
     lines = [
         f"{manifest.name} {manifest.version}, record {record}",
         "",
@@ -71,22 +72,22 @@ def describe_record(path: str | Path, record: str) -> str:
     ]
     classes = features.get(keys.CLASS_LABEL)
     if isinstance(classes, np.ndarray) and classes.dtype == np.int64:
-        labels = classes[:_MOST_BOXES].tolist()
+        labels = classes[:_MAX_BOXES].tolist()
         named = [f"{label} {manifest.labels.get(label, '(not in the label map)')}" for label in labels]
         lines.append(f"  label   {', '.join(named) or 'no class'}")
     lines += record_lines(features, manifest)
     if keys.OBJECT_CLASS_LABEL in features:
-        lines += section("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
+        lines += titled_lines("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
     rows = [(key, *_shortened(value)) for key, value in sorted(features.items())]
-    lines += section("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
-    return printable("\n".join(lines))
+    lines += titled_lines("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
+    return escape_unprintable("\n".join(lines))
 
 
 def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
-    """The shard of `split:number`, and the record's number within it.
+    """Return the shard of `split:number`, and the number of the record within it.
 
     Raises:
-        UsageError: the text is not of that form, or there is no such record.
+        UsageError: the text has another form, or there is no such record.
     """
     matched = _RECORD.fullmatch(record)
     if not matched:
@@ -154,7 +155,7 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
                 ]
             ),
         )
-        for number, label in enumerate(labels[:_MOST_BOXES].tolist())
+        for number, label in enumerate(labels[:_MAX_BOXES].tolist())
     ]
     shown = table(
         ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6)
@@ -163,7 +164,7 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
 
 
 def _shortened(value: Any) -> tuple[str, int, str]:
-    """A feature's dtype, length and values, cut to fit a line."""
+    """Return the dtype, length and values of a feature, shortened to fit a line."""
     if isinstance(value, np.ndarray):
         shown = ", ".join(
             f"{item:.6g}" if value.dtype.kind == "f" else str(item)
@@ -182,7 +183,7 @@ def _shortened(value: Any) -> tuple[str, int, str]:
 
 
 def _as_text(data: memoryview) -> str | None:
-    """The value as quoted text, shortened; None where it is no text."""
+    """Return a value as quoted text, shortened; None if it is not text."""
     if len(data) > 4096:
         return None
     try:
@@ -197,33 +198,28 @@ def _as_text(data: memoryview) -> str | None:
 
 
 def labeled_keypoints(features: Decoded, box: int) -> str:
-    """How many keypoints of a box are labeled, of how many; an empty text where the record has none.
+    """Return the number of labeled keypoints of a box and of all; "" for a record without keypoints.
 
     >>> features = {"image/object/keypoint/num": [3, 0], "image/object/keypoint/x": [0.5] * 34}
     >>> labeled_keypoints(features, 0)
     '3 of 17 keypoints'
     """
     key = KEPT["keypoints"]
-    labeled = features.get(f"{key}/num", ())
-    if any(isinstance(one, memoryview) for one in labeled[:1]):
-        return ""
-    if box >= len(labeled):
+    labeled: Any = features.get(f"{key}/num", ())
+    if box >= len(labeled) or isinstance(labeled[0], memoryview):
         return ""
     return f"{int(labeled[box])} of {len(features.get(f'{key}/x', ())) // len(labeled)} keypoints"
 
 
-_SLICES = 16
-
-
 def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
-    """The geometry, values and classes of one record; nothing of a record that is not segmentation's."""
+    """Describe the geometry, values and classes of one segmentation record; [] for other tasks."""
     label = label_map(features, manifest)
     volume = stored_image(features, manifest) if keys.DEPTH in features else None
     lines = [] if volume is None else _geometry_lines(features, manifest, volume)
     if label is None:
         return lines
     if not integer_of(features, keys.LABELLED):
-        return [*lines, "  label   none: the source has no mask, so that it is 0 throughout"]
+        return [*lines, "  label   none: the source has no mask, so all its values are 0"]
     classes = class_counts(label, manifest)
     counts, foreground = {**classes.voxels}, classes.foreground
     unit = "pixels" if volume is None else "voxels"
@@ -244,12 +240,12 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
     lines = [
         f"  image   {size} {field.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data or b''))} (depth x height x width x channel)",
-        f"  spacing {_numbers(triple_of(features, keys.SPACING_MM))} mm",
+        f"  spacing {_numbers(array_of(features, keys.SPACING_MM))} mm",
     ]
     affine = affine_of(features)
     if affine is not None and np.isfinite(affine).all():
         grows = ", ".join(
-            f"{axis} to {to}" for axis, (_, to) in zip(AXES, orientation_of(affine), strict=True)
+            f"{axis} to {to}" for axis, (_, to) in zip(VOLUME_AXES, orientation_of(affine), strict=True)
         )
         tilt = oblique_degrees(affine)
         lines.append(f"  axes    {grows}" + (f"; {tilt:.1f} degrees oblique" if tilt >= 0.05 else ""))
@@ -257,7 +253,7 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
             f"  {'affine ' if row == 0 else '       '} [{'  '.join(f'{value:11.4f}' for value in affine[row])}]"
             for row in range(4)
         ]
-    source = triple_of(features, keys.SOURCE_SHAPE, "i")
+    source = array_of(features, keys.SOURCE_SHAPE, "i")
     first = affine_of(features, keys.SOURCE_AFFINE)
     if source is not None:
         spacing = "" if first is None else f" every {_numbers(np.linalg.norm(first[:3, :3], axis=0))} mm"
@@ -265,22 +261,24 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
     extent = extent_of(features)
     if extent is not None:
         inside = int(np.prod(extent[1] - extent[0]))
-        spans = ", ".join(f"{axis} {a} to {b}" for axis, a, b in zip(AXES, *extent.tolist(), strict=True))
+        spans = ", ".join(
+            f"{axis} {a} to {b}" for axis, a, b in zip(VOLUME_AXES, *extent.tolist(), strict=True)
+        )
         padding = percent(1 - inside / max(1, int(np.prod(volume.shape[:3]))))
         lines.append(f"  extent  {spans}; {padding} of the voxels are padding")
-    tile, origin = integer_of(features, keys.TILE), triple_of(features, keys.TILE_ORIGIN, "i")
+    tile, origin = integer_of(features, keys.TILE), array_of(features, keys.TILE_ORIGIN, "i")
     if origin is not None and (tile or origin.any()):
         lines.append(f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid")
     return [*lines, *_value_lines(volume, field.dtype)]
 
 
 def _value_lines(volume: NDArray[Any], dtype: str) -> list[str]:
-    """Least, greatest and mean value of each channel, some slices at a time."""
+    """Describe the least, greatest and mean value of each channel, in groups of slices to bound the memory."""
     lines = []
     for channel in range(volume.shape[3]):
         low, high, total = np.inf, -np.inf, 0.0
-        for start in range(0, len(volume), _SLICES):
-            part = as_numbers(volume[start : start + _SLICES, ..., channel], dtype)
+        for start in range(0, len(volume), _SLICES_AT_ONCE):
+            part = as_numbers(volume[start : start + _SLICES_AT_ONCE, ..., channel], dtype)
             low, high = min(low, float(part.min())), max(high, float(part.max()))
             total += float(part.sum(dtype=np.float64))
         which = f" of channel {channel}" if volume.shape[3] > 1 else ""

@@ -1,4 +1,4 @@
-"""Which values of a volume are shown, from black to white, and what do stored values stand for?"""
+"""Mapping of stored voxel values to gray levels and to Hounsfield units."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Intensities, Statistics
 
 _LOW, _HIGH = 1.0, 99.0
-"""Percentiles that bound what is shown where the recipe has no window."""
+"""Percentiles shown as black and white if the recipe has no window."""
 _ALL_BYTES = "0 to 255, as stored."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Display:
-    """How stored values are shown.
+    """Mapping of stored values to gray levels.
 
     Args:
-        dtype: of the stored values.
-        low, high: the stored values that are black and white.
-        slope, intercept: stored value to value: value = slope * stored + intercept.
-        unit: of those values.
-        window: the recipe's, in that unit; None where it has none.
-        words: what is shown and why, in a sentence.
+        dtype: dtype of the stored values.
+        low, high: stored values shown as black and white.
+        slope, intercept: conversion to `unit`: value = slope * stored + intercept.
+        unit: "HU" or "value".
+        window: window of the recipe, in `unit`; None if it has none.
+        words: sentence that says what is black and white, and why.
     """
 
     dtype: str
@@ -44,23 +44,23 @@ class Display:
     words: str
 
     def gray(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
-        """Stored values as they are shown, 0 to 255."""
+        """Convert stored values to gray levels, 0 to 255."""
         values = as_numbers(stored, self.dtype).astype(np.float32)
         scaled = (values - self.low) * (255 / max(self.high - self.low, 1e-12))
         return np.asarray(np.rint(np.clip(np.nan_to_num(scaled), 0, 255)).astype(np.uint8))
 
     def value(self, stored: float) -> float:
-        """What a stored value stands for, in the unit."""
+        """Convert a stored value to `unit`."""
         return self.slope * stored + self.intercept
 
 
 def counts_of(statistics: Statistics, name: str) -> Counts:
-    """How often stored values occur: in the "body" (all above each scan's least) or in the "foreground"."""
+    """Return the counts of stored values in the "body" (all above each scan's minimum) or the "foreground"."""
     return Counts.from_json(getattr(statistics.intensities or Intensities(), name))
 
 
 def recipe_window(recipe: Mapping[str, Any]) -> Window | None:
-    """The window that all scans share, in stored values, if the recipe has one; none of values that are normalized."""
+    """Return the recipe's window for all scans, in stored values; None without one, or if values are normalized."""
     if recipe.get("normalize"):
         return None
     ends: tuple[float, ...] = tuple(recipe.get("window_hu") or ())
@@ -71,11 +71,7 @@ def recipe_window(recipe: Mapping[str, Any]) -> Window | None:
 
 
 def display_of(manifest: Manifest, statistics: Statistics) -> Display:
-    """How the volumes of a data set are shown.
-
-    Args:
-        statistics: of all its splits together.
-    """
+    """Return the display of a data set's volumes; `statistics` are those of all splits together."""
     dtype = manifest.field("image").dtype
     window = recipe_window(manifest.recipe)
     in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
@@ -84,7 +80,7 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
     slope, intercept = (
         IntensityPlan(store=dtype, window=window).scale if dtype == "uint8" and window else (1.0, 0.0)
     )
-    low, high, words = _shown(manifest.recipe, statistics, dtype, window, " HU" if unit == "HU" else "")
+    low, high, words = _gray_range(manifest.recipe, statistics, dtype, window, " HU" if unit == "HU" else "")
     return Display(
         dtype=dtype,
         low=low,
@@ -97,9 +93,10 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
     )
 
 
-def _shown(
+def _gray_range(
     recipe: Mapping[str, Any], statistics: Statistics, dtype: str, window: Window | None, in_unit: str
 ) -> tuple[float, float, str]:
+    """Return the stored values shown as black and white, and a phrase that explains them."""
     of_window = f"{window.low:g} to {window.high:g}{in_unit}, the recipe's window" if window else ""
     if dtype == "uint8":
         if window:
@@ -117,7 +114,7 @@ def _shown(
     low, high = percentile(body, _LOW), percentile(body, _HIGH)
     why = f"the {_LOW:g}st to {_HIGH:g}th percentile above each scan's least value"
     if foreground.total:
-        # Half as much again on either side: the surroundings of what is labelled are seen too.
+        # Wider by half on each side, so that the surroundings of labelled voxels are visible too.
         inner = percentile(foreground, _LOW), percentile(foreground, _HIGH)
         room = (inner[1] - inner[0]) / 2
         if room > 0:
@@ -130,12 +127,7 @@ def _shown(
 
 
 def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
-    """Which values are black and white: the recipe's window, or all but the hundredth at either end.
-
-    Args:
-        recipe: how the data set was converted.
-        image: [depth, height, width, channel]
-    """
+    """Return the display of a run's volume [depth, height, width, channel]: the recipe's window, or percentiles."""
     window = recipe_window(recipe)
     words = f"{window.low:g} to {window.high:g}, the recipe's window." if window else _ALL_BYTES
     if image.dtype == np.uint8:

@@ -1,7 +1,4 @@
-"""Records as small pictures.
-
-What lies over a picture: its classes, each a transparent fill and an outline, and boxes with their names?
-"""
+"""Layers over a picture: classes as transparent fills with outlines, and boxes with name tags."""
 
 from __future__ import annotations
 
@@ -18,21 +15,24 @@ from halofeed.loader.picture import rgb_of
 from halofeed.prep.voxels.encode import encode_png
 
 _FILL = 80
-"""Opacity of 255 inside a class; its outline has all."""
-_LEAST_SIDE = 240
+"""Opacity inside a class, of 255; the outline has 255."""
+_MIN_SIDE = 240
 _TAG_WIDTH, _TAG_LETTER, _TAG_HEIGHT = 0.055, 0.024, 0.065
-"""A tag on a picture of width 1: its least width, what each letter adds, and its height."""
+"""Size of a tag on a picture of width 1: least width, width of each letter, and height."""
 
 
 def overlay(label: NDArray[Any], ranks: Mapping[int, int], size: tuple[int, int]) -> str | None:
-    """Class indices [height, width] as a data: URI of a PNG with alpha; None where all is background.
+    """Draw class indices [height, width] as a PNG with alpha.
 
     Args:
-        ranks: which color each class has.
-        size: (height, width) of the picture; the nearest index is taken. Of a tiny picture it is a multiple, so that
-            outlines stay thin.
+        ranks: color number of each class.
+        size: (height, width) of the picture, to which labels are scaled by nearest neighbor. A tiny picture is
+            enlarged by an integer, so that outlines stay thin.
+
+    Returns:
+        a data: URI; None if all is background.
     """
-    enlarged = math.ceil(_LEAST_SIDE / max(size))
+    enlarged = math.ceil(_MIN_SIDE / max(size))
     size = (size[0] * enlarged, size[1] * enlarged)
     rows, columns = (
         np.minimum(((np.arange(to) + 0.5) * have / to).astype(np.int64), have - 1)
@@ -51,12 +51,12 @@ def overlay(label: NDArray[Any], ranks: Mapping[int, int], size: tuple[int, int]
 
 
 def png_uri(pixels: NDArray[np.uint8]) -> str:
-    """uint8 pixels [height, width, channel] as a data: URI of a PNG."""
+    """Encode uint8 pixels [height, width, channel] as a data: URI of a PNG."""
     return f"data:image/png;base64,{base64.b64encode(bytes(encode_png(pixels, 0))).decode()}"
 
 
 def _borders(shown: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a neighbor above, below or beside is of another class."""
+    """Mark pixels with a neighbor of another class above, below, left or right."""
     edges = np.zeros(shown.shape, bool)
     across, down = shown[:, 1:] != shown[:, :-1], shown[1:] != shown[:-1]
     edges[:, 1:] |= across
@@ -67,12 +67,14 @@ def _borders(shown: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
-    """A box in pixels of its picture, and where its tag lies.
+class PlacedBox:
+    """A box in pixels of its picture, and the position of its tag.
 
     Args:
-        rank: of its class, which has a color.
-        tag: as a style; "" where another tag takes its room.
+        name: text of the tag.
+        rank: color number of its class.
+        tag: CSS position of the tag; "" for no tag, because another one is there.
+        dashed: whether the outline is dashed.
     """
 
     name: str
@@ -85,20 +87,21 @@ class Placed:
     dashed: bool
 
 
-def place_boxes(
+def lay_out_boxes(
     corners: NDArray[np.float64],
     names: Sequence[tuple[str, int]],
     size: tuple[int, int],
     *,
     dashed: Sequence[bool] = (),
     tags: bool = True,
-) -> list[Placed]:
-    """Boxes over a picture of (height, width), with names where there is room.
+) -> list[PlacedBox]:
+    """Lay out boxes over a picture of (height, width), with tags that do not overlap.
 
     Args:
         corners: ymin, xmin, ymax, xmax as shares of the sides, [box, 4].
-        names: the words of each box's tag and the rank of its class.
-        dashed: whose outline is; default: none.
+        names: text of each tag, and the color number of its class.
+        dashed: whether the outline of each box is dashed; default: none is.
+        tags: whether to show tags.
     """
     height, width = size
     found = []
@@ -114,23 +117,24 @@ def place_boxes(
         foot = min(top, 1.0) if top >= high else min(max(top, 0.0), max(0.0, 1 - high)) + high
         room = (start, foot - high, start + length, foot)
         tag = ""
-        if tags and not any(_clash(room, other) for other in taken):
+        if tags and not any(_overlap(room, other) for other in taken):
             taken.append(room)
             side = f"left:{100 * left:.2f}%" if fits else f"right:{100 * max(0.0, 1 - right):.2f}%"
             tag = f"{side};bottom:{100 * (1 - foot):.2f}%"
-        box = Placed(
-            name=name,
-            rank=rank,
-            x=left * width,
-            y=top * height,
-            width=max(0.0, right - left) * width,
-            height=max(0.0, bottom - top) * height,
-            tag=tag,
-            dashed=bool(dashed) and dashed[at],
+        found.append(
+            PlacedBox(
+                name=name,
+                rank=rank,
+                x=left * width,
+                y=top * height,
+                width=max(0.0, right - left) * width,
+                height=max(0.0, bottom - top) * height,
+                tag=tag,
+                dashed=bool(dashed) and dashed[at],
+            )
         )
-        found.append(box)
     return found
 
 
-def _clash(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

@@ -1,4 +1,4 @@
-"""Which three planes of a volume does a report show, and how do they lie: true to millimeters, as radiologists look?
+"""Three planes through a volume in radiological view, with the true proportions in millimeters.
 
 axial               depth fixed     patient's right on the left, anterior up
 coronal             height fixed    patient's right on the left, superior up
@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError
 from halofeed.inspection.candidates import Candidate
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.display import Display
 from halofeed.inspection.overlay import overlay
-from halofeed.inspection.place import Place
 from halofeed.inspection.samples import picture_uri
 from halofeed.inspection.stored_records import (
-    AXES,
+    VOLUME_AXES,
     ClassCounts,
     affine_of,
+    array_of,
     class_counts,
     extent_of,
     integer_of,
@@ -35,15 +36,14 @@ from halofeed.inspection.stored_records import (
     spacing_of,
     stored_image,
     text_of,
-    triple_of,
 )
 from halofeed.inspection.stored_shard import StoredShard
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 
 PLANES = {"axial": (0, (1, 2)), "coronal": (1, (0, 2)), "sagittal": (2, (0, 1))}
-"""Per plane the axis that is fixed, and those that run down and across, both backwards."""
-_FLAT = 4
+"""For each plane the fixed axis, and the axes that run down and across, both reversed."""
+_FLAT_RATIO = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,12 @@ class Plane:
     """One plane as pictures.
 
     Args:
-        name: one of `PLANES`.
-        caption: which plane it is: its name, and the index along the fixed axis, of so many.
-        uri: of the grays, a data: URI.
-        masks: of the classes of each label to lay over them; None where there are none.
-        size_mm: (down, across), padding left out.
-        sides: what lies at the left, right, top and bottom, by its first letter; "" where nobody knows.
+        name: key of `PLANES`.
+        caption: name, and the index along the fixed axis with the axis' length.
+        uri: data: URI of the gray picture.
+        masks: data: URI of the classes of each label, to lay over the picture; None if it has no class here.
+        size_mm: (down, across), without padding.
+        sides: first letters of the patient's directions at the left, right, top and bottom; "" if unknown.
     """
 
     name: str
@@ -68,20 +68,20 @@ class Plane:
 
     @property
     def ratio(self) -> float:
-        """Width over height."""
+        """Return width over height."""
         return self.size_mm[1] / self.size_mm[0]
 
     @property
     def shown_sides(self) -> list[tuple[str, str]]:
-        """Where a letter stands, and the letter."""
-        # A flat picture has no room for what is above and below, a narrow one none for what is beside.
-        room = "lr" if self.ratio > _FLAT else "tb" if self.ratio < 1 / _FLAT else "lrtb"
-        return [(place, letter) for place, letter in zip("lrtb", self.sides, strict=False) if place in room]
+        """Return each side ("l", "r", "t" or "b") to label, with its letter."""
+        # A flat picture has no room for letters at the top and bottom, a narrow one none at the left and right.
+        room = "lr" if self.ratio > _FLAT_RATIO else "tb" if self.ratio < 1 / _FLAT_RATIO else "lrtb"
+        return [(side, letter) for side, letter in zip("lrtb", self.sides, strict=False) if side in room]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSample:
-    """One record to show: its planes, and what a caption says of it."""
+    """One record to show: its planes, and the facts for its caption."""
 
     candidate: Candidate
     reason: str | None
@@ -97,7 +97,7 @@ class ScanSample:
 def cut_planes(
     volume: NDArray[Any],
     labels: Sequence[Callable[[Any], NDArray[Any]] | None],
-    places: tuple[int, int, int],
+    positions: tuple[int, int, int],
     shown: tuple[slice, ...],
     steps_mm: Sequence[float],
     directions: Sequence[tuple[str, str]],
@@ -105,18 +105,18 @@ def cut_planes(
     ranks: Mapping[int, int],
     side: int,
 ) -> list[Plane]:
-    """Three planes of one scale, true to millimeters.
+    """Cut three planes out of a volume, drawn to one scale in millimeters.
 
     Args:
-        volume: [depth, height, width, channel], of which the first channel is shown.
-        labels: to lay over it: the class indices at an index of [depth, height, width]; None for none.
-        places: where each plane lies along the axis that it fixes.
-        shown: the part of each axis that is shown.
-        steps_mm: between voxels.
-        directions: for each axis, the patient's direction that it comes from and the one it grows to; () if unknown.
-        display: which values are black and white.
-        ranks: which color each class has.
-        side: about the length in pixels of the longest side of a plane.
+        volume: [depth, height, width, channel]; the first channel is shown.
+        labels: functions from an index of [depth, height, width] to class indices, to lay over it; None for none.
+        positions: index of each plane along its fixed axis.
+        shown: range of each axis to show.
+        steps_mm: distance between voxels along each axis.
+        directions: for each axis, the patient's directions at its low and high end; () if unknown.
+        display: values shown as black and white.
+        ranks: color number of each class.
+        side: approximate length in pixels of the longest side of a plane.
     """
     lengths = [(part.stop - part.start) * step for part, step in zip(shown, steps_mm, strict=True)]
     scale = side / max(lengths)
@@ -124,14 +124,14 @@ def cut_planes(
     for name, (fixed, (down, across)) in PLANES.items():
         size_mm = (lengths[down], lengths[across])
         size = (max(1, round(size_mm[0] * scale)), max(1, round(size_mm[1] * scale)))
-        at = tuple(places[axis] if axis == fixed else shown[axis] for axis in range(3))
-        gray = stretched(display.gray(volume[..., 0][at][::-1, ::-1]), size)
+        at = tuple(positions[axis] if axis == fixed else shown[axis] for axis in range(3))
+        gray = resize_gray(display.gray(volume[..., 0][at][::-1, ::-1]), size)
         masks = [None if label is None else overlay(label(at)[::-1, ::-1], ranks, size) for label in labels]
         ends = [*directions[across][::-1], *directions[down][::-1]] if directions else []
         planes.append(
             Plane(
                 name=name,
-                caption=f"{name}, {AXES[fixed]} {places[fixed]} of {volume.shape[fixed]}",
+                caption=f"{name}, {VOLUME_AXES[fixed]} {positions[fixed]} of {volume.shape[fixed]}",
                 uri=picture_uri(gray[..., None]),
                 masks=tuple(masks),
                 size_mm=size_mm,
@@ -142,14 +142,14 @@ def cut_planes(
 
 
 def load_scan(
-    folder: Path | Place,
+    folder: Path | DatasetFiles,
     manifest: Manifest,
     chosen: tuple[Candidate, str | None],
     display: Display,
     ranks: Mapping[int, int],
     side: int,
 ) -> ScanSample:
-    """Read one record, and draw the planes through its label's centroid (or through its middle), as `cut_planes`.
+    """Read one record and cut planes through the centroid of its label, or through its middle; see `cut_planes`.
 
     Raises:
         CorruptFileError: the record is not what was written.
@@ -162,7 +162,7 @@ def load_scan(
     source = text_of(features, keys.FILENAME) or ""
     if volume is None or label is None or affine is None or extent is None or spacing is None:
         raise CorruptFileError(
-            f"{source}: the record is no volume with a label; run `halofeed verify {folder}`"
+            f"{source}: the record is not a volume with a label; run `halofeed verify {folder}`"
         )
     if (extent[1] <= extent[0]).any():
         raise CorruptFileError(f"{source}: image/extent is empty; run `halofeed verify {folder}`")
@@ -178,7 +178,7 @@ def load_scan(
         side,
     )
     source_affine = affine_of(features, keys.SOURCE_AFFINE)
-    shape = triple_of(features, keys.SOURCE_SHAPE, "i")
+    shape = array_of(features, keys.SOURCE_SHAPE, "i")
     lengths = np.zeros(0) if source_affine is None else np.linalg.norm(source_affine[:3, :3], axis=0)
     return ScanSample(
         candidate=candidate,
@@ -194,10 +194,10 @@ def load_scan(
 
 
 def center_of(label: NDArray[Any], extent: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Where the three planes cross: the centroid of all that is labelled, or the nearest plane that meets some of it.
+    """Return the index of each plane: the centroid of all labelled voxels, moved to the nearest labelled plane.
 
-    Of two lungs the centroid's sagittal plane lies between them and would show neither. Without a label it is the
-    middle of what shows the scan.
+    The centroid of two lungs is between them, and its sagittal plane would show neither. Without labelled voxels
+    the result is the middle of `extent`, the part without padding.
     """
     per_axis = [np.zeros(size, np.int64) for size in label.shape]
     for depth in range(len(label)):
@@ -220,8 +220,8 @@ def center_of(label: NDArray[Any], extent: NDArray[np.int64]) -> tuple[int, int,
     return center[0], center[1], center[2]
 
 
-def stretched(gray: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Grays [height, width] at another size: shrunk by the area's mean, grown linearly, each axis by itself."""
+def resize_gray(gray: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Resize a gray picture [height, width]: average areas to shrink an axis, interpolate linearly to enlarge one."""
     smaller = (min(size[0], gray.shape[0]), min(size[1], gray.shape[1]))
     result = np.ascontiguousarray(gray)
     for wanted, kernel in ((smaller, cv2.INTER_AREA), (size, cv2.INTER_LINEAR)):
@@ -230,15 +230,15 @@ def stretched(gray: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint
     return result
 
 
-def telling_planes(
+def find_worst_planes(
     shape: tuple[int, ...], truth: NDArray[Any] | None, predicted: NDArray[Any] | None
 ) -> tuple[int, int, int]:
-    """Along each axis the plane with the most wrong voxels; without any, that through the middle of what is labelled.
+    """Return the plane along each axis with the most wrong voxels; without any, those of `center_of`.
 
     >>> truth = np.zeros((3, 4, 5), int)
     >>> predicted = truth.copy()
     >>> predicted[2, 1, :3] = 1
-    >>> telling_planes(truth.shape, truth, predicted)
+    >>> find_worst_planes(truth.shape, truth, predicted)
     (2, 1, 0)
     """
     if truth is not None and predicted is not None:

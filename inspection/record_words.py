@@ -1,4 +1,4 @@
-"""How is each kind of record, and each task, spoken of and shown? One entry each, which what shows them looks up."""
+"""Words and report sections for each kind of image and each task."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from halofeed.schemas.manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One kind of record.
+class KindWords:
+    """Words for one kind of image.
 
     Args:
-        noun: what one record shows, and several.
-        part: the same where a source may have several records.
-        unit: what its label map is made of.
-        whole: what is split over cores.
-        sections: of its report, in order.
-        splits_by_rows: whether cutting rows is the first choice.
-        caption: what a picture of one shows.
-        in_planes, is_sheet: whether one is shown as planes along each axis, or as a sheet of its frames.
+        noun: singular and plural of what one record shows.
+        part: the same if a source gives several records.
+        unit: what a label map consists of.
+        whole: noun for an image in text about splitting it over cores.
+        sections: sections of the report, in order.
+        splits_by_rows: whether the report suggests to split rows first.
+        caption: caption of a picture of one record.
+        in_planes: whether a record is shown as planes along each axis.
+        is_sheet: whether a record is shown as a contact sheet of its frames.
     """
 
     noun: tuple[str, str]
@@ -37,31 +38,31 @@ class Kind:
     is_sheet: bool = False
 
     def flat(self, image: NDArray[Any]) -> NDArray[Any]:
-        """An image as one picture [height, width, channel]."""
+        """Return an image as one picture [height, width, channel]."""
         if self.is_sheet:
             return sheet_of_frames(image)
         return image[len(image) // 2] if self.in_planes else image
 
     def flat_classes(self, label: NDArray[Any]) -> NDArray[Any]:
-        """The classes at the pixels of that picture."""
+        """Return the classes at the pixels of the picture from `flat`."""
         return sheet_of_classes(label) if self.is_sheet else label
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskWords:
-    """One task.
+    """Words for one task.
 
     Args:
-        has_background: whether id 0 is the background, which is no class of its own.
-        has_boxes, has_label_map: what records hold.
-        trains: whether the report shows a command that trains on it.
-        classes: what the number of classes is called.
-        counted: what a class is counted in; "" records, by their noun.
-        lead, extremes: how often classes occur, and the most frequent and the rarest of them, in a sentence.
-        per_class: the heading above the classes; "" none.
-        empty, unlabelled: of a record without a class, and of one without a label.
-        in_batch: what a batch holds beside the image, as a comment of code; `label` is the label map's shape.
-        samples: what the samples' lead adds.
+        has_background: whether id 0 is the background, which is not counted as a class.
+        has_boxes, has_label_map: whether records hold boxes or a label map.
+        trains: whether the report shows a training command.
+        classes: caption of the number of classes.
+        counted: plural of what is counted for each class; "" for records.
+        lead, extremes: sentence templates on the frequency of classes, and on the most and least frequent class.
+        per_class: heading above the classes; "" for none.
+        empty, unlabelled: remark on a record without a class, and on one without a label.
+        in_batch: entries of a batch beside the image, for a code comment; `label` is the label map's shape.
+        samples: further sentence above the samples.
     """
 
     has_background: bool = False
@@ -83,15 +84,15 @@ _ENDING = ("partitions", "plan", "recipe", "use")
 _FLAT_SECTIONS = ("conversion", "samples", "labels", "boxes", "sizes", "pixels", *_ENDING)
 _VOLUME_SECTIONS = ("conversion", "scans", "labels", "findings", "grids", "values", *_ENDING)
 
-KINDS = {
-    "picture": Kind(
+KIND_WORDS = {
+    "picture": KindWords(
         noun=("picture", "pictures"),
         unit="pixels",
         whole="image",
         sections=_FLAT_SECTIONS,
         splits_by_rows=True,
     ),
-    "volume": Kind(
+    "volume": KindWords(
         noun=("scan", "scans"),
         unit="voxels",
         whole="volume",
@@ -99,7 +100,7 @@ KINDS = {
         splits_by_rows=False,
         in_planes=True,
     ),
-    "clip": Kind(
+    "clip": KindWords(
         noun=("clip", "clips"),
         part=("clip", "clips"),
         unit="pixels",
@@ -111,7 +112,7 @@ KINDS = {
     ),
 }
 
-TASKS = {
+TASK_WORDS = {
     "classification": TaskWords(),
     "several classes": TaskWords(
         trains=False,
@@ -126,8 +127,8 @@ TASKS = {
         empty="no boxes",
         unlabelled="no boxes",
         in_batch='"boxes", "classes", "num_boxes"',
-        samples=" The boxes on the source are the stored ones mapped back through each record's transform, so both "
-        "must fit.",
+        samples=" Boxes on the source are the stored boxes, mapped back through the record's transform. Both pictures "
+        "must show them at the same objects.",
     ),
     "segmentation": TaskWords(
         has_background=True,
@@ -140,17 +141,17 @@ TASKS = {
         empty="nothing but background",
         unlabelled="no label: for prediction",
         in_batch='"label": {label}, "labelled"',
-        samples=" Over the stored picture lie the classes of its label.",
+        samples=" The stored picture shows the classes of its label.",
     ),
 }
 
 
-def kind_of(manifest: Manifest) -> Kind:
-    """How the records of a data set are spoken of."""
-    return KINDS[manifest.kind.name]
+def kind_words(manifest: Manifest) -> KindWords:
+    """Return the words for the images of a data set."""
+    return KIND_WORDS[manifest.kind.name]
 
 
-def task_of(manifest: Manifest) -> TaskWords:
-    """How the task of a data set is spoken of."""
+def task_words(manifest: Manifest) -> TaskWords:
+    """Return the words for the task of a data set."""
     several = any(field.encoding == "classes" for field in manifest.fields)
-    return TASKS["several classes" if several else manifest.task]
+    return TASK_WORDS["several classes" if several else manifest.task]

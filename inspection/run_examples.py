@@ -1,7 +1,4 @@
-"""What a training run left in its folder.
-
-What does an example of a run hold: an image, the truth and what was predicted? Which boxes of both meet?
-"""
+"""Examples of a training run: image, ground truth and prediction, and the matching of true and predicted boxes."""
 
 from __future__ import annotations
 
@@ -21,13 +18,15 @@ from halofeed.inspection.run_facts import ExampleEntry
 from halofeed.schemas.limits import ARRAY_BYTES
 from halofeed.system.atomic_files import open_regular
 
-LEAST_SCORE = 0.3
-"""Predictions below are left out of the pictures, unless there is none above."""
-LEAST_OVERLAP = 0.5
-_STRONGEST = 3
-_RANKS = (3, 4)
+MIN_SCORE = 0.3
+"""Predictions below this score are not drawn, unless all are below."""
+MIN_OVERLAP = 0.5
+"""Intersection over union from which a prediction matches a true box."""
+_WEAK_SHOWN = 3
+"""Predictions drawn if all are below `MIN_SCORE`."""
+_IMAGE_NDIMS = (3, 4)
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_MOST_ARRAYS = 1000
+_MAX_ARRAYS = 1000
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -40,14 +39,14 @@ _UNREADABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boxes:
+class ExampleBoxes:
     """Boxes of one image.
 
     Args:
         corners: normalized ymin, xmin, ymax, xmax, float64 [boxes, 4].
-        classes: int64 [boxes].
+        classes: class ids, int64 [boxes].
         scores: float64 [boxes]; 1 for the truth.
-        crowd: bool [boxes]; which stand for many objects.
+        crowd: whether a box covers a group of objects, bool [boxes].
     """
 
     corners: NDArray[np.float64]
@@ -57,14 +56,14 @@ class Boxes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """Which boxes are shown and how they meet.
+class BoxMatches:
+    """Matches between true boxes and the drawn predictions.
 
     Args:
-        shown: how many predictions are shown, the surest; of so many.
-        weak: none of them reaches `LEAST_SCORE`.
-        found: bool [truth]; whether a shown prediction of the same class meets it.
-        right: bool [shown]; whether the prediction meets an annotated box.
+        shown: number of predictions to draw, those with the highest scores.
+        weak: whether all scores are below `MIN_SCORE`.
+        found: whether a drawn prediction of the same class matches a true box, bool [truth].
+        right: whether a drawn prediction matches a true box, bool [shown].
     """
 
     shown: int
@@ -74,14 +73,14 @@ class Meeting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
+class RunExample:
     """The arrays of one example.
 
     Args:
-        entry: its line of examples.json.
-        image: as stored, [height, width, channel] or [depth, height, width, channel].
-        arrays: those of the truth (`truth_...`) and of the prediction (`predicted_...`), by name.
-        spacing_mm: between voxels along depth, height, width; None where it is not known.
+        entry: its entry in examples.json.
+        image: image as stored, [height, width, channel] or [depth, height, width, channel].
+        arrays: arrays of the truth (`truth_...`) and of the prediction (`predicted_...`), by name.
+        spacing_mm: distance of voxels along depth, height, width; None if unknown.
     """
 
     entry: ExampleEntry
@@ -90,7 +89,7 @@ class Example:
     spacing_mm: tuple[float, ...] | None
 
     def array(self, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-        """An array of that name and shape (None: any length); CorruptFileError where it is not so."""
+        """Return a numeric array by name; CorruptFileError if its shape differs (None allows any length)."""
         found = self.arrays.get(name)
         if found is None:
             raise _corrupt(self.entry, f"{name} is missing")
@@ -103,11 +102,11 @@ class Example:
         return found
 
     def scalar(self, name: str) -> int:
-        """A whole number."""
+        """Return an integer by name."""
         return int(self.array(name, ()))
 
     def label(self, side: str) -> NDArray[Any]:
-        """Class indices on the image's grid, uint16, of the "truth" or as "predicted"."""
+        """Return the class indices of the "truth" or as "predicted", uint16, in the image's shape."""
         found = self.array(f"{side}_label", self.image.shape[:-1])
         indices = found.astype(np.uint16)
         if not np.array_equal(indices, found):
@@ -115,28 +114,28 @@ class Example:
             raise _corrupt(self.entry, f"{expected}, got {found.min()} to {found.max()}")
         return indices
 
-    def true_boxes(self) -> Boxes:
-        """The annotated boxes, without padding."""
+    def true_boxes(self) -> ExampleBoxes:
+        """Return the true boxes, without padding."""
         corners = self.array("truth_boxes", (None, 4))
         count = min(len(corners), self.scalar("truth_num_boxes"))
         crowd = self.arrays.get("truth_is_crowd", np.zeros(len(corners), bool))
         classes = self.array("truth_classes", (len(corners),))
-        return Boxes(
+        return ExampleBoxes(
             corners=np.nan_to_num(corners[:count].astype(np.float64)),
             classes=classes[:count].astype(np.int64),
             scores=np.ones(count),
             crowd=crowd[:count].astype(bool),
         )
 
-    def predicted_boxes(self) -> Boxes:
-        """The predicted boxes, the surest first."""
+    def predicted_boxes(self) -> ExampleBoxes:
+        """Return the predicted boxes by descending score."""
         corners = self.array("predicted_boxes", (None, 4))
         scores = self.array("predicted_scores", (len(corners),)).astype(np.float64)
         classes = self.array("predicted_classes", (len(corners),))
         has_count = "predicted_num_detections" in self.arrays
         count = min(len(corners), self.scalar("predicted_num_detections")) if has_count else len(corners)
         order = np.argsort(-np.nan_to_num(scores[:count]), kind="stable")
-        return Boxes(
+        return ExampleBoxes(
             corners=np.nan_to_num(corners[order].astype(np.float64)),
             classes=classes[order].astype(np.int64),
             scores=np.nan_to_num(scores[order]),
@@ -144,44 +143,43 @@ class Example:
         )
 
 
-def meet(truth: Boxes, predicted: Boxes) -> Meeting:
-    """Pair shown predictions, the surest first, each with the free box of its class that it overlaps most.
+def match_predictions(truth: ExampleBoxes, predicted: ExampleBoxes) -> BoxMatches:
+    """Match the drawn predictions, by descending score, each to the unmatched box of its class with the most overlap.
 
-    A prediction on a crowd is right, and leaves the crowd free for others. A pair overlaps by half of its union or
-    more.
+    A match needs an overlap of `MIN_OVERLAP`. Any number of predictions may match a crowd box.
     """
-    sure = int((predicted.scores >= LEAST_SCORE).sum())
+    sure = int((predicted.scores >= MIN_SCORE).sum())
     weak = sure == 0
-    shown = min(_STRONGEST, len(predicted.scores)) if weak else sure
+    shown = min(_WEAK_SHOWN, len(predicted.scores)) if weak else sure
     found, right = np.zeros(len(truth.classes), bool), np.zeros(shown, bool)
     for at in range(shown):
         overlaps = np.where(
-            truth.classes == predicted.classes[at], _overlaps(predicted.corners[at], truth), 0
+            truth.classes == predicted.classes[at], _overlaps_with(predicted.corners[at], truth), 0
         )
         for open_to_all in (False, True):
             free = np.where(truth.crowd if open_to_all else ~truth.crowd & ~found, overlaps, 0)
-            if len(free) and free.max() >= LEAST_OVERLAP:
+            if len(free) and free.max() >= MIN_OVERLAP:
                 found[int(np.argmax(free))] = right[at] = True
                 break
-    return Meeting(shown=shown, weak=weak, found=found, right=right)
+    return BoxMatches(shown=shown, weak=weak, found=found, right=right)
 
 
-def _overlaps(box: NDArray[np.float64], truth: Boxes) -> NDArray[np.float64]:
-    """Intersection over union with each annotated box; over the prediction's own area where that is a crowd."""
+def _overlaps_with(box: NDArray[np.float64], truth: ExampleBoxes) -> NDArray[np.float64]:
+    """Return the intersection over union with each true box; for a crowd, over the area of the prediction."""
     others = truth.corners
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     shared = np.prod(np.clip(sides, 0, None), axis=1)
     own = float(np.prod(np.clip(box[2:] - box[:2], 0, None)))
     areas = np.prod(np.clip(others[:, 2:] - others[:, :2], 0, None), axis=1)
-    whole = np.where(truth.crowd, own, own + areas - shared)
-    return np.asarray(np.where(whole > 0, shared / np.where(whole > 0, whole, 1), 0))
+    union = np.where(truth.crowd, own, own + areas - shared)
+    return np.asarray(np.where(union > 0, shared / np.where(union > 0, union, 1), 0))
 
 
-def load_example(entry: ExampleEntry) -> Example:
-    """Read an example's arrays.
+def load_example(entry: ExampleEntry) -> RunExample:
+    """Read the arrays of an example.
 
     Raises:
-        CorruptFileError: the file is missing or damaged, or its image has not three or four axes.
+        CorruptFileError: the file is missing or damaged, or its image does not have three or four axes.
     """
     try:
         with open_regular(entry.file) as stream:
@@ -192,20 +190,20 @@ def load_example(entry: ExampleEntry) -> Example:
     except _UNREADABLE as error:
         raise _corrupt(entry, f"cannot be read: {error}") from error
     image = arrays.pop("image", np.zeros(0))
-    if image.ndim not in _RANKS or image.dtype.kind not in "biuf" or not image.size:
-        expected = "image: expected [height, width, channel], perhaps with depth or frames before"
+    if image.ndim not in _IMAGE_NDIMS or image.dtype.kind not in "biuf" or not image.size:
+        expected = "image: expected [height, width, channel], optionally after depth or frames"
         raise _corrupt(entry, f"{expected}, got {image.dtype} {image.shape}")
     spacing = arrays.pop("spacing_mm", np.zeros(0))
     known = spacing.shape == (3,) and np.isfinite(spacing).all() and (spacing > 0).all()
     spacing_mm = tuple(spacing.tolist()) if known else None
-    return Example(entry=entry, image=image, arrays=arrays, spacing_mm=spacing_mm)
+    return RunExample(entry=entry, image=image, arrays=arrays, spacing_mm=spacing_mm)
 
 
 def _check_sizes(stream: FileIO) -> None:
-    """ValueError where arrays would take more memory than they may, or than they have bytes; of none is any taken."""
+    """Raise ValueError if arrays are larger than allowed or than their data, before any of them is allocated."""
     with zipfile.ZipFile(stream) as packed:
         members = packed.infolist()
-        if (size := sum(member.file_size for member in members)) > ARRAY_BYTES or len(members) > _MOST_ARRAYS:
+        if (size := sum(member.file_size for member in members)) > ARRAY_BYTES or len(members) > _MAX_ARRAYS:
             raise ValueError(
                 f"{len(members):,} arrays of {size:,} bytes, and at most {ARRAY_BYTES:,} are read"
             )
@@ -222,5 +220,5 @@ def _check_sizes(stream: FileIO) -> None:
 
 
 def _corrupt(entry: ExampleEntry, what: str) -> CorruptFileError:
-    cure = f"evaluate again, or remove {entry.file.parent} to go without examples"
-    return CorruptFileError(f"{entry.file}: {what}; {cure}")
+    fix = f"evaluate again, or remove {entry.file.parent} to do without examples"
+    return CorruptFileError(f"{entry.file}: {what}; {fix}")

@@ -1,7 +1,4 @@
-"""What is shown of a record's source: a picture, or those frames of a clip that the sheet of the record shows?
-
-What do records look like before and after the conversion?
-"""
+"""Thumbnails of records before and after the conversion: the source picture, and what is stored."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, SourceError, UsageError
-from halofeed.inspection.candidates import MOST_OBJECTS, Candidate, side_of
+from halofeed.inspection.candidates import MAX_OBJECTS, Candidate, clamped_side
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.overlay import overlay, png_uri
-from halofeed.inspection.place import Place
-from halofeed.inspection.record_words import kind_of
+from halofeed.inspection.record_words import kind_words
 from halofeed.inspection.stored_records import (
     class_counts,
     integer_of,
@@ -47,18 +44,24 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 
 _FULL_SIZE_PICTURES = 24
-"""Up to so many pictures have the largest side, so that a page stays below 5 MB."""
+"""Most pictures at full size; more are drawn smaller, so that a page stays below 5 MB."""
+_JPEG_QUALITY = 84
+_LONGEST_NAME = 4096
+_COLORS = 3
+_EXACT_PIXELS = 96 * 96
+"""Pictures up to this many pixels are shown as PNG, because blocks of JPEG would be visible."""
+_TURN_BACK = {6: 8, 8: 6}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """What is shown of a source.
+class SourcePicture:
+    """A source as a picture: an image, or a contact sheet of the frames of a clip.
 
     Args:
         pixels: [height, width, 1, 3 or 4], upright.
-        shape: the size to name where they are a sheet of frames, the source's (frame, height, width).
-        digest: the SHA-256 of a file of which a record says it too.
-        notes: what was done to the pixels that reading alone did not ask for.
+        shape: (frame, height, width) of the source of a contact sheet; () for an image.
+        digest: SHA-256 of the file if the index has one to compare; else "".
+        notes: changes to the pixels during reading, such as a conversion of colors.
     """
 
     pixels: NDArray[Any]
@@ -67,57 +70,56 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def open_sources(origin: Origin | None, named: str | None) -> tuple[SourceFiles | None, str]:
-    """The source pictures, or why they are not shown.
+def open_source_files(origin: Origin | None, named: str | None) -> tuple[SourceFiles | None, str]:
+    """Open the folder of the source pictures, or return the reason why they are not shown.
 
-    A data set of someone else decides on no folder of this machine: it would have its reader's own pictures shown.
+    A data set of someone else must not select a folder of this machine: the report would show the reader's files.
 
     Args:
-        origin: where they lay when this user converted them here, if that was so.
-        named: the folder that the user names.
+        origin: recorded place of the sources, if this user converted the data set on this machine.
+        named: folder that the user names.
 
     Raises:
-        UsageError: there is no folder as the user names it.
+        UsageError: the folder that the user names does not exist.
     """
     if named is not None:
         return LocalFiles(named), ""
     if origin is None:
         return None, (
-            "Where the source pictures lie is no part of a data set, and it was not you who converted this one in this "
-            "place"
+            "A data set does not name the folder of its source pictures, and you did not convert this one at this path"
         )
     if "://" in origin.images:
-        return None, f"The source pictures lie at {origin.images}, where a report does not read"
+        return None, f"The source pictures are at {origin.images}, and reports read local folders only"
     if not Path(origin.images).is_dir():
         return None, f"The source pictures are no longer at {origin.images}"
     return LocalFiles(origin.images), ""
 
 
 def thumbnail_side(pictures: int, largest: int, smallest: int) -> int:
-    """The longer side of so many thumbnails: less than the largest where there are many, so that a page is small."""
+    """Return the longer side of each of `pictures` thumbnails; many thumbnails are smaller, to keep the page small."""
     shrunk = math.sqrt(min(1.0, _FULL_SIZE_PICTURES / max(1, pictures)))
     return max(smallest, round(largest * shrunk))
 
 
 def thumbnail_size(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """The (height, width) of a thumbnail whose longer side is at most `side`."""
+    """Return the (height, width) of a thumbnail whose longer side is at most `side`."""
     scale = min(1.0, side / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> Source:
+def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> SourcePicture:
     data = sources.read(path)
     most = int(manifest.recipe.get("max_pixels", ReadOptions.max_pixels))
     options = ReadOptions(channels=4, max_pixels=most)
     image = read_image(data, options, lambda height, width: thumbnail_size((height, width), side))
-    # What this reading alone did is no note of the conversion.
-    own = ["opaque alpha added", "decoded at"]
-    own += ["16 bit scaled"] if manifest.recipe.get("dtype") == "uint16" else []
-    notes = tuple(note for note in image.notes if not note.startswith(tuple(own)))
-    return Source(pixels=image.pixels, digest=hashlib.sha256(data).hexdigest(), notes=notes)
+    # Notes on this thumbnail only are left out: they do not apply to the conversion.
+    ignored = ["opaque alpha added", "decoded at"]
+    ignored += ["16 bit scaled"] if manifest.recipe.get("dtype") == "uint16" else []
+    notes = tuple(note for note in image.notes if not note.startswith(tuple(ignored)))
+    return SourcePicture(pixels=image.pixels, digest=hashlib.sha256(data).hexdigest(), notes=notes)
 
 
-def _read_frames(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> Source:
+def _read_frames(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> SourcePicture:
     try:
         recipe = Recipe.from_json(manifest.recipe)
         options = ClipOptions(
@@ -132,34 +134,30 @@ def _read_frames(sources: SourceFiles, path: str, tile: int, manifest: Manifest,
         wanted = window[shown_frames(len(window))]
         read = dict(zip(np.unique(wanted).tolist(), clip.read(wanted), strict=True))
     except UsageError as error:
-        raise SourceError("read", "the recipe of the data set cannot be followed", str(error)) from error
+        raise SourceError("read", "this version of halofeed cannot use the recipe", str(error)) from error
     sheet = contact_sheet(np.stack([read[index] for index in wanted.tolist()]))
-    return Source(pixels=sheet, shape=(clip.frames, clip.height, clip.width))
+    return SourcePicture(pixels=sheet, shape=(clip.frames, clip.height, clip.width))
 
 
-SOURCES: dict[str, Callable[[SourceFiles, str, int, Manifest, int], Source]] = {
+SOURCES: dict[str, Callable[[SourceFiles, str, int, Manifest, int], SourcePicture]] = {
     "picture": _read_picture,
     "clip": _read_frames,
 }
-"""Per kind of image, from the files, the path, the record's number among those of its source, the manifest and the
-longer side of the thumbnail; SourceError. Scans are shown as stored, by `halofeed.inspection.planes`."""
-
-
-_JPEG_QUALITY = 84
-_LONGEST_NAME = 4096
-_COLORS = 3
-_EXACT_PIXELS = 96 * 96
-"""Pictures up to this many pixels are shown as PNG, since JPEG's blocks would be seen."""
-_TURN_BACK = {6: 8, 8: 6}
+"""Reader of a source for each kind of image: (files, path, tile, manifest, longer side of the thumbnail); SourceError.
+`halofeed.inspection.planes` shows scans, without their sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A thumbnail as a data: URI, the size in pixels (height, width) that it stands for, and boxes on it.
+    """A thumbnail with its boxes and classes.
 
-    `boxes` is float64 [box, 4], ymin, xmin, ymax, xmax as shares of the sides; `content` the (height, width)
-    shares that are not padding. `mask` is a picture of the classes to lay over it, if it has one. `shape` is the
-    size to name where the picture is made of what it stands for: a clip's (frame, height, width).
+    Args:
+        uri: data: URI of the thumbnail.
+        size: (height, width) in pixels of the full picture.
+        boxes: float64 [box, 4], ymin, xmin, ymax, xmax as shares of the sides.
+        content: (height, width) shares that are not padding.
+        mask: data: URI of the classes to lay over the thumbnail, if any.
+        shape: (frame, height, width) of a clip whose contact sheet is shown; else ().
     """
 
     uri: str
@@ -172,30 +170,41 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One record to show; `before` is None where the source picture cannot be, and `trouble` says why."""
+    """One record to show.
+
+    Args:
+        reason: why the record is unusual; None for a typical one.
+        source: name of the source file, as the record gives it.
+        stored: what the record holds.
+        before: the source picture; None if it cannot be shown.
+        problem: why the source picture cannot be shown or trusted.
+        notes: notes of `SourcePicture`.
+    """
 
     candidate: Candidate
     reason: str | None
     source: str
     stored: Picture
     before: Picture | None
-    trouble: str | None
+    problem: str | None
     notes: tuple[str, ...]
 
 
 def load_sample(
-    folder: Path | Place,
+    folder: Path | DatasetFiles,
     manifest: Manifest,
     chosen: tuple[Candidate, str | None],
     sources: SourceFiles | None,
     side: int,
     ranks: Mapping[int, int] | None = None,
 ) -> Sample:
-    """Read one record whole, and its source picture.
+    """Read one record and its source picture.
 
     Args:
-        ranks: of segmentation's classes, which color each has.
-        side: the longer side of the thumbnails, in pixels.
+        chosen: the record, and why it is unusual.
+        sources: folder of the source pictures; None to show none.
+        side: longer side of the thumbnails, in pixels.
+        ranks: color number of each class of a segmentation.
 
     Raises:
         CorruptFileError: the record is not what was written.
@@ -209,14 +218,16 @@ def load_sample(
     if pixels is None:
         field = manifest.field("image")
         expected = f"{field.dtype} {list(field.shape)} stored as {field.encoding}"
-        raise CorruptFileError(f"{source}: image/encoded is no {expected}; run `halofeed verify {folder}`")
-    kind = kind_of(manifest)
+        raise CorruptFileError(
+            f"{source}: image/encoded: expected {expected}; run `halofeed verify {folder}`"
+        )
+    kind = kind_words(manifest)
     shape, height, width = pixels.shape[:-1], *pixels.shape[-3:-1]
     rows, columns = (
         min(max(1, integer_of(features, key) or most), most)
         for key, most in zip(keys.UNPADDED_SIDES, (height, width), strict=True)
     )
-    # A sheet shows its frames without their padding.
+    # A contact sheet shows frames without padding.
     shown = np.s_[:, :rows, :columns] if kind.is_sheet else np.s_[:]
     content = (1.0, 1.0) if kind.is_sheet else (rows / height, columns / width)
     pixels = kind.flat(pixels[shown])
@@ -227,20 +238,20 @@ def load_sample(
         candidate = replace(candidate, labels=tuple(filter(None, class_counts(label, manifest).voxels)))
         classes = kind.flat_classes(shown_classes(label, manifest)[shown])
         mask = overlay(classes, ranks or {}, thumbnail_size(size, side))
-    before, trouble = None, None
+    before, problem = None, None
     notes: tuple[str, ...] = ()
     if sources is not None:
         try:
             if source.startswith("/") or ".." in source.split("/") or "\0" in source:
-                raise SourceError("read", "the record names no file below the sources' folder", source)
+                raise SourceError("read", "the record names a file outside of the sources' folder", source)
             tile = integer_of(features, keys.TILE) or 0
             read = SOURCES[manifest.kind.name](sources, source, tile, manifest, side)
             before = _before(read, features, boxes * np.array([*size, *size]), candidate.orientation, side)
             notes = read.notes
             if read.digest and shard.index.inputs.get(source) not in (None, "", read.digest):
-                trouble = "the source file has changed since the conversion"
+                problem = "the source file has changed since the conversion"
         except SourceError as error:
-            trouble = f"the source picture cannot be shown: {error}"
+            problem = f"the source picture cannot be shown: {error}"
     return Sample(
         candidate=candidate,
         reason=reason,
@@ -249,39 +260,41 @@ def load_sample(
             uri=_thumbnail(pixels, side), size=size, boxes=boxes, content=content, mask=mask, shape=shape
         ),
         before=before,
-        trouble=trouble,
+        problem=problem,
         notes=notes,
     )
 
 
-def _boxes_of(features: Decoded, place: str, folder: Path | Place) -> NDArray[np.float64]:
-    """float64 [box, 4]; none of a record without boxes."""
+def _boxes_of(features: Decoded, place: str, folder: Path | DatasetFiles) -> NDArray[np.float64]:
+    """Return the boxes as float64 [box, 4], [0, 4] for a record without boxes."""
     corners = [features.get(key, np.zeros(0)) for key in keys.BOX_CORNERS]
     numbers = [value for value in corners if isinstance(value, np.ndarray)]
     if len(numbers) < len(corners) or len({len(value) for value in numbers}) > 1:
         raise CorruptFileError(
-            f"{place}: its boxes are no four lists of one length; run `halofeed verify {folder}`"
+            f"{place}: expected four lists of box sides of one length; run `halofeed verify {folder}`"
         )
-    return np.stack([value[:MOST_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
+    return np.stack([value[:MAX_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
 
 
 def _before(
-    source: Source, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
+    source: SourcePicture, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
 ) -> Picture:
-    """The source in the grid that its annotations speak of, and the boxes in stored pixels mapped back to it."""
+    """Return the source in the orientation of its annotations, with the stored `boxes` in pixels mapped to it."""
     if source.shape:
         size = (source.pixels.shape[0], source.pixels.shape[1])
         uri = _thumbnail(source.pixels, side)
         return Picture(uri=uri, size=size, boxes=np.zeros((0, 4)), shape=source.shape)
     pixels = apply_orientation(source.pixels, _TURN_BACK.get(orientation, orientation))
-    height, width = (side_of(features, key) for key in keys.SOURCE_SIDES)
+    height, width = (clamped_side(features, key) for key in keys.SOURCE_SIDES)
     transform = features.get(keys.TRANSFORM)
     if not isinstance(transform, np.ndarray) or transform.shape != (6,) or not np.isfinite(transform).all():
         raise SourceError("boxes", "the record does not say how it was transformed")
     try:
         mapped = apply_to_boxes(transform.astype(np.float64), boxes) if len(boxes) else boxes
     except UsageError as error:
-        raise SourceError("boxes", "boxes do not follow the record's transform", str(error)) from error
+        raise SourceError(
+            "boxes", "the boxes cannot be mapped through the record's transform", str(error)
+        ) from error
     return Picture(
         uri=_thumbnail(pixels, side),
         size=(height, width),
@@ -290,37 +303,37 @@ def _before(
 
 
 def _thumbnail(pixels: NDArray[Any], side: int) -> str:
-    """Pixels [height, width, 1, 3 or 4] as a data: URI whose longer side is at most `side`."""
+    """Encode pixels [height, width, 1, 3 or 4] as a data: URI whose longer side is at most `side`."""
     channels = pixels.shape[2]
     small = scale_depth(np.ascontiguousarray(pixels), "uint8")
     size = thumbnail_size((pixels.shape[0], pixels.shape[1]), side)
     if size != pixels.shape[:2]:
         small = cv2.resize(small, size[::-1], interpolation=cv2.INTER_AREA).reshape(*size, channels)
     if channels == 4:
-        small = _over_checks(small)
+        small = _over_checkerboard(small)
     return picture_uri(small)
 
 
 def picture_uri(small: NDArray[np.uint8]) -> str:
-    """uint8 pixels [height, width, 1 or 3] as a data: URI."""
+    """Encode uint8 pixels [height, width, 1 or 3] as a data: URI."""
     if small.shape[0] * small.shape[1] <= _EXACT_PIXELS:
         return png_uri(small)
     return f"data:image/jpeg;base64,{base64.b64encode(encode_jpeg(small, _JPEG_QUALITY)).decode()}"
 
 
-def picture_of(image: NDArray[Any], side: int) -> tuple[str, tuple[int, int]]:
-    """An image [height, width, channel] as a data: URI whose longer side is at most `side`, and (height, width).
+def image_thumbnail(image: NDArray[Any], side: int) -> tuple[str, tuple[int, int]]:
+    """Return an image [height, width, channel] as a data: URI whose longer side is at most `side`, and its size.
 
-    Three channels and more are shown as red, green, blue; fewer by their first. Numbers that are no pixels run from
-    black at the least to white at the greatest.
+    Three channels and more are shown as red, green and blue; of fewer, the first is shown. Numbers other than uint8
+    and uint16 are scaled from black at the least to white at the greatest.
     """
     shown = image[..., :_COLORS] if image.shape[-1] >= _COLORS else image[..., :1]
-    pixels = shown if shown.dtype in (np.uint8, np.uint16) else spread_out(shown)
+    pixels = shown if shown.dtype in (np.uint8, np.uint16) else scale_to_uint8(shown)
     return _thumbnail(pixels, side), (pixels.shape[0], pixels.shape[1])
 
 
-def spread_out(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Any numbers as uint8, from the least to the greatest that is finite."""
+def scale_to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Scale numbers to uint8, from the least to the greatest finite one."""
     numbers = values.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
@@ -328,8 +341,8 @@ def spread_out(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.rint(scaled).astype(np.uint8)
 
 
-def _over_checks(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Colors with alpha over a gray checkered ground."""
+def _over_checkerboard(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Blend colors with alpha over a gray checkerboard."""
     rows, columns = (np.arange(length) // 8 for length in pixels.shape[:2])
     ground = np.where((rows[:, None] + columns) % 2, 205, 235)[..., None]
     alpha = pixels[..., 3:].astype(np.uint32)

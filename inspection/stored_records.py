@@ -1,4 +1,7 @@
-"""Fields of stored records: numbers, geometry, labels."""
+"""Access to the values of a decoded record: numbers, texts, images, geometry and label maps.
+
+Most functions return None for a value that is missing or malformed, because data sets may come from strangers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from halofeed.schemas.tfexample import Decoded
 
 
 def integer_of(features: Decoded, key: str) -> int | None:
-    """The single integer of a key, or None where there is none."""
+    """Return the single integer of a key, or None."""
     value = features.get(key)
     return (
         int(value[0])
@@ -32,21 +35,22 @@ def integer_of(features: Decoded, key: str) -> int | None:
 
 
 def bytes_of(features: Decoded, key: str) -> memoryview | None:
-    """The single bytes value of a key, or None where there is none."""
+    """Return the single bytes value of a key, or None."""
     value = features.get(key)
     return value[0] if isinstance(value, list) and len(value) == 1 else None
 
 
 def text_of(features: Decoded, key: str) -> str | None:
-    """The single text of a key, or None; bytes that are not UTF-8 become lone surrogates, as in file names."""
+    """Return the single text of a key, or None; bytes that are not UTF-8 become lone surrogates."""
     value = bytes_of(features, key)
     return None if value is None else str(value, "utf-8", "surrogateescape")
 
 
 def decode_stored(data: memoryview, encoding: str, largest: tuple[int, int]) -> NDArray[Any] | None:
-    """The pixels [height, width, channel] of a stored JPEG or PNG, channels in OpenCV's order.
+    """Decode a stored JPEG or PNG to [height, width, channel] in OpenCV's channel order.
 
-    None if it is none, cannot be decoded, or is larger than it may be.
+    Returns:
+        the pixels; None if the data cannot be decoded or the image is larger than `largest` (height, width).
     """
     try:
         check_stored(data, encoding, largest)
@@ -56,39 +60,40 @@ def decode_stored(data: memoryview, encoding: str, largest: tuple[int, int]) -> 
     return None if pixels is None else pixels.reshape(*pixels.shape[:2], -1)
 
 
-AXES = ("depth", "height", "width")
+VOLUME_AXES = ("depth", "height", "width")
 DIRECTIONS = (("left", "right"), ("posterior", "anterior"), ("inferior", "superior"))
-"""Of the patient's axes x, y, z: where they come from, and where they grow to."""
+"""For the patient's axes x, y, z: the direction at the low end, and the direction at the high end."""
 CANONICAL = (2, 1, 0)
-"""Which of the patient's axes depth, height and width run along."""
+"""The patient's axes along which depth, height and width run."""
+CHUNK_VALUES = 1 << 22
 
 
-def triple_of(features: Decoded, key: str, kind: str = "f") -> NDArray[Any] | None:
-    """The numbers of a key, or None where it is not there or of another kind."""
+def array_of(features: Decoded, key: str, kind: str = "f") -> NDArray[Any] | None:
+    """Return the numbers of a key, or None if it is missing or has another NumPy kind."""
     value = features.get(key)
     return value if isinstance(value, np.ndarray) and value.dtype.kind == kind else None
 
 
 def spacing_of(features: Decoded) -> NDArray[np.float32] | None:
-    """Millimeters between voxels along each axis; None where it is not there, or no three finite numbers."""
-    spacing = triple_of(features, keys.SPACING_MM)
+    """Return the millimeters between voxels along each axis, or None unless there are three finite numbers."""
+    spacing = array_of(features, keys.SPACING_MM)
     return spacing if spacing is not None and spacing.shape == (3,) and np.isfinite(spacing).all() else None
 
 
 def extent_of(features: Decoded) -> NDArray[np.int64] | None:
-    """[first and one after last, axis] of what shows the scan; None where it is not there."""
-    extent = triple_of(features, keys.EXTENT, "i")
+    """Return int64 [2, axis], the first index and the one after the last of the part without padding, or None."""
+    extent = array_of(features, keys.EXTENT, "i")
     return extent.reshape(2, 3) if extent is not None and extent.shape == (6,) else None
 
 
 def affine_of(features: Decoded, key: str = keys.AFFINE) -> NDArray[np.float64] | None:
-    """float64 [4, 4], or None where it is not there."""
-    value = triple_of(features, key)
+    """Return the affine of a key as float64 [4, 4], or None."""
+    value = array_of(features, key)
     return value.reshape(4, 4).astype(np.float64) if value is not None and value.shape == (16,) else None
 
 
 def orientation_of(affine: NDArray[np.float64]) -> tuple[tuple[str, str], ...]:
-    """For each axis, the patient's direction it comes from and the one it grows to.
+    """Return, for each axis, the patient's directions at its low end and at its high end.
 
     >>> orientation_of(np.array([[0, 0, 2], [0, 2, 0], [-3, 0, 0]]))[0]
     ('superior', 'inferior')
@@ -96,42 +101,41 @@ def orientation_of(affine: NDArray[np.float64]) -> tuple[tuple[str, str], ...]:
     cosines = direction_cosines(affine[:3, :3])
     return tuple(
         DIRECTIONS[row] if cosines[row, axis] >= 0 else DIRECTIONS[row][::-1]
-        for axis, row in enumerate(_nearest(cosines))
+        for axis, row in enumerate(_nearest_patient_axes(cosines))
     )
 
 
 def oblique_degrees(affine: NDArray[np.float64]) -> float:
-    """The largest angle between an axis and the patient's axis that it lies nearest to."""
+    """Return the largest angle between an axis and its nearest patient axis."""
     cosines = np.abs(direction_cosines(affine[:3, :3]))
-    least = min(float(cosines[row, axis]) for axis, row in enumerate(_nearest(cosines)))
+    least = min(float(cosines[row, axis]) for axis, row in enumerate(_nearest_patient_axes(cosines)))
     return math.degrees(math.acos(min(1.0, least)))
 
 
 def direction_cosines(linear: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scale each column of a matrix [3, 3] to length 1; columns of zeros stay."""
     lengths = np.linalg.norm(linear, axis=0)
     return np.asarray(linear / np.where(lengths, lengths, 1))
 
 
-def _nearest(cosines: NDArray[np.float64]) -> tuple[int, ...]:
-    """Which of the patient's axes each axis lies nearest to, all three together."""
+def _nearest_patient_axes(cosines: NDArray[np.float64]) -> tuple[int, ...]:
+    """Return the patient's axis nearest to each axis, by the best match of all three together."""
     return max(permutations(range(3)), key=lambda rows: alignment(cosines, rows))
 
 
 def alignment(cosines: NDArray[np.float64], rows: tuple[int, ...]) -> float:
+    """Return the sum of the absolute cosines between each axis and the patient's axis assigned to it."""
     return sum(abs(float(cosines[row, axis])) for axis, row in enumerate(rows))
-
-
-CHUNK_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCounts:
-    """How many pixels or voxels of a label each class has.
+    """Pixel or voxel counts of a label map.
 
     Args:
-        voxels: by class id, those with none left out; 0 is the background. One of several classes counts for each.
-        foreground: those of any class, each once.
-        unknown: what occurs that the manifest knows no class for, in words.
+        voxels: count by class id, without zeros; 0 is the background. A voxel of several classes counts for each.
+        foreground: number of voxels of any class, each counted once.
+        unknown: count by description of each value that the manifest has no class for.
     """
 
     voxels: Mapping[int, int] = field(default_factory=dict)
@@ -140,19 +144,19 @@ class ClassCounts:
 
 
 def label_field(manifest: Manifest) -> Field | None:
-    """The field of the class indices, or None where the data set has none."""
+    """Return the field of the class indices, or None if the data set has none."""
     return next((field for field in manifest.fields if keys.LABEL in field.keys), None)
 
 
 def is_volumetric(manifest: Manifest) -> bool:
-    """Whether records hold volumes."""
+    """Return whether records hold volumes."""
     return "depth" in manifest.kind.axes
 
 
 def label_map(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
-    """What is stored at every pixel or voxel, a view where it is raw; None where it cannot be read.
+    """Return the stored label of each pixel or voxel, or None; a view if the field is raw.
 
-    That is a class index, or a set of classes where the label's field says so: see `shown_classes`, `class_counts`.
+    A label is a class index, or a set of classes if classes overlap: see `shown_classes` and `class_counts`.
     """
     field, data = label_field(manifest), bytes_of(features, keys.LABEL)
     if field is None or data is None:
@@ -164,15 +168,15 @@ def label_map(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
 
 
 def class_channels(manifest: Manifest) -> tuple[int, ...]:
-    """The class ids by channel where a pixel or voxel may be in several classes; else ()."""
+    """Return the class id of each channel if classes overlap, else ()."""
     field = label_field(manifest)
     return () if field is None else ids_of_field(field, manifest.labels)
 
 
 def shown_classes(label: NDArray[Any], manifest: Manifest) -> NDArray[Any]:
-    """One class for each pixel or voxel of a `label_map`, as a drawing shows it; of several that of the highest id.
+    """Return the class to draw for each pixel or voxel of a `label_map`: that of the highest id.
 
-    What is to be ignored is drawn as the background.
+    Ignored pixels are drawn as background.
     """
     channels = class_channels(manifest)
     if manifest.ignore_label is not None:
@@ -181,7 +185,7 @@ def shown_classes(label: NDArray[Any], manifest: Manifest) -> NDArray[Any]:
 
 
 def class_counts(label: NDArray[Any], manifest: Manifest) -> ClassCounts:
-    """What a `label_map` holds."""
+    """Count the classes of a `label_map`."""
     counts, channels = count_classes(label), class_channels(manifest)
     if channels:
         voxels = count_members(counts, channels)
@@ -198,7 +202,7 @@ def class_counts(label: NDArray[Any], manifest: Manifest) -> ClassCounts:
 
 
 def count_classes(label: NDArray[Any]) -> dict[int, int]:
-    """How many pixels or voxels each stored value has, those with none left out; a part at a time: little memory."""
+    """Count each stored value of a label map, in chunks to bound the memory."""
     flat = label.reshape(-1)
     counts: Counter[int] = Counter()
     for start in range(0, len(flat), CHUNK_VALUES):
@@ -207,9 +211,9 @@ def count_classes(label: NDArray[Any]) -> dict[int, int]:
 
 
 def stored_image(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
-    """The image of a record as stored, [(depth,) height, width, channel], a view where it is raw; None if unreadable.
+    """Return the image of a record as stored, [(depth,) height, width, channel], or None; a view if it is raw.
 
-    bfloat16 comes as its bits in uint16, see `halofeed.prep.voxels.intensity.as_numbers`.
+    bfloat16 is returned as its bits in uint16, see `halofeed.prep.voxels.intensity.as_numbers`.
     """
     field, data = manifest.field("image"), bytes_of(features, keys.ENCODED)
     if data is None:

@@ -1,7 +1,4 @@
-"""How are the records of a shard read to be looked at: one of them whole, or the small values of many?
-
-How is a whole shard gone through, record by record, with one of them in memory at a time?
-"""
+"""Readers of a shard: `StoredShard` for single records by index, `SequentialShard` for all records in file order."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from halofeed.errors import CorruptFileError, HalofeedError
-from halofeed.inspection.place import Place, open_place
+from halofeed.inspection.dataset_files import DatasetFiles, open_files
 from halofeed.schemas.files import index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import INDEX_BYTES
@@ -23,90 +20,86 @@ from halofeed.system.checksum import crc32c
 
 
 class StoredShard:
-    """A shard of a data set, read by place with the index that the manifest names.
+    """Random access to the records of a shard through its index.
 
     Raises:
-        CorruptFileError: the index is missing, damaged or another one.
+        CorruptFileError: the index is missing or damaged, or belongs to another shard.
     """
 
-    def __init__(self, folder: Path | Place, shard: Shard) -> None:
-        self._place, self._shard = open_place(folder), shard
+    def __init__(self, folder: Path | DatasetFiles, shard: Shard) -> None:
+        self._files, self._shard = open_files(folder), shard
         name = index_file(shard.file)
-        path = self._place.path(name)
-        data = self._place.index(name, min(shard.index_bytes, INDEX_BYTES))
+        path = self._files.path(name)
+        data = self._files.index(name, min(shard.index_bytes, INDEX_BYTES))
         if crc32c(data) != shard.index_crc32c:
-            raise CorruptFileError(f"{path}: its checksum is not the manifest's; {self._cure}")
+            raise CorruptFileError(f"{path}: its checksum is not the manifest's; {self._fix}")
         self.index = ShardIndex.from_bytes(data, path)
         if len(self.index) != shard.records:
             raise CorruptFileError(
-                f"{path}: holds {len(self.index)} records, the manifest says {shard.records}; {self._cure}"
+                f"{path}: holds {len(self.index)} records, the manifest says {shard.records}; {self._fix}"
             )
-        self._file = self._place.source(shard)
+        self._file = self._files.source(shard)
 
     @property
-    def _cure(self) -> str:
-        return f"run `halofeed verify {self._place}`"
+    def _fix(self) -> str:
+        return f"run `halofeed verify {self._files}`"
 
-    def place(self, row: int) -> tuple[int, int]:
-        """At which byte of the file a record begins, and how many bytes of data it has.
+    def byte_range(self, row: int) -> tuple[int, int]:
+        """Return the byte at which a record begins, and the bytes of its data.
 
         Raises:
-            CorruptFileError: it does not lie in the file.
+            CorruptFileError: the range is outside of the file.
         """
         offset, length = int(self.index.offsets[row]), int(self.index.lengths[row])
-        if (
-            offset < 0
-            or length < 0
-            or offset + HEADER_BYTES + length + FOOTER_BYTES > self._file.open().bytes
-        ):
-            raise self._wrong(row, "the file ends inside the record, or before it")
+        end = offset + HEADER_BYTES + length + FOOTER_BYTES
+        if offset < 0 or length < 0 or end > self._file.open().bytes:
+            raise self._error(row, "the file ends inside the record, or before it")
         return offset, length
 
     def features(self, row: int) -> Decoded:
-        """All values of a record, after its checksums were compared; bytes are views of memory of its own.
+        """Read all values of a record and compare its checksums; bytes values are views of one new buffer.
 
         Raises:
             CorruptFileError: the record is not what was written.
         """
-        offset, length = self.place(row)
+        offset, length = self.byte_range(row)
         data = self._file.open().read(offset, HEADER_BYTES + length + FOOTER_BYTES)
         try:
             record = check_record(data, self._shard.file)
             if len(record) != length or footer_of(data) != self.index.checksums[row]:
-                raise self._wrong(row, "it is another record than the index says")
+                raise self._error(row, "it is another record than the index says")
             return decode_example(record)
         except CorruptFileError as error:
-            raise self._wrong(
-                row, str(error).removeprefix(f"{self._shard.file}: record at byte 0: ")
-            ) from error
+            what = str(error).removeprefix(f"{self._shard.file}: record at byte 0: ")
+            raise self._error(row, what) from error
 
     def small_features(self, row: int, keys: Collection[str]) -> Decoded:
-        """The values of those keys, which are small; of others no more is read than it takes to pass over them.
+        """Read only the values of some keys, which should be small, without comparing the checksum.
 
         Raises:
-            CorruptFileError: the record is no Example; its checksum is not compared.
+            CorruptFileError: the record is not a `tf.train.Example`.
         """
-        offset, length = self.place(row)
+        offset, length = self.byte_range(row)
         opened = self._file.open()
         try:
             return decode_small(lambda at, size: opened.read(offset + HEADER_BYTES + at, size), length, keys)
         except CorruptFileError as error:
-            raise self._wrong(row, str(error)) from error
+            raise self._error(row, str(error)) from error
 
-    def _wrong(self, row: int, what: str) -> CorruptFileError:
-        path = self._place.path(self._shard.file)
+    def _error(self, row: int, what: str) -> CorruptFileError:
+        path = self._files.path(self._shard.file)
         place = f"{path}: record {row} at byte {int(self.index.offsets[row]):,}: "
-        return CorruptFileError(what if what.startswith(path) else f"{place}{what}; {self._cure}")
+        return CorruptFileError(what if what.startswith(path) else f"{place}{what}; {self._fix}")
 
 
 _CHUNK_BYTES = 1 << 20
 
 
-class WholeShard:
-    """The records in the first bytes of a file, one in memory at a time, and the checksum of all of them.
+class SequentialShard:
+    """Reader of the records in the first `size` bytes of a file, with one record in memory at a time.
 
     Attributes:
-        footer: the masked CRC32C that the last record read states.
+        footer: stored masked CRC32C of the record read last.
     """
 
     def __init__(self, file: OpenFile, size: int) -> None:
@@ -116,10 +109,10 @@ class WholeShard:
         self._checksum, self._summed, self.footer = 0, 0, 0
 
     def record(self, offset: int) -> memoryview:
-        """The data of the record that begins at that byte, which holds until the next is read; CorruptFileError."""
+        """Read the data of the record at a byte offset; it is valid until the next read. CorruptFileError."""
         place = f"{self.name}: record at byte {offset:,}"
         size = HEADER_BYTES + check_header(self._read(offset, HEADER_BYTES), place) + FOOTER_BYTES
-        # Of one that is longer than the file, or than any example, no more is read than says so.
+        # If the stated length cannot be right, only the header is read, and `check_record` reports it.
         fits = size <= min(self.bytes - offset, HEADER_BYTES + MAX_EXAMPLE_BYTES + FOOTER_BYTES)
         frame = self._read(offset, size if fits else HEADER_BYTES)
         data = check_record(frame, self.name, offset)
@@ -130,7 +123,7 @@ class WholeShard:
         return data
 
     def records(self, index: ShardIndex | None) -> Iterator[tuple[int, memoryview | CorruptFileError]]:
-        """Each record's offset, and its data or what is wrong; by the index where there is one, else one by one."""
+        """Yield the offset of each record, and its data or its error; without an index, stop at the first error."""
         if index is not None:
             frame = HEADER_BYTES + FOOTER_BYTES
             for number, (offset, length) in enumerate(
@@ -156,16 +149,15 @@ class WholeShard:
             offset += HEADER_BYTES + len(data) + FOOTER_BYTES
 
     def checksum(self) -> int:
-        """Of the whole file: of the records, as far as they were read in order, and of what follows."""
+        """Return the CRC32C of the file; only bytes after the records read in order are read again."""
         while self._summed < self.bytes:
             self._checksum = crc32c(piece := self._read(self._summed, _CHUNK_BYTES), self._checksum)
             self._summed += len(piece)
         return self._checksum
 
     def _read(self, offset: int, size: int) -> memoryview:
-        """The bytes from there on, fewer where the file ends before."""
-        left = max(0, self.bytes - offset)
-        size = min(size, left)
+        """Read up to `size` bytes at an offset; fewer at the end of the file."""
+        size = min(size, max(0, self.bytes - offset))
         if size > len(self._memory):
             self._memory = np.empty(size, np.uint8)
         view = self._memory[:size].data

@@ -1,6 +1,8 @@
-"""Whether a converted data set is whole.
+"""Check of a converted data set: every checksum, record, index entry and invariant.
 
-Is a converted data set whole? Every checksum, record, index entry and invariant, each problem with its place.
+verify -> _Verification.check
+    for each shard: index() against the manifest, shard() record by record, ShardCounts against the statistics
+    unique_ids() over all shards, rejects() of rejected.jsonl
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, ManifestError, UsageError
-from halofeed.inspection.place import Place, check_recipe, open_place
-from halofeed.inspection.record_words import task_of
+from halofeed.inspection.dataset_files import DatasetFiles, check_recipe, open_files
+from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
     ClassCounts,
     bytes_of,
@@ -27,8 +29,13 @@ from halofeed.inspection.stored_records import (
     label_map,
     text_of,
 )
-from halofeed.inspection.stored_shard import WholeShard
-from halofeed.inspection.verify_record import Counts, block_problems, record_problems, segmentation_problems
+from halofeed.inspection.stored_shard import SequentialShard
+from halofeed.inspection.verify_record import (
+    ShardCounts,
+    block_problems,
+    record_problems,
+    segmentation_problems,
+)
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import DATASET_INFO, FEATURES, MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file
@@ -44,25 +51,22 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import address_of
 from halofeed.system.checksum import crc32c
 
-__all__ = ["Problem", "VerifyReport", "verify"]
-
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes checked, bytes in all)."""
-MOST_PROBLEMS = 100_000
-"""After so many a verification ends: what is not a data set at all would take all memory."""
-_MOST_PRINTED = 20
-_MOST_LINE_VALUES = 1000
+ProgressCallback = Callable[[int, int], None]
+"""Called with (bytes checked, total bytes)."""
+MAX_PROBLEMS = 100_000
+"""A verification stops after this many problems; a folder full of garbage would fill the memory."""
+_MAX_PRINTED = 20
+_MAX_LINE_VALUES = 1000
 _FEW_BYTES = 1 << 20
 _NUMBER = re.compile(r"'[^']*'|\d+(?:\.\d+)?")
-"""What may differ between two problems of one kind."""
+"""Parts ignored when grouping identical problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One fault and its place: the file, and where known the record's number in it, byte offset and id.
+class DatasetProblem:
+    """One fault and its place: the file and, if known, the number of the record in it, its byte offset and id.
 
-    >>> print(Problem(file="a.tfrecord-00000-of-00001", record=3, offset=120, id=7, message="label is missing"))
+    >>> print(DatasetProblem(file="a.tfrecord-00000-of-00001", record=3, offset=120, id=7, message="label is missing"))
     a.tfrecord-00000-of-00001: record 3 at byte 120, id 7: label is missing
     """
 
@@ -81,94 +85,100 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What was checked, and every problem found."""
+    """Amount of data checked, and every problem found."""
 
     folder: str
     files: int
     records: int
     bytes: int
-    problems: tuple[Problem, ...]
+    problems: tuple[DatasetProblem, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether there is no problem."""
         return not self.problems
 
     def __str__(self) -> str:
         checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
         count = len(self.problems)
-        verdict = "whole" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
-        lines = [f"  {problem}" for problem in self.problems[:_MOST_PRINTED]]
-        if count > _MOST_PRINTED:
-            kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MOST_PRINTED:])
-            lines.append(f"  and {count - _MOST_PRINTED:,} more:")
-            lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MOST_PRINTED)]
+        verdict = "no problems" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
+        lines = [f"  {problem}" for problem in self.problems[:_MAX_PRINTED]]
+        if count > _MAX_PRINTED:
+            kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MAX_PRINTED:])
+            lines.append(f"  and {count - _MAX_PRINTED:,} more:")
+            lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MAX_PRINTED)]
         return "\n".join([f"{self.folder}: {verdict} ({checked})", *lines])
 
 
-def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
-    """Check a data set from its first byte to its last, one record in memory at a time.
+def verify(path: str | Path, progress: ProgressCallback | None = None) -> VerifyReport:
+    """Check every byte of a data set, with one record in memory at a time.
 
     Args:
-        path: the folder or address that holds manifest.json.
-        progress: told how many of the shards' bytes are checked.
+        path: folder or address that holds manifest.json.
+        progress: callback for the number of bytes checked in shards.
 
     Raises:
         UsageError: there is no such folder.
     """
-    place = open_place(path)
+    files = open_files(path)
     if address_of(path) is None and not Path(path).is_dir():
         raise UsageError(f"{path}: no such folder; name the one that holds {MANIFEST}")
-    if not place.exists(MANIFEST):
-        # Says what the folder is in place of a data set; an unfinished one is checked like any other.
+    if not files.exists(MANIFEST):
+        # A folder that is no data set raises UsageError here; an unfinished data set is checked as usual.
         with contextlib.suppress(ManifestError):
-            place.manifest()
-    run = _Run(place=place, progress=progress or (lambda done, total: None))
+            files.manifest()
+    verification = _Verification(files=files, progress=progress or (lambda done, total: None))
     with contextlib.suppress(_TooManyProblemsError):
         manifest = None
-        with run.reading(MANIFEST):
-            manifest = run.manifest()
+        with verification.reading(MANIFEST):
+            manifest = verification.manifest()
         if manifest is not None:
-            run.check(manifest)
+            verification.check(manifest)
     return VerifyReport(
-        folder=str(place),
-        files=run.files,
-        records=run.records,
-        bytes=run.bytes_read,
-        problems=tuple(run.problems),
+        folder=str(files),
+        files=verification.files_read,
+        records=verification.records,
+        bytes=verification.bytes_read,
+        problems=tuple(verification.problems),
     )
 
 
 class _TooManyProblemsError(Exception):
-    """Ends a verification."""
+    """The signal that ends a verification early."""
 
 
 @dataclass(kw_only=True)
-class _Run:
-    """One verification: where it stands, and what it found."""
+class _Verification:
+    """One verification: its progress, and the problems found so far.
 
-    place: Place
-    progress: Progress
-    problems: list[Problem] = field(default_factory=list)
-    files: int = 0
+    Args:
+        bytes_done, bytes_total: size of the shards checked so far, and of all shards.
+        ids: the ids of each shard read so far, with its file name.
+        rejected: rejected inputs that the indexes list.
+    """
+
+    files: DatasetFiles
+    progress: ProgressCallback
+    problems: list[DatasetProblem] = field(default_factory=list)
+    files_read: int = 0
     records: int = 0
     bytes_read: int = 0
-    done: int = 0
-    total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
     ids: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
     rejected: list[Mapping[str, str]] = field(default_factory=list)
 
     def add(self, file: str, message: str, **place: int | None) -> None:
-        self.problems.append(Problem(file=file, message=message, **place))
-        if len(self.problems) == MOST_PROBLEMS:
+        self.problems.append(DatasetProblem(file=file, message=message, **place))
+        if len(self.problems) == MAX_PROBLEMS:
             self.problems.append(
-                Problem(file=file, message="the rest is not checked: there is too much wrong")
+                DatasetProblem(file=file, message="the rest is not checked: there is too much wrong")
             )
             raise _TooManyProblemsError
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[None]:
-        """While it is open a file is read; what is wrong with all of it ends that, as its problem."""
+        """Turn errors about a complete file into a problem, and skip the rest of the block."""
         try:
             yield
         except ManifestError as error:
@@ -179,24 +189,24 @@ class _Run:
         except OSError as error:
             self.add(name, f"it cannot be read: {error.strerror or error}")
         except CorruptFileError as error:
-            self.add(name, str(error).removeprefix(f"{self.place.path(name)}: ").removeprefix(f"{name}: "))
+            self.add(name, str(error).removeprefix(f"{self.files.path(name)}: ").removeprefix(f"{name}: "))
 
-    def read(self, name: str, most_bytes: int) -> bytes:
-        data = self.place.read(name, most_bytes)
-        self.files += 1
+    def read(self, name: str, max_bytes: int) -> bytes:
+        data = self.files.read(name, max_bytes)
+        self.files_read += 1
         self.bytes_read += len(data)
         return data
 
     def manifest(self) -> Manifest:
-        if not self.place.exists(MANIFEST):
-            cure = "it is missing: the conversion did not finish; run the same `halofeed convert` again"
-            raise ManifestError(MANIFEST, [("", cure)])
+        if not self.files.exists(MANIFEST):
+            fix = "it is missing: the conversion did not finish; run the same `halofeed convert` again"
+            raise ManifestError(MANIFEST, [("", fix)])
         data = self.read(MANIFEST, MANIFEST_BYTES)
         manifest = Manifest.from_json(data, MANIFEST)
         check_recipe(manifest, MANIFEST)
         self.same_text(MANIFEST, data, manifest_text(data))
         first = TASKS[manifest.task].first_label_id
-        if task_of(manifest).has_background and 0 not in manifest.labels:
+        if task_words(manifest).has_background and 0 not in manifest.labels:
             self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")
         for label in manifest.labels:
             if label < first:
@@ -204,7 +214,7 @@ class _Run:
         return manifest
 
     def same_text(self, name: str, data: bytes, text: str) -> None:
-        """A problem where a file is not what follows from the manifest."""
+        """Add a problem if a file is not the text that follows from the manifest."""
         expected = text.encode()
         if data == expected:
             return
@@ -217,7 +227,7 @@ class _Run:
 
     def check(self, manifest: Manifest) -> None:
         shards = [shard for split in manifest.splits.values() for shard in split.shards]
-        self.total = sum(shard.bytes for shard in shards)
+        self.bytes_total = sum(shard.bytes for shard in shards)
         self.leftovers({name for shard in shards for name in (shard.file, index_file(shard.file))})
         for file, text in ((DATASET_INFO, dataset_info_json(manifest)), (FEATURES, features_json(manifest))):
             with self.reading(file):
@@ -232,27 +242,27 @@ class _Run:
                     self.rejected += index.rejected
                 with self.reading(shard.file):
                     self.shard(shard, number, len(split.shards), index, manifest)
-                self.done += shard.bytes
+                self.bytes_done += shard.bytes
             if len(statistics) == len(split.shards) and Statistics.total(statistics) != split.statistics:
                 self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
         self.unique_ids()
-        indexes_read = all(self.place.exists(index_file(shard.file)) for shard in shards)
+        indexes_read = all(self.files.exists(index_file(shard.file)) for shard in shards)
         with self.reading(REJECTED):
             self.rejects(manifest, indexes_read and not any(p.file.endswith(".index") for p in self.problems))
 
     def leftovers(self, shard_files: set[str]) -> None:
-        """Name what lies in the folder and belongs to nothing."""
+        """Add a problem for each entry of the folder that is not part of the data set."""
         known = shard_files | {MANIFEST, REJECTED, DATASET_INFO, FEATURES}
-        for name, is_file in (self.place.entries() or {}).items():
+        for name, is_file in (self.files.entries() or {}).items():
             if name == TEMPORARY_FOLDER:
-                continue  # of a command that was killed after the commit; the next one of its kind deletes it
+                continue  # left by a command that was killed after the commit; the next such command deletes it
             if name not in known:
                 self.add(name, "it belongs to nothing that the manifest names; delete it or move it away")
             elif not is_file:
                 self.add(name, "expected a file")
 
     def index(self, shard: Shard, manifest: Manifest) -> ShardIndex:
-        """The shard's index, checked against the manifest."""
+        """Read the index of a shard and check it against the manifest."""
         name = index_file(shard.file)
         data = self.read(name, INDEX_BYTES)
         if len(data) != shard.index_bytes:
@@ -276,7 +286,7 @@ class _Run:
             self.add(name, f"{begins}, but the record before it ends at {expected[number]}", record=number)
         if expected[-1] != index.file_bytes:
             self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
-        # The tiles of a scan lie together, in its place; `record` checks their order.
+        # The tiles of a scan are adjacent and ordered by the id of the scan; `shard` checks that order.
         unordered = index.ids[1:] <= index.ids[:-1] if not index.statistics.tiles else np.zeros(0, bool)
         for number in np.flatnonzero(unordered).tolist():
             message = f"its id comes after {index.ids[number]}; expected ids in rising order"
@@ -290,16 +300,16 @@ class _Run:
     def shard(
         self, shard: Shard, number: int, count: int, index: ShardIndex | None, manifest: Manifest
     ) -> None:
-        """Check a shard's file and each of its records; it is that number of so many."""
-        file = self.place.in_order(shard)
-        self.files += 1
+        """Check the file of a shard and each record; the shard is `number` of `count` in its split."""
+        file = self.files.in_order(shard)
+        self.files_read += 1
         self.bytes_read += file.bytes
         if file.bytes != shard.bytes:
             self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {file.bytes:,}")
-        counts, whole = Counts(manifest=manifest), True
+        counts, all_sound = ShardCounts(manifest=manifest), True
         previous = (-1, 0)
-        # What a file without an end has beyond them is not read.
-        frames = WholeShard(file, min(file.bytes, shard.bytes))
+        # A file that is too long, perhaps endless, is read up to the manifest's size only.
+        frames = SequentialShard(file, min(file.bytes, shard.bytes))
         for record, (offset, stored) in enumerate(frames.records(index)):
             found: list[str] = []
             try:
@@ -311,41 +321,39 @@ class _Run:
                 features = decode_example(stored)
             except CorruptFileError as error:
                 found.append(str(error).removeprefix(f"{shard.file}: record at byte {offset:,}: "))
-                whole = False
+                all_sound = False
             else:
                 found += _record_problems(features, manifest, counts)
                 if index is not None:
                     found += _index_problems(features, stored, offset, index, record)
-                place = _place_of(features)
-                if place is not None and (belongs := shard_of(place[0], count)) != number:
-                    found.append(f"its id belongs into shard {belongs}, it lies in {number}")
-                if place is not None and index is not None and index.statistics.tiles:
-                    if place <= previous:
+                position = _sort_key(features)
+                if position is not None and (expected_shard := shard_of(position[0], count)) != number:
+                    found.append(f"its id belongs into shard {expected_shard}, it is in {number}")
+                if position is not None and index is not None and index.statistics.tiles:
+                    if position <= previous:
                         found.append("expected scans by rising id, and the tiles of each together in order")
-                    previous = place
+                    previous = position
             identity = None if index is None else int(index.ids[record])
             for message in found:
                 self.add(shard.file, message, record=record, offset=offset, id=identity)
-            self.progress(self.done + offset, self.total)
-        # Of one with a damaged record it says nothing more.
-        checksum = frames.checksum() if whole else shard.crc32c
+            self.progress(self.bytes_done + offset, self.bytes_total)
+        # The damaged record was reported already.
+        checksum = frames.checksum() if all_sound else shard.crc32c
         if checksum != shard.crc32c:
             self.add(shard.file, f"its checksum is {checksum:#010x}, the manifest says {shard.crc32c:#010x}")
-        if whole and counts.records != shard.records:
+        if all_sound and counts.records != shard.records:
             self.add(shard.file, f"holds {counts.records} records, the manifest says {shard.records}")
-        if whole and index is not None and counts.records == len(index):
+        if all_sound and index is not None and counts.records == len(index):
             for problem in counts.problems(index.statistics):
                 self.add(index_file(shard.file), problem)
-        self.progress(self.done + shard.bytes, self.total)
+        self.progress(self.bytes_done + shard.bytes, self.bytes_total)
 
     def unique_ids(self) -> None:
-        """Name the ids that two records share, over all shards and splits."""
+        """Add a problem for each id that several records share, over all shards and splits."""
         if not self.ids:
             return
-        everything = np.concatenate([ids for _, ids in self.ids])
-        unique, counted = np.unique(everything, return_counts=True)
-        repeated = unique[counted > 1]
-        for identity in repeated.tolist():
+        unique, counted = np.unique(np.concatenate([ids for _, ids in self.ids]), return_counts=True)
+        for identity in unique[counted > 1].tolist():
             places = [f"{file} record {n}" for file, ids in self.ids for n in np.flatnonzero(ids == identity)]
             self.add(MANIFEST, f"several records have this id: {', '.join(places)}", id=identity)
 
@@ -353,14 +361,14 @@ class _Run:
         """Compare rejected.jsonl with the indexes and the manifest, line by line."""
         reasons = Counter(dict.fromkeys(manifest.rejected, 0))
         count = 0
-        for number, line in enumerate(self.place.lines(REJECTED)):
+        for number, line in enumerate(self.files.lines(REJECTED)):
             self.bytes_read += len(line)
             if not line.endswith(b"\n"):
                 self.add(REJECTED, "its last line does not end", record=number)
                 break
             count += 1
             self.reject(number, line[:-1].decode("utf-8", "surrogateescape"), complete, reasons)
-        self.files += 1
+        self.files_read += 1
         if complete and count != len(self.rejected):
             self.add(REJECTED, f"holds {count} lines, the indexes name {len(self.rejected)} rejected inputs")
         if reasons != Counter(dict(manifest.rejected)):
@@ -369,15 +377,15 @@ class _Run:
             )
 
     def reject(self, number: int, line: str, complete: bool, reasons: Counter[str]) -> None:
-        """Compare one line of rejected.jsonl with what the indexes say of it, and count its reason."""
+        """Compare one line of rejected.jsonl with the entry in the indexes, and count its reason."""
         try:
-            entry = parse_json(line, _MOST_LINE_VALUES)
+            entry = parse_json(line, _MAX_LINE_VALUES)
         except ValueError as error:
             self.add(REJECTED, f"not a JSON line: {error}", record=number)
             return
         if isinstance(entry, dict):
             reason = f"{entry.get('stage')}: {entry.get('reason')}"
-            # What the manifest does not know is wrong, however often and however long.
+            # All reasons that the manifest does not list are counted as one, to bound the memory.
             reasons[reason if reason in reasons else "a reason that the manifest does not name"] += 1
         if json.dumps(entry, ensure_ascii=False) != line:
             problem = "not as it was written (white space or escapes were changed)"
@@ -387,8 +395,8 @@ class _Run:
             self.add(REJECTED, problem, record=number)
 
 
-def _record_problems(features: Decoded, manifest: Manifest, counts: Counts) -> Iterator[str]:
-    """What is wrong with the content of a record, which is counted too."""
+def _record_problems(features: Decoded, manifest: Manifest, counts: ShardCounts) -> Iterator[str]:
+    """Yield each problem of a record's content, and add the record to `counts`."""
     label = label_map(features, manifest)
     classes = None if label is None else class_counts(label, manifest)
     counts.add(features, classes or ClassCounts())
@@ -399,7 +407,7 @@ def _record_problems(features: Decoded, manifest: Manifest, counts: Counts) -> I
 def _index_problems(
     features: Decoded, data: memoryview, offset: int, index: ShardIndex, record: int
 ) -> Iterator[str]:
-    """In what a record whose `data` begins at that byte differs from what the index says of it."""
+    """Yield each difference between a record, whose `data` begins at byte `offset`, and its index entry."""
     stored, identity = text_of(features, keys.SOURCE_ID) or "", index.ids[record]
     if stored != str(identity):
         yield f"image/source_id: {stored!r:.80}, the index says {identity}"
@@ -407,15 +415,15 @@ def _index_problems(
         value = bytes_of(features, key)
         if value is None:
             continue
-        at = offset + HEADER_BYTES + _distance(data, value)
+        at = offset + HEADER_BYTES + _view_offset(data, value)
         if at != starts[record]:
             yield f"{key} begins at byte {at}, the index says {starts[record]}"
         if key in index.raw_checksums:
             yield from (f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record]))
 
 
-def _place_of(features: Decoded) -> tuple[int, int] | None:
-    """The id that decides on a record's shard, which is that of a scan's first tile, and the number of the tile."""
+def _sort_key(features: Decoded) -> tuple[int, int] | None:
+    """Return the id that selects the shard of a record (a tile has that of the first tile), and the tile number."""
     tile = integer_of(features, keys.TILE) or 0
     key, stored = text_of(features, keys.KEY_SOURCE), text_of(features, keys.SOURCE_ID) or ""
     if key is not None and tile:
@@ -423,9 +431,9 @@ def _place_of(features: Decoded) -> tuple[int, int] | None:
     return (int(stored), tile) if stored.isdecimal() and len(stored) < 20 else None
 
 
-def _distance(whole: memoryview, part: memoryview) -> int:
-    """At which byte of `whole` its view `part` begins."""
-    if not len(part):
+def _view_offset(base: memoryview, view: memoryview) -> int:
+    """Return the byte of `base` at which `view`, a slice of it, begins."""
+    if not len(view):
         return 0
-    first, at = (np.frombuffer(view, np.uint8).ctypes.data for view in (whole, part))
-    return at - first
+    start, at = (np.frombuffer(one, np.uint8).ctypes.data for one in (base, view))
+    return at - start

@@ -1,9 +1,4 @@
-"""Do a shard's statistics say what its records hold?
-
-Do the label map and the geometry of a segmentation record hold what they must? Every fault in words.
-
-Is one record what the manifest and the index say of it? Every fault in words.
-"""
+"""Checks of one record against the manifest, the index and the statistics; each function yields problems as text."""
 
 from __future__ import annotations
 
@@ -19,15 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.record_words import task_of
+from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
-    AXES,
     CANONICAL,
     CHUNK_VALUES,
     DIRECTIONS,
+    VOLUME_AXES,
     ClassCounts,
     affine_of,
     alignment,
+    array_of,
     bytes_of,
     decode_stored,
     direction_cosines,
@@ -37,7 +33,6 @@ from halofeed.inspection.stored_records import (
     label_field,
     orientation_of,
     text_of,
-    triple_of,
 )
 from halofeed.prep.formats.picture.table import check_stored
 from halofeed.prep.voxels.intensity import as_numbers
@@ -52,8 +47,8 @@ from halofeed.system.checksum import block_checksums
 
 
 @dataclass(kw_only=True)
-class Counts:
-    """A shard's statistics as its records give them."""
+class ShardCounts:
+    """Statistics of a shard, counted again from its records."""
 
     manifest: Manifest
     records: int = 0
@@ -68,7 +63,7 @@ class Counts:
     foreground: int = 0
 
     def add(self, features: Decoded, classes: ClassCounts) -> None:
-        """Count one record; `classes` are those of its label map."""
+        """Count one record and the `classes` of its label map."""
         height, width, unpadded_height, unpadded_width = (
             integer_of(features, key) or 0 for key in (*keys.SIDES, *keys.UNPADDED_SIDES)
         )
@@ -95,7 +90,7 @@ class Counts:
         self.tiles += bool(integer_of(features, keys.TILE))
 
     def found(self) -> Statistics:
-        """What the records say."""
+        """Return the statistics of the records counted so far."""
         counted = Statistics(
             records=self.records,
             labels=dict(self.labels),
@@ -106,7 +101,7 @@ class Counts:
         )
         if is_volumetric(self.manifest):
             counted = replace(counted, boxes_per_image=None, tiles=self.tiles)
-        # A shard without records need not say that none is labelled.
+        # The statistics of a shard without records may omit the labelled ones.
         if label_field(self.manifest) is None or not self.records:
             return counted
         voxels = dict(self.label_voxels)
@@ -115,7 +110,7 @@ class Counts:
         )
 
     def problems(self, statistics: Statistics) -> Iterator[str]:
-        """In what the stored statistics differ from the records."""
+        """Yield each difference between the stored statistics and the records."""
         stored = statistics.to_json()
         for name, value in self.found().to_json().items():
             if stored.get(name) != value:
@@ -123,18 +118,18 @@ class Counts:
 
 
 _SPACING_TOLERANCE = 1e-6
-"""Relative: what rounding the affine and the spacing to float32 leaves between them is within 3e-7."""
-_FLATTEST = 1e-6
-"""A voxel's volume over that of a brick with the same sides, below which an affine maps to a plane."""
-_NOT_NEAREST = 1e-3
-"""By so much may another order of axes lie closer to the patient's, which at 45 degrees is rounding."""
+"""Relative tolerance; rounding the affine and the spacing to float32 leaves a difference of up to 3e-7."""
+_MIN_DETERMINANT = 1e-6
+"""Least volume of a voxel, relative to a cuboid with the same sides; below, the affine maps to a plane."""
+_ALIGNMENT_TOLERANCE = 1e-3
+"""Rounding at 45 degrees may make another order of axes closer to the patient's by up to this much."""
 
 
 def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCounts | None) -> Iterator[str]:
-    """What is wrong with the label map, the geometry and the values of a record.
+    """Yield each problem of the label map, the geometry and the values of a record.
 
     Args:
-        counts: of `class_counts`; None where the label map cannot be read, which is told elsewhere.
+        counts: result of `class_counts`; None if the label map cannot be read, which another check reports.
     """
     field = label_field(manifest)
     if field is None:
@@ -147,12 +142,12 @@ def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCo
     if not is_volumetric(manifest):
         return
     yield from _value_problems(bytes_of(features, keys.ENCODED), manifest.field("image").dtype)
-    shape, stored = field.stored_shape, tuple(integer_of(features, f"image/{axis}") for axis in AXES)
+    shape, stored = field.stored_shape, tuple(integer_of(features, f"image/{axis}") for axis in VOLUME_AXES)
     if stored != shape:
         yield f"image/depth, image/height, image/width: expected {list(shape)} of a volume, got {list(stored)}"
     yield from _extent_problems(features, shape)
     yield from _affine_problems(features)
-    source = triple_of(features, keys.SOURCE_SHAPE, "i")
+    source = array_of(features, keys.SOURCE_SHAPE, "i")
     if source is not None and (source < 1).any():
         yield f"image/source/shape: expected 1 or more along each axis, got {source.tolist()}"
     tile = integer_of(features, keys.TILE)
@@ -161,7 +156,7 @@ def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCo
 
 
 def _value_problems(data: memoryview | None, dtype: str) -> Iterator[str]:
-    """Values of a raw image that are no numbers; integers always are."""
+    """Yield a problem if a raw image has infinite values or NaN; integers cannot have them."""
     if data is None or dtype not in ("float32", "float64", "bfloat16"):
         return
     kind = np.dtype({"bfloat16": np.uint16}.get(dtype, dtype)).newbyteorder("<")
@@ -177,7 +172,7 @@ def _extent_problems(features: Decoded, shape: tuple[int, ...]) -> Iterator[str]
     extent = extent_of(features)
     if extent is None:
         return
-    for axis, size, first, last in zip(AXES, shape, *extent.tolist(), strict=True):
+    for axis, size, first, last in zip(VOLUME_AXES, shape, *extent.tolist(), strict=True):
         if not 0 <= first < last <= size:
             yield f"image/extent: {axis}: expected a part of 0 to {size}, got {first} to {last}"
 
@@ -186,23 +181,23 @@ def _affine_problems(features: Decoded) -> Iterator[str]:
     for key in (keys.AFFINE, keys.SOURCE_AFFINE):
         affine = affine_of(features, key)
         if affine is None or not np.isfinite(affine).all():
-            continue  # told by the check of its values
+            continue  # the check of its values reports this
         lengths = np.linalg.norm(affine[:3, :3], axis=0)
         if affine[3].tolist() != [0, 0, 0, 1]:
             yield f"{key}: expected a last row of 0, 0, 0, 1, got {affine[3].tolist()}"
-        if not lengths.all() or abs(np.linalg.det(direction_cosines(affine[:3, :3]))) < _FLATTEST:
-            yield f"{key}: it cannot be inverted: voxels of a volume lie on one plane of the patient"
+        if not lengths.all() or abs(np.linalg.det(direction_cosines(affine[:3, :3]))) < _MIN_DETERMINANT:
+            yield f"{key}: it cannot be inverted: all voxels of the volume are on one plane of the patient"
         elif key == keys.AFFINE:
             yield from _spacing_problems(features, lengths)
             yield from _direction_problems(affine)
 
 
 def _spacing_problems(features: Decoded, lengths: NDArray[np.float64]) -> Iterator[str]:
-    spacing = triple_of(features, keys.SPACING_MM)
+    spacing = array_of(features, keys.SPACING_MM)
     if spacing is None or spacing.shape != (3,):
         return
-    for axis, stated, length in zip(AXES, spacing.tolist(), lengths.tolist(), strict=True):
-        # Written so that NaN is wrong too.
+    for axis, stated, length in zip(VOLUME_AXES, spacing.tolist(), lengths.tolist(), strict=True):
+        # The negated comparison rejects NaN too.
         if not abs(stated - length) <= _SPACING_TOLERANCE * length:
             yield f"image/spacing_mm: {axis}: {stated:.9g}, but a step of image/affine is {length:.9g} mm"
 
@@ -211,12 +206,12 @@ def _direction_problems(affine: NDArray[np.float64]) -> Iterator[str]:
     cosines = direction_cosines(affine[:3, :3])
     best = max(alignment(cosines, rows) for rows in permutations(range(3)))
     nearest = orientation_of(affine)
-    if alignment(cosines, CANONICAL) >= best - _NOT_NEAREST:
+    if alignment(cosines, CANONICAL) >= best - _ALIGNMENT_TOLERANCE:
         nearest = tuple(
             DIRECTIONS[row] if cosines[row, axis] > 0 else DIRECTIONS[row][::-1]
             for axis, row in enumerate(CANONICAL)
         )
-    for axis, row, (_, towards) in zip(AXES, CANONICAL, nearest, strict=True):
+    for axis, row, (_, towards) in zip(VOLUME_AXES, CANONICAL, nearest, strict=True):
         if towards != DIRECTIONS[row][1]:
             yield f"image/affine: {axis}: expected it to grow to {DIRECTIONS[row][1]}, it grows to {towards}"
 
@@ -231,7 +226,7 @@ _KEYPOINT_KINDS = {"x": "float32", "y": "float32", "visibility": "int64", "num":
 
 
 def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
-    """Everything in which a record differs from what the manifest says."""
+    """Yield each difference between a record and the fields of the manifest."""
     for stored_field in manifest.fields:
         for key in stored_field.keys:
             if key not in features:
@@ -240,12 +235,12 @@ def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
             value = features[key]
             if stored_field.encoding == "png_list":
                 found = _masks(value, features, manifest)
-            elif stored_field.encoding not in _OF_BYTES:
-                found = _CHECKS[stored_field.encoding](value, stored_field, features)
+            elif stored_field.encoding not in _BYTES_CHECKS:
+                found = _LIST_CHECKS[stored_field.encoding](value, stored_field, features)
             elif isinstance(value, list) and len(value) == 1:
-                found = _OF_BYTES[stored_field.encoding](value[0], stored_field, features)
+                found = _BYTES_CHECKS[stored_field.encoding](value[0], stored_field, features)
             else:
-                found = iter([f"expected one bytes value, got {_kind(value)}"])
+                found = iter([f"expected one bytes value, got {_count_and_dtype(value)}"])
             yield from (f"{key}: {problem}" for problem in found)
     yield from _parallel_problems(features, manifest)
     yield from _image_problems(features, manifest)
@@ -256,7 +251,7 @@ def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
 
 
 def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[str]:
-    """Which 1 MiB blocks of a raw value differ from the index's checksums."""
+    """Yield each 1 MiB block of a raw value that differs from the index's checksums."""
     found = block_checksums(data)
     if len(found) != len(expected):
         yield f"the index holds {len(expected)} block checksums, the value has {len(found)} blocks"
@@ -265,9 +260,8 @@ def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[s
             yield f"the checksum of block {block} is {ours:#010x}, the index says {theirs:#010x}"
 
 
-def _kind(value: Any) -> str:
-    kind = "bytes values" if isinstance(value, list) else f"{value.dtype} values"
-    return f"{len(value)} {kind}"
+def _count_and_dtype(value: Any) -> str:
+    return f"{len(value)} {'bytes' if isinstance(value, list) else value.dtype} values"
 
 
 def _raw(data: memoryview, field: Field, features: Decoded) -> Iterator[str]:
@@ -302,15 +296,15 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     limits = _INTEGER_LIMITS.get(field.dtype)
     wanted = "float32" if limits is None else "int64"
     if not isinstance(value, np.ndarray) or value.dtype != wanted:
-        # An empty list has lost its type in some writers; its length is checked elsewhere.
+        # Some writers store an empty list without its type; another check covers its length.
         if len(value):
-            yield f"expected {wanted} values, got {_kind(value)}"
+            yield f"expected {wanted} values, got {_count_and_dtype(value)}"
         return
     wrong = ~np.isfinite(value) if limits is None else (value < limits[0]) | (value > limits[1])
     if wrong.any():
         at = int(np.argmax(wrong))
         allowed = " (0 or 1)" if field.dtype == "bool" else ""
-        yield f"value {at} is {value[at]}, which is no {field.dtype}{allowed}"
+        yield f"value {at} is {value[at]}, which is not a valid {field.dtype}{allowed}"
 
 
 def _value(value: Any, field: Field, features: Decoded) -> Iterator[str]:
@@ -321,14 +315,14 @@ def _value(value: Any, field: Field, features: Decoded) -> Iterator[str]:
 
 def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
     if not isinstance(value, list):
-        yield f"expected PNG files, got {_kind(value)}"
+        yield f"expected PNG files, got {_count_and_dtype(value)}"
         return
     image = manifest.field("image")
     size = (integer_of(features, keys.HEIGHT), integer_of(features, keys.WIDTH), 1)
     for number, data in enumerate(value):
         pixels = decode_stored(data, "png", (image.shape[0], image.shape[1]))
         if pixels is None:
-            yield f"mask {number} is no PNG that can be decoded"
+            yield f"mask {number} is not a PNG that can be decoded"
         elif pixels.shape != size or pixels.dtype != np.uint8:
             yield f"mask {number} is {pixels.dtype} {list(pixels.shape)}, expected uint8 {list(size)}"
         elif pixels.max() > 1:
@@ -342,23 +336,24 @@ def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     if not len(value):
         return
     if not isinstance(value, np.ndarray) or value.dtype != np.int64:
-        yield f"expected int64 values, got {_kind(value)}"
+        yield f"expected int64 values, got {_count_and_dtype(value)}"
     elif (np.diff(value) <= 0).any():
         yield f"expected labels in ascending order, each once, got {value.tolist()}"
 
 
-_OF_BYTES: dict[str, Callable[[memoryview, Field, Decoded], Iterator[str]]] = {
+_BYTES_CHECKS: dict[str, Callable[[memoryview, Field, Decoded], Iterator[str]]] = {
     "raw": _raw,
     "sets": _raw,
     "jpeg": _compressed,
     "png": _compressed,
     "text": lambda data, field, features: iter(()),
 }
-_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
+_LIST_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
     "classes": _classes,
     "value": _value,
     "list": _numbers,
 }
+"""Checks of a value, by the encoding of its field: of one bytes value, and of a list of values."""
 
 
 def _parallel_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
@@ -378,7 +373,7 @@ def _image_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     if (stored := text_of(features, keys.FORMAT)) != image.encoding:
         yield f"image/format: expected {image.encoding!r} as the manifest says, got {stored!r}"
     stored = text_of(features, keys.KEY_SHA256)
-    # A raw image has the index's block checksums in its stead.
+    # A raw image may have block checksums in the index instead.
     if (stored is not None or image.encoding != "raw") and (
         digest := hashlib.sha256(data).hexdigest()
     ) != stored:
@@ -403,7 +398,7 @@ def _box_problems(features: Decoded) -> Iterator[str]:
     corners = {key: features.get(key) for key in keys.BOX_CORNERS}
     floats = {key: value for key, value in corners.items() if isinstance(value, np.ndarray)}
     for key, values in floats.items():
-        # Written so that NaN is outside too.
+        # The negated comparison rejects NaN too.
         for box in np.flatnonzero(~((values >= 0) & (values <= 1))):
             yield f"{key}: box {box}: expected 0 to 1, got {values[box]}"
     for low, high in zip(keys.BOX_CORNERS[:2], keys.BOX_CORNERS[2:], strict=True):
@@ -421,9 +416,9 @@ def _box_problems(features: Decoded) -> Iterator[str]:
 
 
 def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
-    """Everything that is wrong with the features that are no field of the manifest: the view and the keypoints."""
+    """Yield each problem of the features outside of the manifest's fields: the view and the keypoints."""
     kept = manifest.recipe.get("keep", ())
-    if not task_of(manifest).has_boxes:
+    if not task_words(manifest).has_boxes:
         return
     boxes = len(features.get(keys.OBJECT_CLASS_LABEL, ()))
     if "view" in kept:
@@ -443,7 +438,7 @@ def _keypoint_problems(features: Decoded, boxes: int) -> Iterator[str]:
         yield from (f"{name} is missing" for name in missing)
         return
     x, y, visibility, text, labeled = (features[name] for name in names)
-    # An empty list has lost its type in some writers.
+    # Some writers store an empty list without its type.
     wrong = [
         f"{key}/{part}: expected {kind} values"
         for part, kind in _KEYPOINT_KINDS.items()
@@ -489,7 +484,7 @@ def _label_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         if labels is None:
             continue
         if not isinstance(texts, list):
-            wrong = " is missing" if texts is None else f": expected texts, got {_kind(texts)}"
+            wrong = " is missing" if texts is None else f": expected texts, got {_count_and_dtype(texts)}"
             yield f"{text_key}{wrong}"
             texts = []
         if isinstance(labels, list):

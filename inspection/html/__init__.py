@@ -1,1 +1,1 @@
-"""Data sets and training runs as self-contained pages."""
+"""HTML reports of data sets, plans and training runs, each one self-contained file."""

@@ -1,7 +1,4 @@
-"""How counts become charts: pure functions from numbers to inline SVG, colored by report.css.
-
-How do numbers over training steps become a line chart: few points or 100,000, with gaps, on either scale?
-"""
+"""Charts as inline SVG: pure functions from numbers to markup, colored by report.css."""
 
 from __future__ import annotations
 
@@ -17,13 +14,22 @@ from numpy.typing import NDArray
 WIDTH, HEIGHT = 360, 208
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 14, 38
 FLOOR = HEIGHT - BOTTOM
-_MOST_BARS = 45
+_MAX_BARS = 45
 _WIDEST_BAR = 44.0
-_MOST_BUBBLES = 3000
+_MAX_BUBBLES = 3000
 _RATIOS = {
     1 / 16: "1:16", 1 / 8: "1:8", 1 / 4: "1:4", 1 / 2: "1:2", 3 / 4: "3:4", 1: "1:1", 4 / 3: "4:3", 2: "2:1", 4: "4:1",
     8: "8:1", 16: "16:1",
 }  # fmt: skip
+MAX_SERIES = 6
+"""Number of line colors in report.css."""
+_CHART_COLUMNS = 320
+_MAX_DOTS = 40
+"""Most points of a line that are also drawn as dots."""
+_MIN_SMOOTHED_POINTS = 20
+_LOG_RATIO = 30.0
+"""Ratio of the highest to the lowest value from which an axis is logarithmic."""
+_DOT = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.4"></circle>')
 _PATH = Markup('<path class="{}" d="{}"></path>')
 _RECT = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"></rect>')
 _TEXT = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>{}</text>')
@@ -37,12 +43,14 @@ _SHEET = Markup('<rect x="{:.2f}" y="{:.2f}" width="{:.1f}" height="{:.1f}" rx="
 
 Axis = tuple[float, float]
 """The values at the two ends of an axis."""
-Counts = Sequence[int]
-"""One count per series, which are stacked."""
+SeriesCounts = Sequence[int]
+"""One count for each of the stacked series."""
+Floats = NDArray[np.float64]
+ChartPoints = list[tuple[float, float]]
 
 
 def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
-    """Round numbers from 0 to `highest`.
+    """Return round numbers from 0 to `highest`.
 
     >>> nice_ticks(87), nice_ticks(3)
     ([0.0, 20.0, 40.0, 60.0, 80.0], [0.0, 1.0, 2.0, 3.0])
@@ -54,10 +62,10 @@ def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
     return [float(step * number) for number in range(math.floor(highest / step + 1e-9) + 1)]
 
 
-def short(value: float) -> str:
-    """A number for an axis.
+def short_number(value: float) -> str:
+    """Format a number for an axis.
 
-    >>> short(0), short(2500), short(3e6), short(0.5)
+    >>> short_number(0), short_number(2500), short_number(3e6), short_number(0.5)
     ('0', '2.5k', '3M', '0.5')
     """
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -66,17 +74,20 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, str] | None = None) -> Markup:
-    """Upright bars of whole numbers: how many images (stacked by series) have each value.
+def histogram(
+    values: Mapping[int, SeriesCounts], *, unit: str, marker: tuple[float, str] | None = None
+) -> Markup:
+    """Draw a histogram of integers as vertical bars, stacked by series.
 
     Args:
-        values: counts per series, by value; wide ranges are put together in bins of equal width.
-        marker: a value where a dashed line stands, if it lies within the range, and what it is called.
+        values: counts per series, by value; wide ranges are grouped into bins of equal width.
+        unit: name of the horizontal axis.
+        marker: value and label of a dashed line, drawn if the value is in range.
     """
     if not values:
         return Markup("")
     lowest, highest = min(values), max(values)
-    width = max(1, math.ceil((highest - lowest + 1) / _MOST_BARS))
+    width = max(1, math.ceil((highest - lowest + 1) / _MAX_BARS))
     bins = (highest - lowest) // width + 1
     step = min((WIDTH - LEFT - RIGHT) / bins, _WIDEST_BAR)
 
@@ -89,7 +100,7 @@ def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, s
         at = LEFT + ((marker[0] - lowest) // width + 1) * step
         anchor, shift = ("end", -4) if at > WIDTH / 2 else ("start", 4)
         drawn.append(path(f"M{at:.1f} {TOP - 8}V{FLOOR}", "marker"))
-        drawn.append(label(at + shift, TOP - 1, marker[1], anchor, "strong"))
+        drawn.append(text_at(at + shift, TOP - 1, marker[1], anchor, "strong"))
     ticks = [
         (LEFT + (number + 0.5) * step, str(lowest + number * width))
         for number in range(0, bins, max(1, math.ceil(bins / 8)))
@@ -97,8 +108,8 @@ def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, s
     return chart(f"histogram of {unit}", drawn, ticks, unit)
 
 
-def spread(values: Mapping[float, Counts], *, unit: str, what: str = "scans") -> Markup:
-    """Upright bars of fractional values: how many scans (stacked by series) lie in each of up to 24 bins."""
+def spread(values: Mapping[float, SeriesCounts], *, unit: str, what: str = "scans") -> Markup:
+    """Draw a histogram of fractional values in up to 24 bins, stacked by series."""
     if not values:
         return Markup("")
     lowest, highest = min(values), max(values)
@@ -121,8 +132,8 @@ def spread(values: Mapping[float, Counts], *, unit: str, what: str = "scans") ->
     return chart(f"histogram of {unit}", drawn, named, unit)
 
 
-def ratios(counts: Mapping[float, Counts]) -> Markup:
-    """How many images (stacked by series) have each width / height, on a logarithmic axis."""
+def ratios(counts: Mapping[float, SeriesCounts]) -> Markup:
+    """Draw a histogram of width / height on a logarithmic axis, stacked by series."""
     if not counts:
         return Markup("")
     logs = {ratio: math.log2(max(ratio, 0.05)) for ratio in counts}
@@ -154,14 +165,15 @@ def densities(
     step: float,
     origin: float,
 ) -> Markup:
-    """How values are spread, one curve per series, each to a height of its own; spikes are cut off.
+    """Draw the distribution of values, one curve per series, each scaled to its own height; spikes are cut off.
 
     Args:
-        series: (class of its color, values, how often each occurs).
-        window: drawn as a band with its two ends.
-        ends: of the axis; what lies beyond is not drawn.
-        step: between neighboring values that begin at `origin`, so that every bin holds equally many of them; 0
-            where values are fractional.
+        series: (CSS class of the color, values, count of each value).
+        window: range to draw as a band.
+        ends: range of the horizontal axis; values outside are not drawn.
+        unit: name of the horizontal axis.
+        step: distance of neighboring possible values, so that each bin holds equally many; 0 for fractional values.
+        origin: one of the possible values.
     """
     low, high = ends
     width = (high - low) / 120
@@ -180,20 +192,22 @@ def densities(
             at = math.floor((value - low) / width)
             if 0 <= at < bins:
                 heights[at] += count
-        top = max(1.0, min(1.06 * max(heights), 1.6 * _usual(filter(None, heights[1:-1]), max(heights))))
+        top = max(
+            1.0, min(1.06 * max(heights), 1.6 * _percentile_97(filter(None, heights[1:-1]), max(heights)))
+        )
         xs = [x_at(low + (at + 0.5) * width, axis_x) for at in range(bins)]
         drawn.append(_curve(xs, [max(TOP, y_at(count, (0.0, top))) for count in heights], kind))
     for at, (value, x) in enumerate(zip(window or (), edges, strict=True)):
         drawn.append(path(f"M{x:.1f} {TOP - 2}V{FLOOR}", "marker"))
         is_left = WIDTH - RIGHT - x < 60 or (at == 0 and x - LEFT >= 60)
         anchor, shift = ("end", -4) if is_left else ("start", 4)
-        drawn.append(label(x + shift, TOP - 4, f"{value:g}", anchor, "strong"))
+        drawn.append(text_at(x + shift, TOP - 4, f"{value:g}", anchor, "strong"))
     ticks = [(x_at(mark, axis_x), f"{mark:,.4g}") for mark in _round_between(*axis_x, 5)]
     return chart("values", drawn, ticks, unit)
 
 
 def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None) -> Markup:
-    """Sizes (height, width) as circles whose area is their count; `stored` is drawn as a frame."""
+    """Draw sizes (height, width) as circles whose area is their count, and the `stored` size as a frame."""
     if not sizes:
         return Markup("")
     shown = [*sizes, *([stored] if stored else [])]
@@ -212,25 +226,25 @@ def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None
         top = y_at(stored[0], axis_y)
         drawn.append(_rect(LEFT, top, x_at(stored[1], axis_x) - LEFT, FLOOR - top, "frame"))
     most = max(sizes.values())
-    for (height, width), count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_MOST_BUBBLES]:
+    for (height, width), count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_MAX_BUBBLES]:
         radius = max(2.2, 12 * math.sqrt(count / most))
         title = f"about {height} x {width}: {count:,}"
         drawn.append(_CIRCLE.format(x_at(width, axis_x), y_at(height, axis_y), radius, title))
-    ticks = [(x_at(value, axis_x), short(value)) for value in nice_ticks(axis_x[1])]
+    ticks = [(x_at(value, axis_x), short_number(value)) for value in nice_ticks(axis_x[1])]
     return chart("sizes of the sources", drawn, ticks, "width in pixels")
 
 
-def curves(
+def channel_curves(
     histograms: Sequence[Sequence[int]], means: Sequence[float], names: Sequence[str], peak: int
 ) -> Markup:
-    """Histograms of 256 bins over 0 to `peak`, one per channel, with a line at each mean.
+    """Draw histograms of 256 bins over 0 to `peak`, one per channel, with a line at each mean.
 
-    Spikes, which saturated pixels and computer drawings make, are cut off rather than set the scale.
+    Spikes from saturated pixels and computer drawings are cut off, so that they do not set the scale.
     """
     inner = [count for bins in histograms for count in bins[1:-1]]
     highest = max(inner, default=0)
     axis_x = (0.0, 256.0)
-    axis_y = (0.0, max(1.0, min(1.06 * highest, 1.6 * _usual(inner, 0) or 1e18)))
+    axis_y = (0.0, max(1.0, min(1.06 * highest, 1.6 * _percentile_97(inner, 0) or 1e18)))
     drawn = [grid_y(axis_y, numbers=False)]
     for bins, mean, name in zip(histograms, means, names, strict=True):
         xs = [x_at(at + 0.5, axis_x) for at in range(len(bins))]
@@ -242,7 +256,7 @@ def curves(
 
 
 def tiling(shape: tuple[int, ...], parts: tuple[int, ...]) -> Markup:
-    """A small picture of (height, width) that is cut into (rows, columns); cuts in depth are sheets behind it."""
+    """Draw an image of (height, width) split into (rows, columns); parts along depth are sheets behind each other."""
     *depth_parts, rows, columns = parts
     sheets = math.prod(depth_parts)
     scale = 44 / max(shape[-2:])
@@ -262,51 +276,51 @@ def tiling(shape: tuple[int, ...], parts: tuple[int, ...]) -> Markup:
 
 
 def x_at(value: float, axis: Axis) -> float:
-    """Where a value of the horizontal axis lies."""
+    """Return the x coordinate of a value."""
     return LEFT + (value - axis[0]) / (axis[1] - axis[0]) * (WIDTH - LEFT - RIGHT)
 
 
 def y_at(value: float, axis: Axis) -> float:
-    """Where a value of the vertical axis lies."""
+    """Return the y coordinate of a value."""
     return FLOOR - (value - axis[0]) / (axis[1] - axis[0]) * (FLOOR - TOP)
 
 
-def path(drawn: str, kind: str) -> Markup:
-    """A line of the class `kind`."""
-    return _PATH.format(kind, drawn)
+def path(commands: str, kind: str) -> Markup:
+    """Return an SVG path of the CSS class `kind`."""
+    return _PATH.format(kind, commands)
 
 
-def label(x: float, y: float, words: str, anchor: str = "middle", kind: str | None = None) -> Markup:
-    """Words in a chart."""
+def text_at(x: float, y: float, words: str, anchor: str = "middle", kind: str | None = None) -> Markup:
+    """Return text at a position of a chart."""
     return _TEXT.format(x, y, anchor, Markup(' class="{}"').format(kind) if kind else "", words)
 
 
 def grid_y(axis: Axis, *, numbers: bool = True) -> Markup:
-    """Horizontal lines at whole numbers."""
+    """Draw horizontal grid lines at integers."""
     drawn = []
     for value in filter(float.is_integer, nice_ticks(axis[1])):
         y = y_at(value, axis)
         drawn.append(path(f"M{LEFT:.1f} {y:.1f}L{WIDTH - RIGHT:.1f} {y:.1f}", "grid" if value else "axis"))
         if numbers:
-            drawn.append(label(LEFT - 6, y + 3.5, short(value), "end"))
+            drawn.append(text_at(LEFT - 6, y + 3.5, short_number(value), "end"))
     return Markup().join(drawn)
 
 
 def chart(title: str, drawn: Sequence[Markup], ticks: Sequence[tuple[float, str]], name: str) -> Markup:
-    """A drawing, with (place, words) of the horizontal axis and its name below; the title for who does not see it."""
-    below = [label(at, FLOOR + 17, words) for at, words in ticks]
-    below.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, name, "middle", "axis-name"))
+    """Return an SVG with ticks (x, text) and the name of the horizontal axis; screen readers read the title."""
+    below = [text_at(at, FLOOR + 17, words) for at, words in ticks]
+    below.append(text_at((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, name, "middle", "axis-name"))
     return _CHART.format(WIDTH, HEIGHT, title, Markup().join([*drawn, *below]))
 
 
 def _stacked(
-    values: Mapping[Any, Counts],
+    values: Mapping[Any, SeriesCounts],
     bin_of: Callable[[Any], int],
     step: float,
     margin: float,
     title: Callable[[int, int], str] | None = None,
 ) -> list[Markup]:
-    """The grid, then for each bin its upright bars, one series on top of the other."""
+    """Draw the grid, then the stacked bars of each bin."""
     binned: dict[int, list[int]] = {}
     for value, counts in values.items():
         known = binned.setdefault(bin_of(value), [0] * len(counts))
@@ -327,19 +341,19 @@ def _stacked(
 
 
 def _curve(xs: Sequence[float], ys: Sequence[float], kind: str) -> Markup:
-    """A filled curve from the left end of the axis to the right one."""
+    """Draw a filled curve over the full width of the chart."""
     points = [f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True)]
     return path(f"M{LEFT} {FLOOR}L{'L'.join(points)}L{WIDTH - RIGHT} {FLOOR}Z", f"curve {kind}")
 
 
-def _usual(counts: Iterable[int], otherwise: int) -> int:
-    """The count that 97 of 100 do not pass, so that spikes do not set a scale."""
+def _percentile_97(counts: Iterable[int], otherwise: int) -> int:
+    """Return the 97th percentile of counts, which ignores spikes; `otherwise` without counts."""
     ordered = sorted(counts)
     return ordered[int(0.97 * (len(ordered) - 1))] if ordered else otherwise
 
 
 def _round_between(low: float, high: float, wanted: int) -> list[float]:
-    """Round numbers from `low` to `high`."""
+    """Return round numbers from `low` to `high`."""
     apart = nice_ticks(high - low, wanted)[1]
     first, last = math.ceil(low / apart - 1e-6), math.floor(high / apart + 1e-6)
     return [number * apart for number in range(first, last + 1)]
@@ -349,46 +363,35 @@ def _rect(x: float, y: float, width: float, height: float, kind: str) -> Markup:
     return _RECT.format(kind, x, y, width, height)
 
 
-MOST_SERIES = 6
-"""As many lines as report.css has colors."""
-_COLUMNS = 320
-_DOTTED = 40
-"""Up to so many points are drawn as dots too."""
-_LEAST_SMOOTHED = 20
-_LOG_FROM = 30.0
-"""A highest value that is so many times the lowest gets a logarithmic axis."""
-_DOT = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.4"></circle>')
-
-Numbers = NDArray[np.float64]
-Points = list[tuple[float, float]]
-
-
 @dataclass(frozen=True, kw_only=True)
-class Series:
-    """One line.
+class LineSeries:
+    """One line of a chart.
 
     Args:
-        name: in the legend.
-        steps, values: float64 [points], steps rising; NaN is a gap.
-        smooth: draw the mean over neighboring steps, over the values themselves.
+        name: name in the legend.
+        steps: ascending float64 [points].
+        values: float64 [points]; NaN is a gap.
+        smooth: whether to draw the mean over neighboring steps, with the values behind it.
     """
 
     name: str
-    steps: Numbers
-    values: Numbers
+    steps: Floats
+    values: Floats
     smooth: bool = False
 
 
-def line_chart(series: Sequence[Series], title: str, *, unit: str = "", top: float | None = None) -> Markup:
-    """Lines over training steps.
+def line_chart(
+    series: Sequence[LineSeries], title: str, *, unit: str = "", top: float | None = None
+) -> Markup:
+    """Draw lines over training steps.
 
-    The vertical axis begins at 0, and is logarithmic where positive values span decades.
+    The vertical axis begins at 0, or is logarithmic if positive values span decades.
 
     Args:
-        series: up to `MOST_SERIES`.
-        title: what is drawn, for those who do not see it; figures are added.
-        unit: written after the axis' numbers, such as "%".
-        top: the axis reaches so far at least, and is never logarithmic.
+        series: up to `MAX_SERIES` lines.
+        title: title for screen readers; the main figures are added.
+        unit: suffix of the numbers at the axis, such as "%".
+        top: least upper end of the axis, which is then never logarithmic.
     """
     everything = np.concatenate([one.values for one in series]) if series else np.zeros(0)
     finite = everything[np.isfinite(everything)]
@@ -398,7 +401,7 @@ def line_chart(series: Sequence[Series], title: str, *, unit: str = "", top: flo
     axis_x = (0.0, max(1.0, *(float(one.steps[-1]) for one in series if len(one.steps))))
     axis_y, ticks = _vertical(finite, logarithmic, top)
 
-    def height(values: Numbers) -> Numbers:
+    def height(values: Floats) -> Floats:
         return np.log10(np.maximum(values, 10 ** axis_y[0])) if logarithmic else values
 
     drawn = []
@@ -406,33 +409,35 @@ def line_chart(series: Sequence[Series], title: str, *, unit: str = "", top: flo
         y = y_at(value, axis_y)
         drawn += [
             path(f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}", "grid"),
-            label(LEFT - 6, y + 3.5, words + unit, "end"),
+            text_at(LEFT - 6, y + 3.5, words + unit, "end"),
         ]
     drawn.append(path(f"M{LEFT} {FLOOR}H{WIDTH - RIGHT}", "axis"))
 
-    def placed(steps: Numbers, values: Numbers) -> Points:
-        """Where the points of a line lie; NaN upwards is a gap."""
-        steps, heights = thinned(steps, height(values))
+    def placed(steps: Floats, values: Floats) -> ChartPoints:
+        """Return the coordinates of a line; NaN in y is a gap."""
+        steps, heights = thin_points(steps, height(values))
         points = zip(steps.tolist(), heights.tolist(), strict=True)
         return [(x_at(step, axis_x), y_at(height, axis_y)) for step, height in points]
 
     for at, one in enumerate(series):
         values = one.values
-        if one.smooth and np.isfinite(values).sum() >= _LEAST_SMOOTHED:
+        if one.smooth and np.isfinite(values).sum() >= _MIN_SMOOTHED_POINTS:
             drawn.append(_path(placed(one.steps, values), f"raw s{at}"))
-            # The mean is of the values, also where the axis is logarithmic.
+            # The values are averaged, not their logarithms, even on a logarithmic axis.
             values = running_mean(values)
         line = placed(one.steps, values)
         drawn += [_path(line, f"line s{at}"), *_dots(line, f"dot s{at}")]
     places = [
-        (x_at(value, axis_x), short(value)) for value in nice_ticks(axis_x[1], 5) if value == int(value)
+        (x_at(value, axis_x), short_number(value))
+        for value in nice_ticks(axis_x[1], 5)
+        if value == int(value)
     ]
     name = "step, logarithmic scale upwards" if logarithmic else "step"
-    return chart(f"{title}: {'; '.join(map(_in_words, series))}", drawn, places, name)
+    return chart(f"{title}: {'; '.join(map(_summary_of, series))}", drawn, places, name)
 
 
-def spans_decades(values: Numbers) -> bool:
-    """Whether values are positive, but for one in a hundred that is 0, and the highest is many times the lowest.
+def spans_decades(values: Floats) -> bool:
+    """Return whether 99 % of the values are positive, none is negative, and the range needs a logarithmic axis.
 
     >>> spans_decades(np.array([4.0, 0.1])), spans_decades(np.array([4.0, 1.0])), spans_decades(np.array([4.0, 0.0]))
     (True, False, False)
@@ -440,17 +445,17 @@ def spans_decades(values: Numbers) -> bool:
     positive = values[values > 0]
     if not len(positive) or (values < 0).any() or len(positive) < 0.99 * len(values):
         return False
-    return bool(positive.max() > _LOG_FROM * positive.min())
+    return bool(positive.max() > _LOG_RATIO * positive.min())
 
 
-def running_mean(values: Numbers) -> Numbers:
-    """The mean over neighbors, about a thirtieth of all points; fewer at the ends; NaN stays and counts nowhere."""
+def running_mean(values: Floats) -> Floats:
+    """Return the mean over neighbors, about 1/30 of all points, fewer at the ends; NaN stays and is ignored."""
     reach = smoothing_width(len(values)) // 2
     known = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0))])
     counts = np.concatenate([[0], np.cumsum(known)])
     places = np.arange(len(values))
-    # As far to the left as to the right, so that a straight line stays one up to its ends.
+    # Symmetric windows keep a straight line straight up to its ends.
     near = np.minimum(np.minimum(places, places[::-1]), reach)
     first, beyond = places - near, places + near + 1
     counted = np.maximum(counts[beyond] - counts[first], 1)
@@ -458,7 +463,7 @@ def running_mean(values: Numbers) -> Numbers:
 
 
 def smoothing_width(points: int) -> int:
-    """Over how many points `running_mean` goes, an odd number.
+    """Return the number of points that `running_mean` averages, an odd number.
 
     >>> smoothing_width(300), smoothing_width(20)
     (11, 3)
@@ -466,12 +471,12 @@ def smoothing_width(points: int) -> int:
     return 2 * max(1, points // 60) + 1
 
 
-def thinned(steps: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
-    """At most two points for each column of the chart, its lowest and highest, in order; of gaps alone, one."""
-    if len(steps) <= 2 * _COLUMNS:
+def thin_points(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Keep the lowest and highest point of each pixel column of the chart; one point of a column with gaps only."""
+    if len(steps) <= 2 * _CHART_COLUMNS:
         return steps, values
     span = max(float(steps[-1] - steps[0]), 1e-12)
-    column = np.minimum(((steps - steps[0]) / span * _COLUMNS).astype(np.int64), _COLUMNS - 1)
+    column = np.minimum(((steps - steps[0]) / span * _CHART_COLUMNS).astype(np.int64), _CHART_COLUMNS - 1)
     starts = np.flatnonzero(np.diff(column, prepend=-1))
     kept: list[int] = []
     for first, beyond in zip(starts.tolist(), [*starts[1:].tolist(), len(steps)], strict=True):
@@ -483,8 +488,8 @@ def thinned(steps: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
     return steps[kept], values[kept]
 
 
-def _vertical(values: Numbers, logarithmic: bool, top: float | None) -> tuple[Axis, list[tuple[float, str]]]:
-    """The two ends of the vertical axis, as drawn, and its ticks."""
+def _vertical(values: Floats, logarithmic: bool, top: float | None) -> tuple[Axis, list[tuple[float, str]]]:
+    """Return the ends of the vertical axis (as logarithms if it is logarithmic), and its ticks."""
     lowest, highest = float(values.min()), float(values.max())
     if logarithmic:
         lowest = float(values[values > 0].min())
@@ -499,20 +504,20 @@ def _vertical(values: Numbers, logarithmic: bool, top: float | None) -> tuple[Ax
             for factor in factors
             if power % apart == 0
         ]
-        return axis, [(mark, short(10**mark)) for mark in marks if axis[0] <= mark <= axis[1]]
+        return axis, [(mark, short_number(10**mark)) for mark in marks if axis[0] <= mark <= axis[1]]
     low, high = min(0.0, lowest), max(0.0, highest, top or 0.0)
     if high <= low:
         high = low + 1.0
     step = nice_ticks(high - low, 4)[1]
-    # A line at the very edge is cut in half; the metrics' 1 and the shares' 100 stay the top.
+    # A margin, because a line at the edge would be cut in half; a `top` of 1 or 100 % stays the end.
     high = high if high == top else high + 0.03 * (high - low)
     marks = [
         number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     ]
-    return (low, high), [(mark, short(round(mark, 12))) for mark in marks]
+    return (low, high), [(mark, short_number(round(mark, 12))) for mark in marks]
 
 
-def _path(points: Points, kind: str) -> Markup:
+def _path(points: ChartPoints, kind: str) -> Markup:
     pieces, move = [], "M"
     for x, y in points:
         if is_known := math.isfinite(y):
@@ -521,15 +526,16 @@ def _path(points: Points, kind: str) -> Markup:
     return path("".join(pieces), kind)
 
 
-def _dots(points: Points, kind: str) -> list[Markup]:
-    """Every point where there are few; else those that no line joins."""
+def _dots(points: ChartPoints, kind: str) -> list[Markup]:
+    """Draw dots for all points if there are few, else for isolated points."""
     known = np.isfinite([y for _, y in points])
     joined = known & (np.append(known[1:], False) | np.append(False, known[:-1]))
-    shown = known if known.sum() <= _DOTTED else known & ~joined
+    shown = known if known.sum() <= _MAX_DOTS else known & ~joined
     return [_DOT.format(kind, *points[at]) for at in np.flatnonzero(shown)]
 
 
-def _in_words(one: Series) -> str:
+def _summary_of(one: LineSeries) -> str:
+    """Describe a line in words for screen readers."""
     known = np.flatnonzero(np.isfinite(one.values))
     if not len(known):
         return f"{one.name} has no values"

@@ -1,12 +1,10 @@
-"""What is a data set's report made of? The facts, the folder, and the records that are shown.
-
-How values become one self-contained page: templates that escape all text, with the styles inside.
-"""
+"""HTML pages from jinja2 templates that escape all text, each one file with its styles inside."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -18,13 +16,13 @@ from jinja2.ext import Extension
 from markupsafe import Markup
 
 from halofeed.errors import UsageError
-from halofeed.inspection.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.dataset_facts import Facts
+from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
+from halofeed.inspection.dataset_facts import DatasetFacts
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.display import Display, display_of
 from halofeed.inspection.html import charts
-from halofeed.inspection.place import Place
 from halofeed.inspection.samples import thumbnail_side
-from halofeed.inspection.words import percent, plural, printable
+from halofeed.inspection.words import escape_unprintable, percent, plural
 from halofeed.loader.picture import color_of
 from halofeed.system.atomic_files import atomic_write
 from halofeed.system.console import human_bytes
@@ -34,40 +32,41 @@ _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What is reported of: the facts, and which records are shown.
+    """Input of each section of a data set's report.
 
     Args:
-        folder: of the data set.
-        sources: the folder of the source pictures, where the user names it.
-        samples: how many records are shown.
+        facts: facts from the manifest.
+        files: files of the data set.
+        sources: folder of the source pictures, if the user names one.
+        samples: number of records to show.
     """
 
-    facts: Facts
-    folder: Place
+    facts: DatasetFacts
+    files: DatasetFiles
     sources: str | None
     samples: int
 
     @cached_property
     def chosen(self) -> list[tuple[Candidate, str | None]]:
-        """The records that are shown, and what is awkward of each."""
+        """Return the records to show, each with the reason why it is unusual, or None."""
         if not self.samples:
             return []
-        found = find_candidates(self.folder, self.facts.manifest)
-        return choose(found, self.samples, detection=self.facts.task.has_boxes)
+        found = find_candidates(self.files, self.facts.manifest)
+        return choose_samples(found, self.samples, detection=self.facts.task.has_boxes)
 
     @property
     def side(self) -> int:
-        """The longer side of a sample's picture."""
+        """Return the longer side of a sample's picture, in pixels."""
         return thumbnail_side(len(self.chosen), _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL)
 
     @cached_property
     def display(self) -> Display:
-        """How volumes are shown."""
+        """Return the display of its volumes."""
         return display_of(self.facts.manifest, self.facts.total)
 
 
-class _Layout(Extension):
-    """A line break of a template beside a tag is no part of the page, and one within text is a space."""
+class _LineBreaks(Extension):
+    """jinja2 extension that removes line breaks of a template next to tags, and turns those in text into spaces."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         joined = re.sub(r"(?<=[>}])\s*\n\s*|\s*\n\s*(?=[<{])", "", source.strip())
@@ -80,7 +79,7 @@ def _templates() -> Environment:
         loader=PackageLoader("halofeed.inspection.html"),
         autoescape=True,
         undefined=StrictUndefined,
-        extensions=["jinja2.ext.do", _Layout],
+        extensions=["jinja2.ext.do", _LineBreaks],
     )
     found.globals.update(charts=charts, quoted=repr)
     found.filters.update(
@@ -90,7 +89,7 @@ def _templates() -> Environment:
 
 
 def times(sides: Any, each: str = "") -> str:
-    """Sizes with a sign between them.
+    """Join sizes with a multiplication sign.
 
     >>> times((2, 3)), times((2.5, 3.0), "g")
     ('2 × 3', '2.5 × 3')
@@ -98,33 +97,51 @@ def times(sides: Any, each: str = "") -> str:
     return " × ".join(format(side, each) for side in sides)
 
 
+def setting_text(value: Any) -> str:
+    """Format the value of an option or a setting."""
+    if value is None or value == "":
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting_text, value)) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {setting_text(entry)}" for key, entry in value.items()) or "none"
+    return str(value)
+
+
 def swatched(words: str, rank: int) -> Markup:
-    """Words after the color of a class."""
+    """Return text after a swatch in the color of a class."""
     return Markup('<span><i class="swatch" style="{}"></i>{}</span>').format(color_of(rank), words)
 
 
 def rendered(template: str, **values: Any) -> Markup:
-    """What a template makes of the values."""
+    """Render a template."""
     return Markup(_templates().get_template(template).render(**values))  # noqa: S704 (it escaped them)
 
 
 def check_output(file: Path, usual: str) -> None:
-    """UsageError where a folder stands in the file's place; `usual` is a better name."""
+    """Raise UsageError if `file` is a folder; the message suggests the file name `usual` in it."""
     if file.is_dir():
         raise UsageError(f"--output {file}: is a folder; name a file, such as {file / usual}")
 
 
 def write_page(file: Path, template: str, *styles: str, **values: Any) -> Path:
-    """Write the page that a template makes of the values; equal values give equal bytes.
+    """Render a template to a file; equal values give equal bytes.
 
-    What cannot be printed or encoded becomes an escape such as \\x1b.
+    Args:
+        styles: names of CSS files to include.
+
+    Characters that cannot be printed or encoded become escapes such as \\x1b.
 
     Raises:
         UsageError: the file cannot be written.
     """
     folder = files("halofeed.inspection.html")
     style = Markup("".join((folder / name).read_text("utf-8") for name in styles))  # noqa: S704 (our own files)
-    page = printable(rendered(template, style=style, **values))
+    page = escape_unprintable(rendered(template, style=style, **values))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, f"{page}\n".encode())

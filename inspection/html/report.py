@@ -1,7 +1,4 @@
-"""What does each section of a data set's report say? Its values here, its words in the template of the same name.
-
-How one HTML file comes to say what is in a data set, what was rejected and why: `write_report`.
-"""
+"""HTML report of a data set: `write_report`, and the values for the template of each section."""
 
 from __future__ import annotations
 
@@ -17,14 +14,22 @@ import numpy as np
 from markupsafe import Markup
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.inspection.dataset_facts import CORES, Facts, padding_choices, source_sizes, split_reason
-from halofeed.inspection.html.page import Report, check_output, rendered, swatched, times, write_page
-from halofeed.inspection.html.plan_page import plan_values
+from halofeed.inspection.dataset_facts import CORES, DatasetFacts, padding_choices, source_sizes, split_reason
+from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
+from halofeed.inspection.html.page import (
+    Report,
+    check_output,
+    rendered,
+    setting_text,
+    swatched,
+    times,
+    write_page,
+)
+from halofeed.inspection.html.plan_page import plan_section_values
 from halofeed.inspection.html.scan_sections import findings, grids, values
-from halofeed.inspection.overlay import place_boxes
-from halofeed.inspection.place import Place, open_manifest, open_place
+from halofeed.inspection.overlay import lay_out_boxes
 from halofeed.inspection.planes import load_scan
-from halofeed.inspection.samples import Sample, load_sample, open_sources
+from halofeed.inspection.samples import Sample, load_sample, open_source_files
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.words import percent, plural
 from halofeed.pipelines.source_registry import recall
@@ -38,16 +43,105 @@ from halofeed.schemas.partition import nearest, splits_that_divide
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.console import human_bytes
 
-_MOST_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
-_MOST_VOXEL_ROWS = 130
-_MOST_SPLITS = 8
-_MOST_PICTURE_CHIPS, _MOST_SCAN_CHIPS = 14, 12
-_MOST_NAMES = 12
+_MAX_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
+_MAX_VOXEL_ROWS = 130
+_MAX_SPLITS = 8
+_MAX_PICTURE_CHIPS, _MAX_SCAN_CHIPS = 14, 12
+_MAX_NAMES = 12
 _CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blue", "alpha")}
+EXAMPLES_PER_REASON = 4
+_LONGEST_TEXT = 2000
+_MAX_LINE_VALUES = 1000
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    output: str | Path | None = None,
+    sources: str | None = None,
+    samples: int = 12,
+) -> Path:
+    """Write one self-contained HTML file about a data set; equal data sets give equal bytes.
+
+    Args:
+        path: folder or address of the data set's version.
+        output: file to write; default: <version>-report.html beside that folder, or in the working directory for an
+            address.
+        sources: folder of the source pictures, to which the names in records are relative; default: the recorded
+            folder, if this user converted the data set on this machine; else no sources are shown. Volumes are always
+            shown without their sources.
+        samples: number of records to show.
+
+    Returns:
+        the path of the file.
+
+    Raises:
+        UsageError: there is no finished data set, the file cannot be written, or it is inside the version's folder,
+            which must hold the data set only.
+        ManifestError, CorruptFileError: the data set is not what was written.
+    """
+    if samples < 0:
+        raise UsageError(f"--samples {samples}: expected 0 or more")
+    path = address_of(path) or path
+    data_files = open_files(path)
+    manifest = open_manifest(data_files)
+    is_remote = isinstance(path, Address)
+    if output is not None:
+        file = Path(output)
+    elif is_remote:
+        file = Path(f"{str(path).rstrip('/').rpartition('/')[2]}-report.html")
+    else:
+        absolute = Path(os.path.abspath(path))
+        file = absolute.parent / f"{absolute.name}-report.html"
+        file = file if Path(path).is_absolute() else Path(os.path.relpath(file))
+    check_output(file, "report.html")
+    if not is_remote and Path(path).resolve() in file.resolve().parents:
+        raise UsageError(
+            f"--output {file}: is in the version's folder, where `halofeed verify` allows the data set's files only; "
+            "name a file elsewhere"
+        )
+    rejects, origin = _read_rejects(data_files, manifest), recall(str(data_files), manifest)
+    facts = DatasetFacts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
+    report = Report(facts=facts, files=data_files, sources=sources, samples=samples)
+    colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
+    parts = [
+        rendered(f"sections/{name}.html", facts=facts, split_colors=colors, **values)
+        for name in facts.kind.sections
+        if (values := VALUES[name](report)) is not None
+    ]
+    named = len(set(manifest.labels) - {0} if facts.task.has_background else manifest.labels)
+    values = {"manifest": manifest, "facts": facts, "named": named, "sections": parts, "path": facts.path}
+    return write_page(file, "report.html", "report.css", **values)
+
+
+def _read_rejects(files: DatasetFiles, manifest: Manifest) -> dict[tuple[str, str], list[dict[str, str]]]:
+    """Read the first entries of rejected.jsonl for each stage and reason of the manifest."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {split_reason(key): [] for key in manifest.rejected}
+    wanted, kept = sum(min(EXAMPLES_PER_REASON, count) for count in manifest.rejected.values()), 0
+    file = files.path(REJECTED)
+    try:
+        for number, line in enumerate(files.lines(REJECTED), 1):
+            try:
+                entry = parse_json(line.decode("utf-8", "surrogateescape"), _MAX_LINE_VALUES)
+                examples = found.get((str(entry["stage"]), str(entry["reason"])))
+                if examples is not None and len(examples) < EXAMPLES_PER_REASON:
+                    shown = {key: str(entry.get(key, ""))[:_LONGEST_TEXT] for key in ("source", "detail")}
+                    examples.append(shown)
+                    kept += 1
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise CorruptFileError(
+                    f"{file}: line {number} is not a reject; run `halofeed verify {files}`"
+                ) from error
+            if kept >= wanted:
+                break
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise CorruptFileError(f"{file}: cannot be read: {error.strerror or error}") from error
+    return found
 
 
 def conversion(report: Report) -> dict[str, Any]:
-    """What was converted into which split, and what was not, and why."""
+    """Show the records of each split, and the rejects with their reasons."""
     facts, splits = report.facts, report.facts.manifest.splits
     failures, left_out, objects = facts.rejected(), facts.rejected(SELECTION), facts.rejected(OBJECT)
     entries = [(f"s{at}", f"{name} {splits[name].records:,}") for at, name in enumerate(facts.splits)]
@@ -77,11 +171,11 @@ def conversion(report: Report) -> dict[str, Any]:
 
 
 def samples(report: Report) -> dict[str, Any]:
-    """Pictures before and after, with their boxes; the awkward ones come last."""
+    """Show records before and after the conversion, with their boxes; unusual ones come last."""
     facts = report.facts
-    sources, without_sources = open_sources(facts.origin, report.sources)
+    sources, without_sources = open_source_files(facts.origin, report.sources)
     shown = [
-        load_sample(report.folder, facts.manifest, one, sources, report.side, facts.ranks)
+        load_sample(report.files, facts.manifest, one, sources, report.side, facts.ranks)
         for one in report.chosen
     ]
     return {
@@ -92,47 +186,47 @@ def samples(report: Report) -> dict[str, Any]:
     }
 
 
-def _sample_card(facts: Facts, sample: Sample) -> tuple[Any, ...]:
-    """A sample, its classes, how many more it has, and (picture, caption, width in the row, boxes) of each picture."""
+def _sample_card(facts: DatasetFacts, sample: Sample) -> tuple[Any, ...]:
+    """Return a sample, its first classes, the number of others, and its pictures: (picture, caption, width, boxes)."""
     counted = Counter(sample.candidate.labels).most_common()
     names = [(facts.label_name(label), facts.ranks.get(label, 0)) for label in sample.candidate.labels]
     stored = sample.stored
     unpadded = tuple(round(side * share) for side, share in zip(stored.size, stored.content, strict=True))
     inside = "" if unpadded == stored.size else f", picture {times(unpadded)}"
     caption = f"stored {times(stored.shape or stored.size)}{inside}"
-    pictures = [(stored, caption, stored.size[1], place_boxes(stored.boxes, names, stored.size))]
+    pictures = [(stored, caption, stored.size[1], lay_out_boxes(stored.boxes, names, stored.size))]
     if sample.before is not None:
-        # The same scale as the stored picture's, so that what is one thing has one size in both.
+        # One scale for both pictures, so that an object has the same size in both.
         width = unpadded[1] if sample.candidate.orientation < 5 else unpadded[0]
         before = sample.before
-        placed = place_boxes(before.boxes, names, before.size, tags=False)
+        placed = lay_out_boxes(before.boxes, names, before.size, tags=False)
         pictures.insert(0, (before, f"source {times(before.shape or before.size)}", width, placed))
-    return sample, counted[:_MOST_PICTURE_CHIPS], max(0, len(counted) - _MOST_PICTURE_CHIPS), pictures
+    return sample, counted[:_MAX_PICTURE_CHIPS], max(0, len(counted) - _MAX_PICTURE_CHIPS), pictures
 
 
 def scans(report: Report) -> dict[str, Any]:
-    """The planes of some records with their classes; the awkward ones come last."""
+    """Show planes of some records with their classes; unusual ones come last."""
     facts = report.facts
     shown = []
     for one in report.chosen:
-        scan = load_scan(report.folder, facts.manifest, one, report.display, facts.ranks, report.side)
+        scan = load_scan(report.files, facts.manifest, one, report.display, facts.ranks, report.side)
         counted = [(label, count) for label, count in scan.classes.voxels.items() if label]
         shown.append((scan, sorted(counted, key=lambda item: (-item[1], item[0]))))
     return {
         "shown": shown,
         "display": report.display,
         "overlap": bool(class_channels(facts.manifest)),
-        "most_chips": _MOST_SCAN_CHIPS,
+        "most_chips": _MAX_SCAN_CHIPS,
     }
 
 
 def labels(report: Report) -> dict[str, Any]:
-    """How often each class occurs, per split, and the pixels or voxels of each."""
+    """Show the frequency of each class in each split, and its pixels or voxels."""
     facts, words, counts = report.facts, report.facts.task, report.facts.label_counts
     present = [label for label, values in counts.items() if sum(values)]
     first, last = present, []
-    if len(present) > _MOST_LABELS + _LAST_LABELS:
-        first, last = present[:_MOST_LABELS], present[-_LAST_LABELS:]
+    if len(present) > _MAX_LABELS + _LAST_LABELS:
+        first, last = present[:_MAX_LABELS], present[-_LAST_LABELS:]
     lead = words.lead.format(
         classes=plural(len(present), "class", "classes"), unit=words.counted or facts.noun[1]
     )
@@ -157,15 +251,15 @@ def labels(report: Report) -> dict[str, Any]:
     }
 
 
-def _class_voxels(facts: Facts) -> dict[str, Any]:
-    """Per class its pixels or voxels and their share."""
+def _class_voxels(facts: DatasetFacts) -> dict[str, Any]:
+    """Return the table of pixels or voxels of each class, with their shares."""
     source, cut = facts.integers("label_mm3"), facts.integers("label_cut_mm3")
     counted = {**dict.fromkeys(source, 0), **facts.integers("label_voxels")}
     records, foreground, everything = facts.integers("labels"), facts.foreground, facts.labelled_voxels
     noun, without = facts.noun[0], facts.records - facts.labelled
     order = sorted(counted.keys() - {0}, key=lambda value: (-counted[value], value))
     rows = []
-    for value in order[:_MOST_VOXEL_ROWS] if facts.labelled else ():
+    for value in order[:_MAX_VOXEL_ROWS] if facts.labelled else ():
         count = counted[value]
         row = [
             swatched(facts.label_name(value), facts.ranks.get(value, 0)),
@@ -185,26 +279,26 @@ def _class_voxels(facts: Facts) -> dict[str, Any]:
     if without:
         has, is_, it = ("has", "is", "it is") if without == 1 else ("have", "are", "they are")
         notes.append(
-            f"{plural(without, *facts.noun)} of {facts.records:,} {has} no label and {is_} for prediction: the label "
-            f"is 0 throughout, labelled is false, and {it} not counted here."
+            f"{plural(without, *facts.noun)} of {facts.records:,} {has} no label and {is_} for prediction: all values "
+            f"of the label are 0, labelled is false, and {it} not counted here."
         )
     if class_channels(facts.manifest):
         notes.append(
-            "Classes overlap: a voxel counts for each of its classes, so that shares may add to more."
+            "Classes overlap: a voxel counts for each of its classes, so shares may add up to more than 100 %."
         )
-    if facts.labelled and len(order) > _MOST_VOXEL_ROWS:
-        notes.append(f"{len(order) - _MOST_VOXEL_ROWS:,} smaller classes are not shown.")
+    if facts.labelled and len(order) > _MAX_VOXEL_ROWS:
+        notes.append(f"{len(order) - _MAX_VOXEL_ROWS:,} smaller classes are not shown.")
     if facts.labelled and source:
         head.append("cut off")
         notes.append(
-            "“Cut off” is the share of the class's volume in the sources that no record shows, because the static "
-            "shape or a crop leaves it out."
+            "“Cut off” is the share of the class's volume in the sources that is in no record, because it is outside "
+            "of the static shape or a crop."
         )
     return {"voxel_rows": rows, "head": head, "notes": notes}
 
 
 def boxes(report: Report) -> dict[str, Any] | None:
-    """Boxes per image, what the loader cuts, and what became of boxes; None where records have none."""
+    """Show boxes per image, boxes beyond `max_boxes`, and changed or dropped boxes; None without boxes."""
     facts = report.facts
     per_image = {int(value): counts for value, counts in facts.per_split("boxes_per_image").items()}
     if not per_image:
@@ -215,19 +309,19 @@ def boxes(report: Report) -> dict[str, Any] | None:
         average = f"{found.average:.1f}" if found.images else "–"
         most = max((boxes for boxes, images in found.per_image.items() if images), default=0)
         rows.append((name, f"{found.boxes:,}", average, most, f"{found.empty:,}"))
-    field = next((field for field in facts.manifest.fields if field.name == "boxes"), None)
+    limits = [field.shape[0] for field in facts.manifest.fields if field.name == "boxes"]
     cut = facts.total.cut
     return {
         "per_image": per_image,
         "rows": rows,
         "fates": list(facts.per_split("boxes").items()),
-        "limit": field.shape[0] if field else 0,
+        "limit": limits[0] if limits else 0,
         "cut": cut if cut and cut.images else None,
     }
 
 
 def sizes(report: Report) -> dict[str, Any]:
-    """Sizes and shapes of the sources, what padding costs now and what it would cost otherwise."""
+    """Show sizes and shapes of the sources, and the cost of padding now and with other options."""
     facts = report.facts
     choices = padding_choices(facts)
     rows = [
@@ -245,7 +339,7 @@ def sizes(report: Report) -> dict[str, Any]:
 
 
 def pixels(report: Report) -> dict[str, Any]:
-    """The distribution of the pixels' values per channel, and the numbers for normalization."""
+    """Show the distribution of pixel values in each channel, and mean and deviation for normalization."""
     facts = report.facts
     counted = facts.total.pixels
     if counted is None or not counted.count:
@@ -279,42 +373,42 @@ def pixels(report: Report) -> dict[str, Any]:
 
 
 def partitions(report: Report) -> dict[str, Any]:
-    """Over how many cores one image can be split, and how."""
+    """Show how an image can be split over each number of cores."""
     size = report.facts.size
     found = splits_that_divide((1, *report.facts.image.shape), CORES, axes=range(1, len(size) + 1))
     rows = []
     for cores, every in found.items():
         shown = [
             (dims, [side // parts for side, parts in zip(size, dims[1:-1], strict=True)])
-            for dims in every[:_MOST_SPLITS]
+            for dims in every[:_MAX_SPLITS]
         ]
-        cures = () if every else nearest(size[-2], cores)
-        rows.append((Markup("<b>{}</b>").format(cores), shown, len(every) - len(shown), cures))
+        fixes = () if every else nearest(size[-2], cores)
+        rows.append((Markup("<b>{}</b>").format(cores), shown, len(every) - len(shown), fixes))
     return {"found": rows}
 
 
-def plan(report: Report) -> dict[str, Any] | None:
-    """What `halofeed plan` said of the data set."""
-    made = read_plan(str(report.folder))
-    return None if made is None else plan_values(made)
+def stored_plan(report: Report) -> dict[str, Any] | None:
+    """Show the stored result of `halofeed plan`; None without one."""
+    plan = read_plan(str(report.files))
+    return None if plan is None else plan_section_values(plan)
 
 
 def recipe(report: Report) -> dict[str, Any]:
-    """The options that were given, then all others, and the fields of a record."""
+    """Show the options that differ from their defaults, then all others, and the fields of a record."""
     manifest, defaults = report.facts.manifest, Recipe().to_json()
     options = [
-        (value == defaults.get(name), (flag(name), _option_text(value)))
+        (value == defaults.get(name), (flag(name), setting_text(value)))
         for name, value in manifest.recipe.items()
     ]
     return {
-        "given": [entry for usual, entry in options if not usual],
-        "usual": [entry for usual, entry in options if usual],
+        "changed": [entry for is_default, entry in options if not is_default],
+        "defaults": [entry for is_default, entry in options if is_default],
         "software": ", ".join(f"{name} {version}" for name, version in manifest.software.items()),
     }
 
 
-def use(report: Report) -> dict[str, Any]:
-    """How to load the data, and how to train on it."""
+def commands(report: Report) -> dict[str, Any]:
+    """Show code that loads the data, and a command that trains on it."""
     facts, manifest, shape = report.facts, report.facts.manifest, report.facts.image.shape
     filled = [name for name in facts.splits if manifest.splits[name].records] or list(facts.splits)
     split = filled[0] if filled else "train"
@@ -356,16 +450,26 @@ def use(report: Report) -> dict[str, Any]:
 
 
 VALUES: Mapping[str, Callable[[Report], dict[str, Any] | None]] = {
-    section.__name__: section
-    for section in (
-        conversion, samples, scans, labels, boxes, sizes, pixels, findings, grids, values, partitions, plan, recipe, use
-    )
-}  # fmt: skip
-"""The values of each section by its name, which its template has too; None where there is nothing to say."""
+    "conversion": conversion,
+    "samples": samples,
+    "scans": scans,
+    "labels": labels,
+    "boxes": boxes,
+    "sizes": sizes,
+    "pixels": pixels,
+    "findings": findings,
+    "grids": grids,
+    "values": values,
+    "partitions": partitions,
+    "plan": stored_plan,
+    "recipe": recipe,
+    "use": commands,
+}
+"""Function that returns the values of each section's template, or None to omit the section."""
 
 
-def _missing_in_splits(facts: Facts) -> str:
-    """Which classes a split lacks, in a sentence."""
+def _missing_in_splits(facts: DatasetFacts) -> str:
+    """Return a sentence on the classes that a split lacks; "" if none does."""
     found = []
     for at, split in enumerate(facts.splits):
         records, statistics = facts.manifest.splits[split].records, facts.manifest.splits[split].statistics
@@ -379,103 +483,6 @@ def _missing_in_splits(facts: Facts) -> str:
     return joined[:1].upper() + joined[1:] + "." if joined else ""
 
 
-def _listed(facts: Facts, found: Sequence[int]) -> str:
-    more = f" and {len(found) - _MOST_NAMES:,} more" if len(found) > _MOST_NAMES else ""
-    return ", ".join(map(facts.label_name, found[:_MOST_NAMES])) + more
-
-
-def _option_text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "not set" if value is None else str(value)
-
-
-EXAMPLES_PER_REASON = 4
-_LONGEST_TEXT = 2000
-_MOST_LINE_VALUES = 1000
-
-
-def write_report(
-    path: str | os.PathLike[str],
-    output: str | Path | None = None,
-    sources: str | None = None,
-    samples: int = 12,
-) -> Path:
-    """Write one self-contained HTML file about a data set; equal data sets give equal bytes.
-
-    Args:
-        path: the version's folder or address.
-        output: the file to write; default: <version>-report.html beside that folder, of an address here.
-        sources: the folder of the source pictures, to which the samples' names are relative; default: where they lay
-            when this user converted them here, else they are not shown. Volumes are shown as stored, without.
-        samples: how many records to show.
-
-    Returns:
-        the file.
-
-    Raises:
-        UsageError: there is no finished data set, the file cannot be written, or it would lie in the version's
-            folder, which holds nothing but the data set.
-        ManifestError, CorruptFileError: the data set is not what was written.
-    """
-    if samples < 0:
-        raise UsageError(f"--samples {samples}: expected 0 or more")
-    path = address_of(path) or path
-    place = open_place(path)
-    manifest = open_manifest(place)
-    is_far = isinstance(path, Address)
-    if output is not None:
-        file = Path(output)
-    elif is_far:
-        file = Path(f"{str(path).rstrip('/').rpartition('/')[2]}-report.html")
-    else:
-        absolute = Path(os.path.abspath(path))
-        file = absolute.parent / f"{absolute.name}-report.html"
-        file = file if Path(path).is_absolute() else Path(os.path.relpath(file))
-    check_output(file, "report.html")
-    if not is_far and Path(path).resolve() in file.resolve().parents:
-        raise UsageError(
-            f"--output {file}: lies in the version's folder, where `halofeed verify` allows the data set's files only; "
-            "name a file elsewhere"
-        )
-    rejects, origin = _read_rejects(place, manifest), recall(str(place), manifest)
-    facts = Facts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
-    report = Report(facts=facts, folder=place, sources=sources, samples=samples)
-    colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
-    parts = [
-        rendered(f"sections/{name}.html", facts=facts, split_colors=colors, **values)
-        for name in facts.kind.sections
-        if (values := VALUES[name](report)) is not None
-    ]
-    named = len(set(manifest.labels) - {0} if facts.task.has_background else manifest.labels)
-    values = {"manifest": manifest, "facts": facts, "named": named, "sections": parts, "path": facts.path}
-    return write_page(file, "report.html", "report.css", **values)
-
-
-def _read_rejects(folder: Place, manifest: Manifest) -> dict[tuple[str, str], list[dict[str, str]]]:
-    """The first few entries of rejected.jsonl for each stage and reason that the manifest counts."""
-    found: dict[tuple[str, str], list[dict[str, str]]] = {split_reason(key): [] for key in manifest.rejected}
-    wanted, kept = sum(min(EXAMPLES_PER_REASON, count) for count in manifest.rejected.values()), 0
-    file = folder.path(REJECTED)
-    try:
-        for number, line in enumerate(folder.lines(REJECTED), 1):
-            try:
-                entry = parse_json(line.decode("utf-8", "surrogateescape"), _MOST_LINE_VALUES)
-                examples = found.get((str(entry["stage"]), str(entry["reason"])))
-                if examples is not None and len(examples) < EXAMPLES_PER_REASON:
-                    shown = {key: str(entry.get(key, ""))[:_LONGEST_TEXT] for key in ("source", "detail")}
-                    examples.append(shown)
-                    kept += 1
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise CorruptFileError(
-                    f"{file}: line {number} is no reject; run `halofeed verify {folder}`"
-                ) from error
-            if kept >= wanted:
-                break
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise CorruptFileError(f"{file}: cannot be read: {error.strerror or error}") from error
-    return found
+def _listed(facts: DatasetFacts, found: Sequence[int]) -> str:
+    more = f" and {len(found) - _MAX_NAMES:,} more" if len(found) > _MAX_NAMES else ""
+    return ", ".join(map(facts.label_name, found[:_MAX_NAMES])) + more

@@ -1,4 +1,4 @@
-"""How do the examples of a run look: the truth on the left, what was predicted on the right, the worst first?"""
+"""Section of a run's report with its examples: truth on the left, prediction on the right, the worst first."""
 
 from __future__ import annotations
 
@@ -10,81 +10,96 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.display import Display, display_of_run
-from halofeed.inspection.overlay import Placed, overlay, place_boxes
-from halofeed.inspection.planes import Plane, cut_planes, telling_planes
-from halofeed.inspection.record_words import KINDS
-from halofeed.inspection.run_examples import LEAST_OVERLAP, LEAST_SCORE, Boxes, Example, load_example, meet
+from halofeed.inspection.overlay import PlacedBox, lay_out_boxes, overlay
+from halofeed.inspection.planes import Plane, cut_planes, find_worst_planes
+from halofeed.inspection.record_words import KIND_WORDS
+from halofeed.inspection.run_examples import (
+    MIN_OVERLAP,
+    MIN_SCORE,
+    ExampleBoxes,
+    RunExample,
+    load_example,
+    match_predictions,
+)
 from halofeed.inspection.run_facts import RunFacts
-from halofeed.inspection.samples import picture_of, thumbnail_side
+from halofeed.inspection.samples import image_thumbnail, thumbnail_side
 from halofeed.inspection.stored_records import CANONICAL, DIRECTIONS, count_classes
 from halofeed.inspection.words import percent, plural
 
-_MOST_PICTURES = 96
+_MAX_PICTURES = 96
 _LARGEST_SIDE, _SMALLEST_SIDE = 360, 130
-_MOST_CHIPS, _MOST_CLASSES = 8, 5
-_UNSURE = 0.5
+_MAX_CHIPS, _MAX_CLASSES = 8, 5
+_CONFIDENT = 0.5
 
-Chip = tuple[str, int | None, str]
-"""A class's name, the rank that gives its color (None: a plain remark), and what is said of it."""
+ClassChip = tuple[str, int | None, str]
+"""Name of a class, its color number (None for a plain remark), and a figure such as its Dice."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
-    """A picture with what lies over it: boxes, classes, the letters of a plane."""
+class ExamplePicture:
+    """A picture with its layers: boxes, classes, and the directions of a plane."""
 
     uri: str
     size: tuple[float, float]
     alt: str
     caption: str
-    boxes: Sequence[Placed] = ()
+    boxes: Sequence[PlacedBox] = ()
     mask: str | None = None
     plane: Plane | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class DrawnExample:
     """An example as it is shown.
 
     Args:
-        rows: of pictures, each with its heading, "" for none.
-        kind: how the pictures of a row stand.
-        guesses: classification's most probable classes: name, share, whether it is the true one.
-        verdicts: classification's true and predicted class.
+        rows: rows of pictures, each with its heading ("" for none).
+        kind: CSS classes of a row, which arrange its pictures.
+        chips: classes with figures.
+        remarks: short texts below the pictures.
+        guesses: most probable classes of a classification: name, probability, whether it is the true one.
+        verdicts: true and predicted class of a classification: text before it, name, color number.
     """
 
-    rows: Sequence[tuple[str, Sequence[Frame]]]
+    rows: Sequence[tuple[str, Sequence[ExamplePicture]]]
     kind: str = "pair both"
-    chips: Sequence[Chip] = ()
+    chips: Sequence[ClassChip] = ()
     remarks: Sequence[str] = ()
     guesses: Sequence[tuple[str, float, bool]] = ()
     verdicts: Sequence[tuple[str, str, int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """How the examples of a task are shown, how many pictures each image has, and what to look for."""
+class TaskView:
+    """View of the examples of a task.
 
-    draw: Callable[[RunFacts, Example, int], Drawn]
+    Args:
+        draw: function that draws an example with a longer side in pixels.
+        pictures: number of pictures of each example (of each plane, for volumes).
+        look_for: sentence that explains the pictures.
+    """
+
+    draw: Callable[[RunFacts, RunExample, int], DrawnExample]
     pictures: int = 2
     has_label_map: bool = False
     look_for: str = ""
 
 
 def examples(facts: RunFacts) -> dict[str, Any]:
-    """The pictures of the examples that the last evaluation kept."""
+    """Show the examples of the last evaluation."""
     if not facts.examples or facts.examples_of is None:
         return {"shown": None}
-    task = TASKS.get(facts.task, _UNKNOWN)
-    kind = KINDS[facts.kind]
+    task = TASK_VIEWS.get(facts.task, _UNKNOWN)
+    kind = KIND_WORDS[facts.kind]
     each = task.pictures * (len(DIRECTIONS) if kind.in_planes else 1)
     ordered = sorted(facts.examples, key=lambda entry: entry.reason != "worst")
-    entries = ordered[: _MOST_PICTURES // each]
+    entries = ordered[: _MAX_PICTURES // each]
     side = thumbnail_side(each * len(entries), _LARGEST_SIDE, _SMALLEST_SIDE)
     shown, display_words = [], ""
     for entry in entries:
         example = load_example(entry)
         if kind.in_planes:
-            display_words = _display(facts, example).words
+            display_words = _display_of(facts, example).words
         shown.append((entry, task.draw(facts, example, side)))
     return {
         "shown": shown,
@@ -95,10 +110,10 @@ def examples(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _detection(facts: RunFacts, example: Example, side: int) -> Drawn:
+def _detection(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
     truth, predicted = example.true_boxes(), example.predicted_boxes()
-    meeting = meet(truth, predicted)
-    picture = _flat(facts, example, side)
+    matches = match_predictions(truth, predicted)
+    picture = _flat_picture(facts, example, side)
     names = [
         f"{facts.label_name(label)} (crowd)" if crowd else facts.label_name(label)
         for label, crowd in zip(truth.classes.tolist(), truth.crowd, strict=True)
@@ -106,122 +121,135 @@ def _detection(facts: RunFacts, example: Example, side: int) -> Drawn:
     scored = [
         f"{facts.label_name(label)} {score:.2f}"
         for label, score in zip(predicted.classes.tolist(), predicted.scores.tolist(), strict=True)
-    ][: meeting.shown]
-    alone = ~truth.crowd
-    missed, extra = int((alone & ~meeting.found).sum()), int((~meeting.right).sum())
-    count = int(alone.sum())
+    ][: matches.shown]
+    single = ~truth.crowd
+    missed, extra = int((single & ~matches.found).sum()), int((~matches.right).sum())
+    count = int(single.sum())
     remarks = [
         f"{count - missed} of {plural(count, 'box', 'boxes')} found" if count else "no boxes to find",
         *([plural(extra, "extra box", "extra boxes")] if extra else []),
-        *([f"none reaches a score of {LEAST_SCORE:g}"] if meeting.weak else []),
+        *([f"all scores are below {MIN_SCORE:g}"] if matches.weak else []),
     ]
-    weaker = len(predicted.scores) - meeting.shown
-    left_out = f" ({weaker:,} weaker left out)" if weaker else ""
+    hidden = len(predicted.scores) - matches.shown
+    left_out = f" ({hidden:,} with lower scores not shown)" if hidden else ""
     counted = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) or "none"
 
-    def frame(boxes: Boxes, words: list[str], dashed: NDArray[np.bool_], alt: str, caption: str) -> Frame:
+    def frame(
+        boxes: ExampleBoxes, words: list[str], dashed: NDArray[np.bool_], alt: str, caption: str
+    ) -> ExamplePicture:
         named = [
             (name, facts.rank(label)) for name, label in zip(words, boxes.classes.tolist(), strict=False)
         ]
-        placed = place_boxes(boxes.corners, named, picture["size"], dashed=dashed.tolist())
-        return Frame(**picture, alt=f"Example {example.entry.id} with {alt}", caption=caption, boxes=placed)
+        placed = lay_out_boxes(boxes.corners, named, picture["size"], dashed=dashed.tolist())
+        return ExamplePicture(
+            **picture, alt=f"Example {example.entry.id} with {alt}", caption=caption, boxes=placed
+        )
 
     caption = f"truth, {plural(len(names), 'box', 'boxes')}"
-    left = frame(truth, names, alone & ~meeting.found, f"its annotated boxes: {counted}", caption)
+    left = frame(truth, names, single & ~matches.found, f"its annotated boxes: {counted}", caption)
     alt = f"the predicted boxes: {', '.join(scored) or 'none'}"
-    caption = f"predicted, {plural(meeting.shown, 'box', 'boxes')}{left_out}"
-    right = frame(predicted, scored, ~meeting.right, alt, caption)
-    return Drawn(rows=[("", (left, right))], remarks=remarks)
+    caption = f"predicted, {plural(matches.shown, 'box', 'boxes')}{left_out}"
+    right = frame(predicted, scored, ~matches.right, alt, caption)
+    return DrawnExample(rows=[("", (left, right))], remarks=remarks)
 
 
-def _classification(facts: RunFacts, example: Example, side: int) -> Drawn:
+def _classification(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
     true, predicted = example.scalar("truth_label"), example.scalar("predicted_label")
     remarks = ["right" if true == predicted else "wrong"]
     guesses = []
     if "predicted_probabilities" in example.arrays:
         shares = np.nan_to_num(example.array("predicted_probabilities", (None,)).astype(np.float64))
-        order = np.argsort(-shares, kind="stable")[:_MOST_CLASSES].tolist()
+        order = np.argsort(-shares, kind="stable")[:_MAX_CLASSES].tolist()
         if 0 <= true < len(shares) and true not in order:
-            order = [*order[: _MOST_CLASSES - 1], true]
+            order = [*order[: _MAX_CLASSES - 1], true]
         guesses = [(facts.label_name(at), float(shares[at]), at == true) for at in order]
-        if true != predicted and 0 <= predicted < len(shares) and shares[predicted] > _UNSURE:
-            remarks.append("sure of it")
+        if true != predicted and 0 <= predicted < len(shares) and shares[predicted] > _CONFIDENT:
+            remarks.append("confident")
     verdicts = [
         (words, facts.label_name(label), facts.rank(label))
         for words, label in (("it is ", true), ("predicted ", predicted))
     ]
-    if KINDS[facts.kind].in_planes:
+    if KIND_WORDS[facts.kind].in_planes:
         frames, kind = [first for _, (first, *_) in _plane_rows(facts, example, None, None, side)], "beside"
     else:
         alt = f"it is {facts.label_name(true)}, predicted as {facts.label_name(predicted)}"
-        alt, caption = f"Example {example.entry.id}: {alt}", KINDS[facts.kind].caption
-        frames, kind = [Frame(**_flat(facts, example, side), alt=alt, caption=caption)], "pair guess"
-    return Drawn(rows=[("", frames)], kind=kind, remarks=remarks, guesses=guesses, verdicts=verdicts)
+        alt, caption = f"Example {example.entry.id}: {alt}", KIND_WORDS[facts.kind].caption
+        frames, kind = (
+            [ExamplePicture(**_flat_picture(facts, example, side), alt=alt, caption=caption)],
+            "pair guess",
+        )
+    return DrawnExample(rows=[("", frames)], kind=kind, remarks=remarks, guesses=guesses, verdicts=verdicts)
 
 
-def _segmentation(facts: RunFacts, example: Example, side: int) -> Drawn:
+def _segmentation(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
     predicted = example.label("predicted")
     labelled = bool(np.all(example.arrays.get("truth_labelled", True)))
     truth = example.label("truth") if labelled else None
     chips, remarks = _dice_chips(facts, truth, predicted)
-    if KINDS[facts.kind].in_planes:
-        return Drawn(rows=_plane_rows(facts, example, truth, predicted, side), chips=chips, remarks=remarks)
-    picture = _flat(facts, example, side)
+    if KIND_WORDS[facts.kind].in_planes:
+        return DrawnExample(
+            rows=_plane_rows(facts, example, truth, predicted, side), chips=chips, remarks=remarks
+        )
+    picture = _flat_picture(facts, example, side)
     height, width = (max(1, round(one * side / max(picture["size"]))) for one in picture["size"])
     frames = []
     for name, caption, label in (
         ("truth", "image: it has no annotation" if truth is None else "truth", truth),
         ("predicted", "predicted", predicted),
     ):
-        classes = None if label is None else KINDS[facts.kind].flat_classes(label)
+        classes = None if label is None else KIND_WORDS[facts.kind].flat_classes(label)
         mask = None if classes is None else overlay(classes, facts.ranks, (height, width))
         alt = f"Example {example.entry.id}, {name}"
-        frames.append(Frame(**picture, alt=alt, caption=caption, mask=mask))
-    return Drawn(rows=[("", frames)], chips=chips, remarks=remarks)
+        frames.append(ExamplePicture(**picture, alt=alt, caption=caption, mask=mask))
+    return DrawnExample(rows=[("", frames)], chips=chips, remarks=remarks)
 
 
 def _dice_chips(
     facts: RunFacts, truth: NDArray[Any] | None, predicted: NDArray[Any]
-) -> tuple[list[Chip], list[str]]:
-    """Each class that is there or predicted, with its Dice in this example, the worst first."""
+) -> tuple[list[ClassChip], list[str]]:
+    """Return each true or predicted class with its Dice in this example, the worst first, and remarks."""
     counts = count_classes(predicted)
     if truth is None:
         found = [(facts.label_name(label), facts.rank(label), "") for label in counts if label]
-        return [*found[:_MOST_CHIPS]], ["no annotation"]
-    both = count_classes(truth)
+        return [*found[:_MAX_CHIPS]], ["no annotation"]
+    true_counts = count_classes(truth)
     shared = count_classes(np.where(truth == predicted, truth, 0))
     dice = {
-        label: 2 * shared.get(label, 0) / (both.get(label, 0) + counts.get(label, 0))
-        for label in (both.keys() | counts.keys()) - {0}
+        label: 2 * shared.get(label, 0) / (true_counts.get(label, 0) + counts.get(label, 0))
+        for label in (true_counts.keys() | counts.keys()) - {0}
     }
     order = sorted(dice, key=lambda label: (dice[label], label))
-    chips: list[Chip] = [
+    chips: list[ClassChip] = [
         (facts.label_name(label), facts.rank(label), f"Dice {dice[label]:.2f}")
-        for label in order[:_MOST_CHIPS]
+        for label in order[:_MAX_CHIPS]
     ]
-    if len(order) > _MOST_CHIPS:
-        chips.append((f"and {len(order) - _MOST_CHIPS} more", None, ""))
+    if len(order) > _MAX_CHIPS:
+        chips.append((f"and {len(order) - _MAX_CHIPS} more", None, ""))
     if not order:
         chips.append(("nothing but background", None, ""))
     wrong = float((truth != predicted).mean())
-    return chips, [f"{percent(wrong)} of the {KINDS[facts.kind].unit} are wrong"]
+    return chips, [f"{percent(wrong)} of the {KIND_WORDS[facts.kind].unit} are wrong"]
 
 
 def _plane_rows(
-    facts: RunFacts, example: Example, truth: NDArray[Any] | None, predicted: NDArray[Any] | None, side: int
-) -> list[tuple[str, list[Frame]]]:
-    """Three planes: the picture with the truth, and where there is a prediction that with it."""
+    facts: RunFacts,
+    example: RunExample,
+    truth: NDArray[Any] | None,
+    predicted: NDArray[Any] | None,
+    side: int,
+) -> list[tuple[str, list[ExamplePicture]]]:
+    """Draw three planes, each with the truth and, if there is one, with the prediction."""
     shape = example.image.shape[:3]
     shown = [(truth, "image" if truth is None else "truth")]
     shown += [(predicted, "predicted")] if predicted is not None else []
     planes = cut_planes(
         example.image,
         [None if label is None else label.__getitem__ for label, _ in shown],
-        telling_planes(shape, truth, predicted),
+        find_worst_planes(shape, truth, predicted),
         tuple(slice(0, length) for length in shape),
         example.spacing_mm or (1.0, 1.0, 1.0),
         [DIRECTIONS[row] for row in CANONICAL] if example.spacing_mm else (),
-        _display(facts, example),
+        _display_of(facts, example),
         facts.ranks,
         side,
     )
@@ -230,48 +258,50 @@ def _plane_rows(
         alt = f"{plane.caption} of example {example.entry.id}"
         of_plane: dict[str, Any] = {"uri": plane.uri, "size": plane.size_mm, "plane": plane}
         frames = [
-            Frame(**of_plane, alt=f"{alt}, {words}", caption=words, mask=mask)
+            ExamplePicture(**of_plane, alt=f"{alt}, {words}", caption=words, mask=mask)
             for (_, words), mask in zip(shown, plane.masks, strict=True)
         ]
         rows.append((plane.caption, frames))
     return rows
 
 
-def _image_alone(facts: RunFacts, example: Example, side: int) -> Drawn:
-    frame = Frame(**_flat(facts, example, side), alt=f"Example {example.entry.id}", caption="image")
-    return Drawn(rows=[("", [frame])], kind="pair alone")
+def _image_alone(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
+    frame = ExamplePicture(
+        **_flat_picture(facts, example, side), alt=f"Example {example.entry.id}", caption="image"
+    )
+    return DrawnExample(rows=[("", [frame])], kind="pair alone")
 
 
-TASKS = {
-    "detection": Task(
+TASK_VIEWS = {
+    "detection": TaskView(
         draw=_detection,
-        look_for="Left the annotated boxes, right the predicted ones with their scores; a class has one color in both. "
-        "Dashed on the left is what was missed, dashed on the right what is not there (or meets less than "
-        f"{LEAST_OVERLAP:.0%} of it): look for what the missed ones have in common, and for dashed boxes that the "
-        "annotation forgot.",
+        look_for="Left: annotated boxes. Right: predicted boxes with their scores. A class has the same color in both. "
+        "Dashed boxes on the left were missed. Dashed boxes on the right match no annotated box with an IoU of "
+        f"{MIN_OVERLAP:.0%} or more. Look for what missed objects have in common, and for objects that the annotation "
+        "missed.",
     ),
-    "classification": Task(
+    "classification": TaskView(
         draw=_classification,
         pictures=1,
-        look_for="The true class beside the most probable ones: look for mistakes that are sure of themselves, and for "
-        "examples whose annotation is wrong.",
+        look_for="The true class and the most probable classes. Look for mistakes with a high probability, and for "
+        "examples with a wrong annotation.",
     ),
-    "segmentation": Task(
+    "segmentation": TaskView(
         draw=_segmentation,
         has_label_map=True,
-        look_for="Left the annotated classes, right the predicted ones, each filled and outlined in its color: look "
-        "for parts that are missing, islands, and outlines that leave the organ or object.",
+        look_for="Left: annotated classes. Right: predicted classes. Each class has its own color. Look for missing "
+        "parts, islands, and outlines outside of the organ or object.",
     ),
 }
-_UNKNOWN = Task(draw=_image_alone)
-"""Of a task that this report has no drawing for: the image alone."""
+_UNKNOWN = TaskView(draw=_image_alone)
+"""View for unknown tasks: the image alone."""
 
 
-def _display(facts: RunFacts, example: Example) -> Display:
+def _display_of(facts: RunFacts, example: RunExample) -> Display:
     return display_of_run(facts.document.get("recipe") or {}, example.image)
 
 
-def _flat(facts: RunFacts, example: Example, side: int) -> dict[str, Any]:
-    """The image as one picture, and the size that it stands for."""
-    uri, size = picture_of(KINDS[facts.kind].flat(example.image), side)
+def _flat_picture(facts: RunFacts, example: RunExample, side: int) -> dict[str, Any]:
+    """Return the data: URI and the size of an image as one picture."""
+    uri, size = image_thumbnail(KIND_WORDS[facts.kind].flat(example.image), side)
     return {"uri": uri, "size": size}

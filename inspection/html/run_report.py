@@ -1,7 +1,4 @@
-"""What does each section of a run's report say? Its values here, its words in the template of the same name.
-
-How one HTML file comes to say how a training run went and what its model predicts: `write_run_report`.
-"""
+"""HTML report of a training run: `write_run_report`, and the values for the template of each section."""
 
 from __future__ import annotations
 
@@ -19,56 +16,86 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from halofeed.errors import PartitionError
-from halofeed.inspection.html.charts import MOST_SERIES, Series, line_chart, smoothing_width, tiling
-from halofeed.inspection.html.page import check_output, rendered, swatched, write_page
+from halofeed.inspection.html.charts import MAX_SERIES, LineSeries, line_chart, smoothing_width, tiling
+from halofeed.inspection.html.page import check_output, rendered, setting_text, swatched, write_page
 from halofeed.inspection.html.run_gallery import examples
 from halofeed.inspection.overlay import png_uri
 from halofeed.inspection.run_facts import (
     PerClass,
     RunFacts,
-    flat,
-    grouped,
-    matrix_of,
-    number_of,
+    confusion_matrix,
+    finite_number,
+    format_metric,
+    metric_tables,
     read_run_facts,
-    show,
+    scalar_metrics,
 )
 from halofeed.inspection.words import percent
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.partition import REPLICA_AXIS, Partition
 
 _COUNTS = frozenset({"examples"})
-_MUCH_WAITING = 0.05
-_FIRST_CLASSES, _MOST_CLASSES = 30, 500
-_MOST_CELLS = 16
-"""Confusion of so many classes is a table of numbers; of more, a picture."""
+_MAX_WAITING_SHARE = 0.05
+_FIRST_CLASSES, _MAX_CLASSES = 30, 500
+_MAX_CELLS = 16
+"""Most classes of a confusion matrix shown as a table of numbers; larger ones are shown as a picture."""
 _NARROW = 6
-"""The table of so many classes leaves room for another beside it."""
-_MOST_PIXELS = 1000
-_CONFUSIONS = 8
+"""Most classes of a confusion matrix that leaves room for another table beside it."""
+_MAX_PIXELS = 1000
+_SHOWN_MISTAKES = 8
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_MEANINGS = {
-    "mAP": "mean over classes and overlaps 0.5 to 0.95 of the area under precision over recall",
-    "accuracy": "share of the examples whose class is predicted",
-    "dice": "twice what truth and prediction share, over the sum of both; mean over classes",
-    "hausdorff95_mm": "95th percentile of the distance between the two surfaces; less is better",
-    "hausdorff95_pixels": "95th percentile of the distance between the two outlines; less is better",
+_METRIC_MEANINGS = {
+    "mAP": "area under the precision-recall curve, mean over classes and over IoU thresholds 0.5 to 0.95",
+    "accuracy": "share of examples with the right class",
+    "dice": "2 × overlap of truth and prediction, divided by the sum of both; mean over classes",
+    "hausdorff95_mm": "95th percentile of the distance between the surfaces; lower is better",
+    "hausdorff95_pixels": "95th percentile of the distance between the outlines; lower is better",
 }
+REPORT = "report.html"
+
+
+def write_run_report(run_folder: str | Path, output: str | Path | None = None) -> Path:
+    """Write one self-contained HTML file about a training run; equal runs give equal bytes.
+
+    The report of an unfinished run says what is missing.
+
+    Args:
+        run_folder: folder that `halofeed train --out` wrote.
+        output: file to write; default: report.html in that folder.
+
+    Returns:
+        the path of the file.
+
+    Raises:
+        UsageError: the folder holds no run, or the file cannot be written.
+        CorruptFileError: a file of the run is not what training writes.
+    """
+    file = Path(run_folder) / REPORT if output is None else Path(output)
+    check_output(file, REPORT)
+    facts = read_run_facts(run_folder)
+    parts = [
+        rendered(f"run/{name}.html", facts=facts, **values)
+        for name, section in VALUES.items()
+        if (values := section(facts)) is not None
+    ]
+    model, path = facts.config.get("model", "run"), shlex.quote(facts.path)
+    styles = ("report.css", "run_report.css")
+    return write_page(file, "run.html", *styles, model=model, data=facts.data, sections=parts, path=path)
 
 
 def header(facts: RunFacts) -> dict[str, Any]:
-    """What was trained on what, how far it came, and the figures that people ask for first."""
-    document, steps, wanted = facts.document, facts.steps, facts.wanted_steps
+    """Show model, data, progress and the most important figures."""
+    document, steps, wanted = facts.document, facts.steps, facts.planned_steps
     done = f"{steps:,} steps" if steps >= wanted else f"{steps:,} of {wanted:,} steps"
     best, loss = facts.best(), facts.column("loss")
     rate, taken = facts.column("images_per_second"), facts.seconds()
     known = np.isfinite(taken)
     tiles = [
         (done.removesuffix(" steps"), "steps"),
-        (show(float(loss[-1])) if len(loss) else "–", "last loss"),
-        (show(best[1]), f"best {best[0]}, step {best[2].step:,}") if best else None,
-        (lasted(float(taken[known].sum())), "all steps took, about") if known.any() else None,
-        (show(float(np.median(rate[known]))), "images a second, median") if known.any() else None,
+        (format_metric(float(loss[-1])) if len(loss) else "–", "last loss"),
+        (format_metric(best[1]), f"best {best[0]}, step {best[2].step:,}") if best else None,
+        (format_duration(float(taken[known].sum())), "total time of steps, about") if known.any() else None,
+        (format_metric(float(np.median(rate[known]))), "images per second, median") if known.any() else None,
         (_short(parameters), "parameters") if (parameters := document.get("parameters")) else None,
         (str(_devices(facts)), f"{document.get('platform', 'unknown')} devices")
         if document.get("mesh")
@@ -88,7 +115,7 @@ def header(facts: RunFacts) -> dict[str, Any]:
 
 
 def _split_over_cores(facts: RunFacts) -> dict[str, Any]:
-    """A small drawing of how an image was cut, and over how many cores and replicas; None where nobody knows."""
+    """Draw how an image was split over cores and replicas; "cores" is None if that is unknown."""
     mesh, shape = facts.document.get("mesh"), facts.image_shape
     if not isinstance(mesh, Mapping):
         return {"cores": None}
@@ -114,14 +141,14 @@ def _split_over_cores(facts: RunFacts) -> dict[str, Any]:
 
 
 def curves(facts: RunFacts) -> dict[str, Any]:
-    """The loss, its parts, the learning rate, the gradients' norm and the metrics over steps."""
+    """Plot the loss, its parts, the learning rate, the gradient norm and the metrics over steps."""
     finite = (loss := facts.column("loss"))[np.isfinite(loss)]
-    parts = [facts.parts[first : first + MOST_SERIES] for first in range(0, len(facts.parts), MOST_SERIES)]
+    parts = [facts.parts[first : first + MAX_SERIES] for first in range(0, len(facts.parts), MAX_SERIES)]
     rate = _logged(facts, "learning_rate", smooth=False)
     return {
         "loss": line_chart([_logged(facts, "loss")], "Loss"),
         "width": smoothing_width(len(loss)),
-        "first_and_last": [show(float(finite[at])) for at in (0, -1)] if len(finite) else None,
+        "first_and_last": [format_metric(float(finite[at])) for at in (0, -1)] if len(finite) else None,
         "missing": len(loss) - len(finite),
         "lines": len(loss),
         "parts": [
@@ -132,48 +159,50 @@ def curves(facts: RunFacts) -> dict[str, Any]:
             for names in parts
         ],
         "rate": _if_known(rate, "Learning rate", top=0.0),
-        "norm": _if_known(_logged(facts, "gradient_norm", "norm of the gradients"), "Norm of the gradients"),
+        "norm": _if_known(_logged(facts, "gradient_norm", "gradient norm"), "Gradient norm"),
         **_metric_curves(facts),
     }
 
 
-def _logged(facts: RunFacts, column: str, name: str | None = None, *, smooth: bool = True) -> Series:
-    """A column of the log as a line."""
+def _logged(facts: RunFacts, column: str, name: str | None = None, *, smooth: bool = True) -> LineSeries:
+    """Return a column of the log as a line."""
     name = column.replace("_", " ") if name is None else name
-    return Series(name=name, steps=facts.log["step"], values=facts.column(column), smooth=smooth)
+    return LineSeries(name=name, steps=facts.log["step"], values=facts.column(column), smooth=smooth)
 
 
-def _if_known(series: Series, title: str, *, top: float | None = None) -> Markup | None:
-    """A chart of a line alone; None where it has no values."""
+def _if_known(series: LineSeries, title: str, *, top: float | None = None) -> Markup | None:
+    """Plot a single line; None without values."""
     return line_chart([series], title, top=top) if np.isfinite(series.values).any() else None
 
 
 def _metric_curves(facts: RunFacts) -> dict[str, Any]:
-    """Metrics over steps: those between 0 and 1 together, the best one first; each other by itself."""
+    """Plot metrics over steps: all shares in one chart, the metric of the best step first; other metrics one by one."""
     names = list(
         dict.fromkeys(
             name
             for evaluation in facts.evaluations
             for name, value in evaluation.metrics.items()
-            if name not in _COUNTS and number_of(value) is not None
+            if name not in _COUNTS and finite_number(value) is not None
         )
     )
     best = facts.best()
     names.sort(key=lambda name: best is None or name != best[0])
     splits = list(dict.fromkeys(evaluation.split for evaluation in facts.evaluations))
-    shares: list[Series] = []
-    others: list[Series] = []
+    shares: list[LineSeries] = []
+    others: list[LineSeries] = []
     for name in names:
         for split in splits:
             of_split = [evaluation for evaluation in facts.evaluations if evaluation.split == split]
-            found = [number_of(evaluation.metrics.get(name)) for evaluation in of_split]
+            found = [finite_number(evaluation.metrics.get(name)) for evaluation in of_split]
             values = np.array([math.nan if value is None else value for value in found], np.float64)
             steps = np.array([evaluation.step for evaluation in of_split], np.float64)
-            one = Series(name=f"{name} ({split})" if len(splits) > 1 else name, steps=steps, values=values)
+            one = LineSeries(
+                name=f"{name} ({split})" if len(splits) > 1 else name, steps=steps, values=values
+            )
             known = values[np.isfinite(values)]
             if len(known):
                 (shares if known.min() >= 0 and known.max() <= 1 else others).append(one)
-    shares = shares[:MOST_SERIES]
+    shares = shares[:MAX_SERIES]
     return {
         "metrics": line_chart(shares, "Metrics over steps", top=1.0) if shares else None,
         "metric_names": [one.name for one in shares],
@@ -182,14 +211,19 @@ def _metric_curves(facts: RunFacts) -> dict[str, Any]:
 
 
 def metrics(facts: RunFacts) -> dict[str, Any]:
-    """The last evaluation's numbers, the best beside them, and those per class."""
+    """Show the last evaluation beside the best one, and the metrics per class."""
     if not facts.evaluations:
         return {"last": None}
     last, best = facts.evaluations[-1], facts.best()
     other = best[2] if best is not None and best[2] is not last else None
     rows = [
-        (name, show(value), show(other.metrics.get(name)) if other else None, _MEANINGS.get(name, ""))
-        for name, value in flat(last.metrics).items()
+        (
+            name,
+            format_metric(value),
+            format_metric(other.metrics.get(name)) if other else None,
+            _METRIC_MEANINGS.get(name, ""),
+        )
+        for name, value in scalar_metrics(last.metrics).items()
     ]
     return {
         "last": last,
@@ -197,27 +231,28 @@ def metrics(facts: RunFacts) -> dict[str, Any]:
         "rows": rows,
         "count": count if isinstance(count := last.metrics.get("examples"), int) else None,
         "tables": [
-            _per_class(facts, title, found) for title, found in grouped(last.metrics, set(facts.class_names))
+            _per_class(facts, title, found)
+            for title, found in metric_tables(last.metrics, set(facts.class_names))
         ],
     }
 
 
 def _per_class(facts: RunFacts, title: str, found: PerClass) -> dict[str, Any]:
-    """A table with a bar in each cell, from worst to best by its first column."""
-    most = {column: found.most(column) for column in found.columns}
+    """Return a table with a bar in each cell, from worst to best by the first column."""
+    most = {column: found.bar_scale(column) for column in found.columns}
     order = found.from_worst()
 
     def cell(name: str, column: str) -> tuple[str, str | None, str]:
         value = found.rows[name].get(column)
         reach, is_share = most[column]
         width = None
-        if (number := number_of(value)) is not None:
+        if (number := finite_number(value)) is not None:
             width = f"{100 * min(1.0, max(0.0, number / reach)):.1f}"
-        return show(value), width, "s0" if is_share else "s5"
+        return format_metric(value), width, "s0" if is_share else "s5"
 
     rows = [
         (_class_name(facts, name), [cell(name, column) for column in found.columns])
-        for name in order[:_MOST_CLASSES]
+        for name in order[:_MAX_CLASSES]
     ]
     return {
         "title": title,
@@ -225,14 +260,14 @@ def _per_class(facts: RunFacts, title: str, found: PerClass) -> dict[str, Any]:
         "rows": rows[:_FIRST_CLASSES],
         "rest": rows[_FIRST_CLASSES:],
         "more": len(order) - _FIRST_CLASSES,
-        "cut": len(order) - _MOST_CLASSES,
+        "cut": len(order) - _MAX_CLASSES,
         "distances": [column for column in found.columns if not most[column][1]],
     }
 
 
 def confusion(facts: RunFacts) -> dict[str, Any] | None:
-    """Which class is taken for which; None where the metrics hold no such matrix."""
-    found = [(one, counts) for one in facts.evaluations if (counts := matrix_of(one)) is not None]
+    """Show the confusion matrix and the most frequent mistakes; None without a matrix."""
+    found = [(one, counts) for one in facts.evaluations if (counts := confusion_matrix(one)) is not None]
     if not found:
         return None
     last, counts = found[-1]
@@ -241,9 +276,9 @@ def confusion(facts: RunFacts) -> dict[str, Any] | None:
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     sums = np.maximum(1, counts.sum(axis=1))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_SHOWN_MISTAKES]
     pairs = [(int(at) // len(counts), int(at) % len(counts)) for at in order]
-    few = len(counts) <= _MOST_CELLS
+    few = len(counts) <= _MAX_CELLS
     cells = [
         [(count, count / total) for count in row]
         for row, total in zip(counts.tolist(), sums.tolist(), strict=True)
@@ -259,58 +294,60 @@ def confusion(facts: RunFacts) -> dict[str, Any] | None:
         ],
         "names": names,
         "rows": list(zip(named, cells, strict=True)) if few else None,
-        "heat": None if few or len(counts) > _MOST_PIXELS else _heat(counts),
+        "heat": None if few or len(counts) > _MAX_PIXELS else _heat(counts),
         "narrow": len(counts) <= _NARROW,
     }
 
 
 def _heat(counts: NDArray[np.int64]) -> str:
-    """The matrix as a picture, a data: URI."""
+    """Draw a confusion matrix as a picture, a data: URI."""
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     pixels = np.zeros((*counts.shape, 4), np.uint8)
     pixels[..., :3] = (180, 71, 47)
     pixels[np.eye(len(counts), dtype=bool), :3] = (47, 111, 106)
-    # The root lifts what is rare enough to be overlooked.
+    # The square root makes small shares visible.
     pixels[..., 3] = np.rint(255 * np.sqrt(share))
     return png_uri(pixels)
 
 
 def waiting(facts: RunFacts) -> dict[str, Any] | None:
-    """What share of the steps' time went on waiting for input; None before the first step."""
+    """Show the share of time that steps waited for input; None before the first step."""
     if not facts.steps:
         return None
     waited, taken = _logged(facts, "waiting_share", "waiting"), facts.seconds()
     known = np.isfinite(share := waited.values)
     if not known.any():
         return {"mean": None}
-    # The first steps wait for threads to start and files to be opened.
+    # The first steps wait for threads to start and files to open.
     steady = known & (np.arange(len(share)) >= min(2, int(np.flatnonzero(known)[-1])))
     usual = float(np.nanmean(taken)) if np.isfinite(taken).any() else 1.0
     weights = np.where(np.isfinite(taken), taken, usual)
     mean = float(np.sum(share[steady] * weights[steady]) / max(float(np.sum(weights[steady])), 1e-12))
     return {
         "mean": mean,
-        "keeps_up": mean <= _MUCH_WAITING,
+        "keeps_up": mean <= _MAX_WAITING_SHARE,
         "share": line_chart(
             [replace(waited, values=100 * share)],
             "Share of each step's time spent waiting for input, in percent",
             unit=" %",
             top=100.0,
         ),
-        "rate": _if_known(_logged(facts, "images_per_second", "images a second"), "Images a second", top=0.0),
+        "rate": _if_known(
+            _logged(facts, "images_per_second", "images per second"), "Images per second", top=0.0
+        ),
     }
 
 
 def config(facts: RunFacts) -> dict[str, Any]:
-    """Every setting of the run, and the data that it read."""
+    """Show each setting of the run, and its data."""
     document = facts.document
     settings: list[tuple[str, str]] = []
     for name, value in facts.config.items():
         if isinstance(value, Mapping):
             group = name.removesuffix("_options")
-            settings += [(f"{group}.{key}", _text(entry)) for key, entry in value.items()]
+            settings += [(f"{group}.{key}", setting_text(entry)) for key, entry in value.items()]
         else:
-            settings.append((name, _text(value)))
+            settings.append((name, setting_text(value)))
     data = {
         "data": document.get("data"),
         "name and version": facts.data or None,
@@ -323,13 +360,13 @@ def config(facts: RunFacts) -> dict[str, Any]:
         "halofeed": document.get("halofeed"),
     }
     return {
-        "data": [(name, _text(value)) for name, value in data.items() if value is not None],
+        "data": [(name, setting_text(value)) for name, value in data.items() if value is not None],
         "settings": settings,
     }
 
 
-def use(facts: RunFacts) -> dict[str, Any]:
-    """The commands that train again, evaluate and predict."""
+def run_commands(facts: RunFacts) -> dict[str, Any]:
+    """Show the commands that train again, evaluate and predict."""
     data, split = shlex.quote(str(facts.document.get("data", "DATA"))), facts.document.get("split", "train")
     evaluated = shlex.quote(str(facts.document.get("evaluate_split") or split))
     run = shlex.quote(facts.path)
@@ -342,14 +379,20 @@ def use(facts: RunFacts) -> dict[str, Any]:
 
 
 VALUES: Mapping[str, Callable[[RunFacts], dict[str, Any] | None]] = {
-    section.__name__: section
-    for section in (header, curves, metrics, confusion, examples, waiting, config, use)
+    "header": header,
+    "curves": curves,
+    "metrics": metrics,
+    "confusion": confusion,
+    "examples": examples,
+    "waiting": waiting,
+    "config": config,
+    "use": run_commands,
 }
-"""The values of each section by its name, which its template has too; None where there is nothing to say."""
+"""Function that returns the values of each section's template, or None to omit the section."""
 
 
 def config_as_toml(config: Mapping[str, Any]) -> str:
-    """A config as the TOML file that `--config` reads; what is not set is left out.
+    """Format a configuration as TOML for `--config`; values of None are omitted.
 
     >>> print(config_as_toml({"steps": 20, "model_options": {"width": 16}, "image_shape": None}))
     steps = 20
@@ -358,37 +401,33 @@ def config_as_toml(config: Mapping[str, Any]) -> str:
     return "\n".join(f"{_key(name)} = {_toml(value)}" for name, value in config.items() if value is not None)
 
 
-def lasted(seconds: float) -> str:
-    """A time for reading.
+def format_duration(seconds: float) -> str:
+    """Format a duration.
 
-    >>> lasted(7.2), lasted(200), lasted(40000)
+    >>> format_duration(7.2), format_duration(200), format_duration(40000)
     ('7 s', '3 min 20 s', '11 h 6 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _unfinished(facts: RunFacts) -> str | None:
-    """What is still to come, in a sentence."""
+    """Return a sentence on missing steps and evaluations; None if the run is complete."""
     missing = []
-    if facts.steps < facts.wanted_steps:
-        missing.append(
-            f"{facts.wanted_steps - facts.steps:,} of {facts.wanted_steps:,} steps are still to be taken"
-        )
+    if facts.steps < facts.planned_steps:
+        missing.append(f"{facts.planned_steps - facts.steps:,} of {facts.planned_steps:,} steps are missing")
     if not facts.evaluations and facts.document.get("evaluate_split"):
-        missing.append("no evaluation is there yet")
+        missing.append("there is no evaluation yet")
     if not missing:
         return None
-    goes_on = (
-        "No step of it was saved: the same command starts it again."
+    resume = (
+        "No checkpoint was saved: the same command starts from the beginning."
         if facts.saved_step is None
-        else f"The same command goes on after step {facts.saved_step:,}."
+        else f"The same command resumes after step {facts.saved_step:,}."
     )
-    return f"This run is not finished: {' and '.join(missing)}. {goes_on}"
+    return f"This run is not finished: {' and '.join(missing)}. {resume}"
 
 
 def _class_name(facts: RunFacts, name: str) -> Markup:
@@ -424,52 +463,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, str):
-        # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped too.
+        # JSON and TOML have the same escapes, except that TOML requires one for the delete character.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
-
-
-def _text(value: Any) -> str:
-    if value is None or value == "":
-        return "not set"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value)) or "none"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(entry)}" for key, entry in value.items()) or "none"
-    return str(value)
-
-
-REPORT = "report.html"
-
-
-def write_run_report(run_folder: str | Path, output: str | Path | None = None) -> Path:
-    """Write one self-contained HTML file about a training run; equal runs give equal bytes.
-
-    A run that is not finished has a page too, which says what is missing.
-
-    Args:
-        run_folder: what `halofeed train --out` made.
-        output: the file to write; default: report.html in that folder.
-
-    Returns:
-        the file.
-
-    Raises:
-        UsageError: the folder holds no run, or the file cannot be written.
-        CorruptFileError: a file of the run is not what training writes.
-    """
-    file = Path(run_folder) / REPORT if output is None else Path(output)
-    check_output(file, REPORT)
-    facts = read_run_facts(run_folder)
-    parts = [
-        rendered(f"run/{name}.html", facts=facts, **values)
-        for name, section in VALUES.items()
-        if (values := section(facts)) is not None
-    ]
-    model, path = facts.config.get("model", "run"), shlex.quote(facts.path)
-    styles = ("report.css", "run_report.css")
-    return write_page(file, "run.html", *styles, model=model, data=facts.data, sections=parts, path=path)

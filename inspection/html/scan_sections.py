@@ -1,4 +1,4 @@
-"""What do the sections that only volumes have say: findings, grids, values? As `sections` for the others."""
+"""Values of the report sections that only volumes have: findings, grids, values."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.dataset_facts import Facts, source_shapes, source_spacings, volume_sizings
+from halofeed.inspection.dataset_facts import DatasetFacts, source_shapes, source_spacings, volume_sizings
 from halofeed.inspection.display import Display, counts_of
 from halofeed.inspection.html import charts
 from halofeed.inspection.html.page import Report, times
 from halofeed.inspection.words import MEANINGS, TREATMENTS, percent, split_finding
-from halofeed.prep.convert.tallies import ROW_STEP as VOLUME_ROW_STEP
+from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.voxels.counts import mean_and_deviation, percentile
 
 
 def findings(report: Report) -> dict[str, Any]:
-    """What was found odd about the sources, what was done about it, and what it means."""
+    """List the findings about the sources: name, treatment, count, and count in each split."""
     counted = report.facts.per_split("findings")
-    ordered = sorted(counted.items(), key=lambda item: (-sum(item[1]), item[0]))
     found = []
-    for key, counts in ordered:
+    for key, counts in sorted(counted.items(), key=lambda item: (-sum(item[1]), item[0])):
         split_counts = zip(report.facts.splits, counts, strict=True)
         by_split = ", ".join(f"{split} {count:,}" for split, count in split_counts if count)
         found.append((*split_finding(key), sum(counts), by_split))
@@ -29,7 +28,7 @@ def findings(report: Report) -> dict[str, Any]:
 
 
 def grids(report: Report) -> dict[str, Any]:
-    """Spacing and size of the sources, and what cropping and padding to the static shape costs."""
+    """Show spacing and size of the sources, and the cost of cropping and padding to the static shape."""
     facts = report.facts
     spacings, sizings = source_spacings(facts), volume_sizings(facts)
     planes = Counter[tuple[int, int]]()
@@ -61,7 +60,7 @@ def grids(report: Report) -> dict[str, Any]:
 
 
 def values(report: Report) -> dict[str, Any]:
-    """How values are spread in the body and where something is labelled, with the window, and their figures."""
+    """Show the distribution of values in the body and in labelled voxels, with the window and figures."""
     facts, display = report.facts, report.display
     body, foreground = counts_of(facts.total, "body"), counts_of(facts.total, "foreground")
     if not body.total:
@@ -89,10 +88,10 @@ def values(report: Report) -> dict[str, Any]:
     )
     split = next((name for name in facts.splits if name.startswith("train")), facts.splits[0])
     chosen = counts_of(facts.manifest.splits[split].statistics, "foreground")
-    which = f"Of the labelled voxels of {split}, as stored"
+    which = f"Stored values of the labelled voxels of {split}"
     if not chosen.total:
         chosen = counts_of(facts.manifest.splits[split].statistics, "body")
-        which = f"Nothing is labelled in {split}; of all its voxels, as stored"
+        which = f"Stored values of all voxels of {split}, because none are labelled"
     z_scores = "mean = {:.4f}\nstd = {:.4f}".format(*mean_and_deviation(chosen)) if chosen.total else ""
     return {
         "display": display,
@@ -103,28 +102,27 @@ def values(report: Report) -> dict[str, Any]:
         "figures": _value_figures(facts, display),
         "which": which,
         "z_scores": z_scores,
-        "row_step": VOLUME_ROW_STEP,
+        "row_step": ROW_STEP,
     }
 
 
 def _band(report: Report) -> str:
-    """What the band in the chart of values is, or why there is none."""
+    """Explain the band in the chart of values, or why there is none."""
     window = report.display.window
     if window is None:
         ends: Sequence[float] = report.facts.manifest.recipe.get("window_percentiles") or ()
         if len(ends) != 2:
-            return "The recipe has no window: nothing is drawn in."
+            return "The recipe has no window, so the chart has no band."
         return (
-            f"Each scan has a window of its own, from its {ends[0]:g}th to its {ends[1]:g}th percentile, so these are "
+            f"Each scan has its own window, from its {ends[0]:g}th to its {ends[1]:g}th percentile, so the chart shows "
             "stored values."
         )
-    beyond = "What lies beyond is stored as its ends."
-    if report.display.dtype == "uint8":
-        beyond = "It is stored as 0 to 255; what lies beyond, as the ends."
-    return f"The band is the recipe's window, {window.low:g} to {window.high:g} HU. {beyond}"
+    stored = " It is stored as 0 to 255." if report.display.dtype == "uint8" else ""
+    band = f"The band is the recipe's window, {window.low:g} to {window.high:g} HU."
+    return f"{band}{stored} Values outside are clipped to its ends."
 
 
-def _value_figures(facts: Facts, display: Display) -> list[tuple[str, ...]]:
+def _value_figures(facts: DatasetFacts, display: Display) -> list[tuple[str, ...]]:
     rows = []
     for name, key in (("all", "body"), ("labelled", "foreground")):
         for split in facts.splits:
@@ -138,7 +136,7 @@ def _value_figures(facts: Facts, display: Display) -> list[tuple[str, ...]]:
 
 
 def _summed(counts: Mapping[Any, list[int]], key: Callable[[Any], Any]) -> dict[Any, list[int]]:
-    """Counts of each split, those of one key together."""
+    """Add up the counts of each split by `key` of their names."""
     summed: dict[Any, list[int]] = {}
     for name, per_split in counts.items():
         known = summed.setdefault(key(name), [0] * len(per_split))

@@ -48,7 +48,7 @@ def test_every_part_of_the_way_has_a_rate(folders, encoding, more):
     assert set(found.rates) == parts
     assert all(rate.images > 0 and rate.bytes > 0 for rate in found.rates.values())
     assert found.stream == found.rates[AUGMENTED]
-    assert re.search(r"(?m)what takes longest of an image's way: [a-z, ]+, \d+% of it$", str(found))
+    assert re.search(r"(?m)slowest part per image: [a-z, ]+, \d+% of the time$", str(found))
     assert ("no C compiler" in str(found)) != kernel.is_built()
     assert f"12 records, {encoding}, batches of 4" in str(found)
 
@@ -69,13 +69,13 @@ def test_the_part_that_is_slow_is_named(folders, monkeypatch):
         return real(*arguments, **more)
 
     monkeypatch.setattr(module, "decode_image", slow)
-    assert "way: decoding, " in bench(folders["png"], batch_size=4, seconds=0.01).slowest
+    assert "image: decoding, " in bench(folders["png"], batch_size=4, seconds=0.01).slowest
 
 
 def test_the_command_says_how_many_accelerators_are_fed(folders, capsys):
     words = ["bench", str(folders["raw"]), "--batch-size", "4", "--seconds", "0.01", "--appetite"]
     assert main([*words, "10"]) == 0
-    told = r"at 10 images/s each it feeds [\d.]+ accelerators by itself\n$"
+    told = r"this host feeds [\d.]+ accelerators at 10 images/s each\n$"
     assert re.search(told, capsys.readouterr().out)
     assert main([*words, "0"]) == 2
     assert "--appetite 0: expected images per second above 0" in capsys.readouterr().err

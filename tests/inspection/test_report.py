@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.inspection.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.dataset_facts import Facts, padding_choices
+from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
+from halofeed.inspection.dataset_facts import DatasetFacts, padding_choices
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.samples import Picture, load_sample
 from halofeed.inspection.verify import verify
@@ -120,14 +120,14 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
         average = f"{total / content.records:.1f}"
         assert boxes[split] == [str(total), average, str(max(held)), str(held.get(0, 0))]
     drawn = [0 if example.boxes is None else len(example.boxes) for example in DRAWN_BY_DEFAULT]
-    assert f"{sum(drawn)} boxes, {np.mean(drawn):.1f} an image; " in page.words("boxes")
+    assert f"{sum(drawn)} boxes, {np.mean(drawn):.1f} per image; " in page.words("boxes")
     cut = Counter[str]()
     for content in manifest.splits.values():
         cut.update(vars(content.statistics.cut))
-    assert f"would cut {cut['boxes']} boxes of {cut['images']} images" in page.words("boxes")
+    assert f"drops {cut['boxes']} boxes of {cut['images']} images" in page.words("boxes")
     assert "12.5 % of the stored pixels are padding" in page.words("sizes")
     assert len(page.all("figure")) == len(page.all("img")) == 12
-    assert re.search(rf"[\d,]+ pixels, of every {ROW_STEP}th row of \d+ pictures", page.words("pixels"))
+    assert re.search(rf"[\d,]+ pixels, in every {ROW_STEP}th row of \d+ pictures", page.words("pixels"))
 
 
 def test_text_is_never_taken_for_html(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_thousands_of_classes_stay_readable(tmp_path: Path) -> None:
     assert len(source) < 150_000 and "3,880 classes between them not shown" in words
     assert "class number 04,000" in words and "class number 398911" in words
     assert "class number 2000" not in words
-    assert "Never seen: class number 3990, class number 3991" in words
+    assert "No examples: class number 3990, class number 3991" in words
 
 
 def test_thumbnails_shrink_where_many_are_asked_for(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_thumbnails_shrink_where_many_are_asked_for(tmp_path: Path) -> None:
 def test_wrong_use_is_refused_in_words(tmp_path: Path) -> None:
     folder = make(tmp_path)
     for output in (folder / "report.html", folder / "deeper" / "report.html"):
-        with pytest.raises(UsageError, match="lies in the version's folder"):
+        with pytest.raises(UsageError, match="is in the version's folder"):
             write_report(folder, output=output)
     with pytest.raises(UsageError, match="is a folder; name a file"):
         write_report(folder, output=tmp_path)
@@ -306,8 +306,8 @@ CANDIDATE = st.builds(
 @given(st.lists(CANDIDATE, max_size=30), st.integers(0, 14))
 def test_the_choice_is_distinct_reproducible_and_spread(found: list[Candidate], count: int) -> None:
     found = [dataclasses.replace(item, number=number) for number, item in enumerate(found)]
-    chosen = choose(found, count, detection=True)
-    assert chosen == choose(list(found), count, detection=True)
+    chosen = choose_samples(found, count, detection=True)
+    assert chosen == choose_samples(list(found), count, detection=True)
     numbers = [item.number for item, _ in chosen]
     assert len(numbers) == len(set(numbers)) == min(count, len(found))
     awkward = [reason for _, reason in chosen if reason]
@@ -326,7 +326,7 @@ def test_the_choice_is_distinct_reproducible_and_spread(found: list[Candidate], 
 def test_every_class_is_shown_where_there_is_room() -> None:
     labels = [(0,) if number < 500 else (number % 7,) for number in range(520)]
     found = [dataclasses.replace(PLAIN, number=n, labels=some) for n, some in enumerate(labels)]
-    assert {item.labels[0] for item, _ in choose(found, 7, detection=False)} == set(range(7))
+    assert {item.labels[0] for item, _ in choose_samples(found, 7, detection=False)} == set(range(7))
 
 
 @pytest.mark.parametrize("task", ["classification", "detection"])
@@ -346,7 +346,7 @@ def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) ->
     sampled = dataclasses.replace(read_manifest(folder).splits["train"].statistics.pixels, count=1)
     recipe = {"resize": "keep-aspect", "min_dimension": 300, "max_dimension": 400, "pad": True}
     manifest = change_train(folder, {"source_sizes": sizes, "pixels": sampled}, recipe=recipe)
-    found = padding_choices(Facts(path="x", manifest=manifest))
+    found = padding_choices(DatasetFacts(path="x", manifest=manifest))
     choices = {name: (size, share) for name, size, share in found}
     padded = "aspect kept within 400, padded to a square (--pad)"
     for name, size, share in (("as it is now", (8, 12), 1 / 8), (padded, (400, 400), 0.25)):
@@ -379,7 +379,7 @@ def test_real_photographs_are_shown_before_and_after(tmp_path: Path, test_data: 
     sizing = PADDED | {"min_dimension": 200, "max_dimension": 200}
     folder = Path(run_convert(photos, tmp_path / "out", layout="folders", **sizing).folder)
     manifest = read_manifest(folder)
-    chosen = choose(find_candidates(folder, manifest), 6, detection=False)
+    chosen = choose_samples(find_candidates(folder, manifest), 6, detection=False)
     assert len(chosen) == 6
     for one in chosen:
         sample = load_sample(folder, manifest, one, LocalFiles(photos), side=200)

@@ -19,7 +19,7 @@ from tests.inspection.test_report import DRAWN_BY_DEFAULT, change, make, report
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.dataset_writer import Drawn
 
-NOT_YOURS = "it was not you who converted this one in this place"
+NOT_YOURS = "you did not convert this one at this path"
 OPTIONS = {"layout": "folders", "height": 16, "width": 24}
 
 
@@ -61,7 +61,7 @@ def test_a_record_that_names_a_file_outside_of_the_folder_is_not_followed(tmp_pa
 
     _, page = report(make(tmp_path, alter=alter), sources=str(tmp_path / "mine"))
     assert len(page.all("img")) == 12
-    assert page.words("samples").count("names no file below the sources") == 12
+    assert page.words("samples").count("names a file outside of the sources") == 12
 
 
 def test_sources_of_a_conversion_of_ones_own_are_shown_and_said(tmp_path: Path) -> None:

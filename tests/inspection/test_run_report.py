@@ -17,8 +17,8 @@ from PIL import Image
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.html.run_report import config_as_toml, write_run_report
-from halofeed.inspection.planes import telling_planes
-from halofeed.inspection.run_examples import LEAST_SCORE, Boxes, meet
+from halofeed.inspection.planes import find_worst_planes
+from halofeed.inspection.run_examples import MIN_SCORE, ExampleBoxes, match_predictions
 from tests.support.clip_mask_writer import convert_masked_clips, draw_masked
 from tests.support.level_rows import others
 from tests.support.pages import Page, assert_a_browser_shows, assert_self_contained, picture
@@ -55,16 +55,16 @@ def test_the_figures_are_the_runs_and_classes_stand_from_worst_to_best(tmp_path:
     assert "retinanet, trained for detection on split 'train' of drawn 1.0.0: 200 steps of 8 images" in words
     assert "of 96 × 128, 3 classes." in words
     assert "best mAP, step 2000.750" in words and "parameters1.23 M" in words
-    assert "Each image was cut into 2 along height and 2 along width: 48 × 64 on each of 4 cores." in words
-    assert "2 replicas took an equal part of each batch." in words
+    assert "Each image was split into 2 along height and 2 along width: 48 × 64 on each of 4 cores." in words
+    assert "2 replicas shared each batch equally." in words
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     taken = sum(8 / line["images_per_second"] for line in lines if line["images_per_second"])
     assert f"{round(taken)} s" in words
     waited = [(line["waiting_share"], 8 / line["images_per_second"]) for line in lines[2:]]
     share = sum(one * weight for one, weight in waited) / sum(weight for _, weight in waited)
-    assert f"{100 * share:.1f} % of the steps' time went on waiting" in page.words("waiting")
+    assert f"{100 * share:.1f} % of the time, steps waited" in page.words("waiting")
     assert f"from {lines[0]['loss']:.4g} at step 1 to {lines[-1]['loss']:.4g} at step 200" in source
-    assert "Input keeps up" in page.words("waiting") and "not finished" not in words
+    assert "Input is fast enough" in page.words("waiting") and "not finished" not in words
     words = page.words("metrics")
     assert words.index("square") < words.index("disk") < words.index("star")
     assert "star––" in words and "mAP small–" in words
@@ -76,7 +76,7 @@ def test_the_best_step_is_named_where_it_is_not_the_last(tmp_path: Path) -> None
         worse = {"dice": 0.11, "extra": {"a": {"b": {"c": 1}}}}
         lines.write(json.dumps({"step": 201, "split": "validation", "metrics": worse}) + "\n")
     _, page = report(folder)
-    assert "at step 200 it was better" in page.words("metrics") and "dice0.1100.833" in page.words("metrics")
+    assert "step 200 was better" in page.words("metrics") and "dice0.1100.833" in page.words("metrics")
     assert "b c" in page.words("metrics"), "what nobody foresaw is a table too"
 
 
@@ -105,13 +105,13 @@ def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", "detection", steps=37)
     _, page = report(folder)
     words = page.words()
-    assert "not finished: 163 of 200 steps are still to be taken and no evaluation is there yet" in words
-    assert "No step of it was saved: the same command starts it again." in words
+    assert "not finished: 163 of 200 steps are missing and there is no evaluation yet" in words
+    assert "No checkpoint was saved: the same command starts from the beginning." in words
     for name in ("00000020", "00000030", "00000037.orbax-checkpoint-tmp-0"):
         (folder / "checkpoints" / name).mkdir(parents=True)
     _, page = report(folder)
-    assert "The same command goes on after step 30." in page.words()
-    assert "has not been evaluated yet" in page.words("metrics") and "No examples" in page.words("examples")
+    assert "The same command resumes after step 30." in page.words()
+    assert "has not been evaluated yet" in page.words("metrics") and "no examples" in page.words("examples")
     (folder / "log.jsonl").unlink()
     (folder / "evaluations.jsonl").unlink()
     _, page = report(folder)
@@ -139,7 +139,7 @@ def test_numbers_that_are_not_finite_are_gaps_and_dashes(tmp_path: Path) -> None
     metrics = '{"dice": "NaN", "hausdorff95_mm": "Infinity", "dice_per_class": {"liver": NaN, "spleen": 0.5}}'
     (folder / "evaluations.jsonl").write_text(f'{{"step": 31, "split": "test", "metrics": {metrics}}}\n')
     _, page = report(folder)
-    assert "1 step without a loss, seen as gaps" in page.words("curves")
+    assert "1 step without a loss, shown as gaps" in page.words("curves")
     words = page.words("metrics")
     assert "dice–" in words and "hausdorff95_mm∞" in words and "liver–" in words
 
@@ -188,7 +188,7 @@ def test_equal_runs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("log.jsonl", 'broken\n{"step": 1}\n', "line 1: .*remove the line"),
         ("evaluations.jsonl", '{"step": 1, "metrics": 3}\n', "line 1: expected metrics"),
         ("examples/examples.json", "[]", "expected a step and a list.*evaluate again"),
-        ("examples/examples.json", '{"step": 1, "examples": [{"file": "../x.npz"}]}', r"is no \.npz file"),
+        ("examples/examples.json", '{"step": 1, "examples": [{"file": "../x.npz"}]}', r"is not a \.npz file"),
         ("examples/02.npz", "broken", "cannot be read.*evaluate again"),
     ],
 )
@@ -232,14 +232,16 @@ def test_a_missed_box_and_one_that_is_not_there_are_dashed(tmp_path: Path) -> No
     for half, dashed in ((left, 1), (right, 1)):
         drawn = half[half.index('<g class="boxes">') : half.index("</svg>")]
         assert drawn.count("<rect") == 4 and drawn.count('class="dashed"') == dashed
-    assert "predicted, 4 boxes (14 weaker left out)" in right and re.search(r">(disk|square) 0\.97<", right)
+    assert "predicted, 4 boxes (14 with lower scores not shown)" in right and re.search(
+        r">(disk|square) 0\.97<", right
+    )
     colors = re.findall(r'<span class="tag" style="(--k:#\w+)[^>]*>(\w+)', first[: first.index("</article>")])
     assert len(set(colors)) == len({name for _, name in colors}), "one color a class"
 
 
-def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) -> Boxes:
+def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) -> ExampleBoxes:
     count = len(classes)
-    return Boxes(
+    return ExampleBoxes(
         corners=np.array(corners, np.float64).reshape(-1, 4),
         classes=np.array(classes, np.int64),
         scores=np.ones(count) if scores is None else np.array(scores, np.float64),
@@ -250,19 +252,21 @@ def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) 
 def test_two_predictions_on_one_object_are_right_once_and_a_crowd_takes_any_number() -> None:
     here, there = [0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]
     twice = boxes_of([here, here], [1, 1], [0.9, 0.8])
-    assert meet(boxes_of([here], [1]), twice).right.tolist() == [True, False]
-    assert meet(boxes_of([here], [2]), twice).right.tolist() == [False, False], "of another class"
-    meeting = meet(boxes_of([[0, 0, 1, 1], there], [1, 1], crowd=[True, False]), twice)
+    assert match_predictions(boxes_of([here], [1]), twice).right.tolist() == [True, False]
+    assert match_predictions(boxes_of([here], [2]), twice).right.tolist() == [False, False], (
+        "of another class"
+    )
+    meeting = match_predictions(boxes_of([[0, 0, 1, 1], there], [1, 1], crowd=[True, False]), twice)
     assert meeting.right.tolist() == [True, True] and meeting.found.tolist() == [True, False]
-    assert meet(boxes_of([], []), twice).right.tolist() == [False, False]
-    weak = meet(boxes_of([here], [1]), boxes_of([here] * 5, [1] * 5, [LEAST_SCORE / 2] * 5))
+    assert match_predictions(boxes_of([], []), twice).right.tolist() == [False, False]
+    weak = match_predictions(boxes_of([here], [1]), boxes_of([here] * 5, [1] * 5, [MIN_SCORE / 2] * 5))
     assert weak.weak and weak.shown == 3 and weak.found.all()
-    assert meet(boxes_of([here], [1]), boxes_of([], [])).shown == 0
+    assert match_predictions(boxes_of([here], [1]), boxes_of([], [])).shown == 0
 
 
 def test_a_scan_without_a_label_or_a_fault_shows_its_middle() -> None:
     nothing = np.zeros((5, 7, 9), int)
-    assert telling_planes(nothing.shape, nothing, nothing) == (2, 3, 4)
+    assert find_worst_planes(nothing.shape, nothing, nothing) == (2, 3, 4)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -270,7 +274,7 @@ def test_the_planes_shown_are_those_with_the_most_wrong_voxels(seed: int) -> Non
     random = np.random.default_rng(seed)
     shape = tuple(random.integers(1, 6, 3).tolist())
     truth, predicted = random.integers(0, 3, shape), random.integers(0, 3, shape)
-    places = telling_planes(shape, truth, predicted)
+    places = find_worst_planes(shape, truth, predicted)
     if (truth != predicted).any():
         for axis, place in enumerate(places):
             per_plane = []

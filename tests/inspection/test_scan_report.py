@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from PIL import Image
 
-from halofeed.inspection.candidates import Candidate, choose, find_candidates
-from halofeed.inspection.dataset_facts import Facts, volume_sizings
+from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
+from halofeed.inspection.dataset_facts import DatasetFacts, volume_sizings
 from halofeed.inspection.display import display_of
 from halofeed.inspection.html import charts
-from halofeed.inspection.html.charts import Series, line_chart, running_mean, thinned
+from halofeed.inspection.html.charts import LineSeries, line_chart, running_mean, thin_points
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.overlay import overlay
 from halofeed.inspection.planes import ScanSample, center_of, load_scan
@@ -64,7 +64,7 @@ def make(folder: Path, **more: Any) -> Path:
 
 def load_all(folder: Path, side: int = 240) -> list[ScanSample]:
     manifest = read_manifest(folder)
-    facts = Facts(path="x", manifest=manifest)
+    facts = DatasetFacts(path="x", manifest=manifest)
     display = display_of(manifest, facts.total)
     found = find_candidates(folder, manifest)
     return [load_scan(folder, manifest, (one, None), display, facts.ranks, side) for one in found]
@@ -89,13 +89,13 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     samples = page.words("samples")
     for expected in (
         "the patient's right is on the left of the picture",
-        "true to millimeters",
+        "the same scale in millimeters",
         "Black to white is -338 to 700 HU: the recipe has no window",
         "no label: for prediction",
         "nothing but background",
         "spacing6 × 4 × 4 mm",
         "padding19.9 %",
-        "source22 × 26 × 32every 6 × 4 × 4 mm",
+        "source22 × 26 × 32spacing 6 × 4 × 4 mm",
     ):
         assert expected in samples, samples
     assert samples.count("axial, depth") == samples.count("coronal, height") == 6
@@ -109,12 +109,12 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
         assert voxels[organ.name][:3] == [str(organ.label), "4", f"{counted:,}"]
         assert voxels[organ.name][4] == share
     words = page.words("labels")
-    assert "Never seen: never seen" in words and "background4" not in words
+    assert "No examples: never seen" in words and "background4" not in words
     assert f"foreground {100 * marked / (5 * 24 * 28 * 34):.1f} %" in words
     assert "1 scan of 6 has no label and is for prediction" in words
     findings = page.words("findings")
     assert f"2gantry tilt corrected{MEANINGS['gantry tilt']}train 2" in findings
-    assert "1nobody knows this one noted" in findings and "How many of 6 scans" in findings
+    assert "1nobody knows this one noted" in findings and "scans, of 6 scans in total" in findings
     assert "most common spacing of the sources is 6 × 4 × 4 mm (6 scans)" in page.words("sizes")
     assert rows(source, "sizes") == [
         ["as it is now", "24 × 28 × 34", "19.9 %", "0 %", "1.00×"],
@@ -123,9 +123,9 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     figures = rows(source, "values")
     expected = [["all", "train"], ["all", "test"], ["labelled", "train"], ["labelled", "test"]]
     assert [row[:2] for row in figures] == expected
-    assert "The recipe has no window: nothing is drawn in." in page.words("values")
-    assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 a core" in page.words("partitions")
-    assert "none divides" not in page.words("partitions").partition("4")[0]
+    assert "The recipe has no window, so the chart has no band." in page.words("values")
+    assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 per core" in page.words("partitions")
+    assert "no split is even" not in page.words("partitions").partition("4")[0]
 
 
 def test_planes_lie_in_the_patient_as_radiologists_look(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
     for section, words in (
         ("labels", "No scan has a label."),
         ("labels", "0 classes occur in scans"),
-        ("findings", "None: nothing odd was found in 2 scans, and nothing corrected."),
-        ("values", "nothing is labelled"),
-        ("values", "Nothing is labelled in train"),
+        ("findings", "None in 2 scans, and nothing was corrected."),
+        ("values", "no labelled voxels"),
+        ("values", "voxels of train, because none are labelled"),
     ):
         assert words in page.words(section)
     folder = make(tmp_path)
@@ -253,25 +253,23 @@ def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> Non
     source, page = report(folder)
     assert "6 tiles of 4 classes" in page.words() and "tile 2" in page.words("samples")
     assert "The first channel is shown." in page.words("samples") and "first channel" in page.words("values")
-    assert "class 1" in page.words("labels") and "nothing odd was found in 2 scans" in page.words("findings")
+    assert "class 1" in page.words("labels") and "None in 2 scans" in page.words("findings")
     assert rows(source, "sizes")[0][3] == "0 %", "tiles are not cropped"
 
 
 def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: Path) -> None:
     folder = make(tmp_path)
     manifest = change_train(folder, {"source_shapes": {"10x10x10": 2, "20x10x40": 1}})
-    sizings = {name: rest for name, *rest in volume_sizings(Facts(path="x", manifest=manifest))}
+    sizings = {name: rest for name, *rest in volume_sizings(DatasetFacts(path="x", manifest=manifest))}
     largest = sizings["the largest of each side: nothing is cut off"]
     assert largest == [(20, 10, 40), pytest.approx(1 - 10_000 / 24_000), 0]
     assert sizings["the median of each side"] == [(10, 10, 10), 0, pytest.approx(1 - 3_000 / 10_000)]
     worked_out = pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
     assert sizings["as it is now"][2] == 0, "counted at the conversion"
     change_train(folder, {"body_cut_percents": {"0": 2, "12": 2}})
-    assert "2 of 4 scans more than 1 % of the body is in no record, of one scan up to 12 %" in report(folder)[
-        1
-    ].words("sizes")
+    assert "2 of 4 scans lost more than 1 % of the body, up to 12 %" in report(folder)[1].words("sizes")
     manifest = change_train(folder, {"scan_mm3": None, "scan_cut_mm3": None})
-    sizings = {name: rest for name, *rest in volume_sizings(Facts(path="x", manifest=manifest))}
+    sizings = {name: rest for name, *rest in volume_sizings(DatasetFacts(path="x", manifest=manifest))}
     assert sizings["as it is now"][2] == worked_out
 
 
@@ -281,7 +279,7 @@ def test_scans_without_labels_with_padding_and_thick_slices_are_among_the_sample
     records[9] = draw_scan("padded", padding=6)
     records[11] = draw_scan("thick", spacing_mm=(12.0, 4.0, 4.0), padding=1)
     folder = write_segmentation(tmp_path, records)
-    chosen = choose(find_candidates(folder, read_manifest(folder)), 8, detection=False)
+    chosen = choose_samples(find_candidates(folder, read_manifest(folder)), 8, detection=False)
     reasons = [reason for _, reason in chosen if reason]
     thickest = "thickest slices: 3.0 times the spacing within"
     assert reasons == ["most padding: 51 %", "no label: for prediction", thickest]
@@ -297,7 +295,7 @@ def test_pictures_show_their_classes_over_the_stored_one_beside_the_source(tmp_p
     folder = write_segmentation(tmp_path / "d" / "1", drawn, encoding="png", recipe={})
     source, page = report(folder, sources=str(photos))
     samples = page.words("samples")
-    assert "Over the stored picture lie the classes of its label." in samples
+    assert "The stored picture shows the classes of its label." in samples
     assert samples.count("source 23 × 32") == samples.count("stored 24 × 32, picture 23 × 32") == 3
     assert "liverspleen" in samples and "no label: for prediction" in samples
     masks = [picture(given["src"]) for given in page.all("img") if given.get("class") == "mask"]
@@ -413,7 +411,7 @@ def test_a_line_chart_draws_any_number_of_points_in_few_bytes(points: int, kind:
         "gaps": np.where(steps % 10 > 7, np.nan, 1 / steps),
         "nothing": np.full(points, np.nan),
     }[kind]
-    drawn = line_chart([Series(name="loss", steps=steps, values=values, smooth=True)], "Loss")
+    drawn = line_chart([LineSeries(name="loss", steps=steps, values=values, smooth=True)], "Loss")
     assert len(drawn) < 40_000 and "nan" not in drawn and "inf" not in drawn
     if points == 0 or kind == "nothing":
         assert "No values are logged." in drawn
@@ -427,7 +425,7 @@ def test_a_line_chart_draws_any_number_of_points_in_few_bytes(points: int, kind:
 
 def test_a_gap_parts_a_line_and_a_lonely_point_is_a_dot() -> None:
     values = np.array([1, 2, np.nan, 3, np.nan, 4, 5.0])
-    drawn = line_chart([Series(name="a", steps=np.arange(7.0), values=values)], "A")
+    drawn = line_chart([LineSeries(name="a", steps=np.arange(7.0), values=values)], "A")
     (path,) = re.findall(r'<path class="line s0" d="([^"]*)"', drawn)
     assert path.count("M") == 3 and path.count("L") == 2 and drawn.count("<circle") == 5
     assert "a from 1 at step 0 to 5 at step 6, lowest 1 at step 0, highest 5 at step 6" in drawn
@@ -435,7 +433,7 @@ def test_a_gap_parts_a_line_and_a_lonely_point_is_a_dot() -> None:
 
 @given(numbers.arrays(np.float64, st.integers(700, 4000), elements=st.floats(-5, 5) | st.just(math.nan)))
 def test_thinning_keeps_the_highest_the_lowest_and_the_order(values: np.ndarray) -> None:
-    steps, kept = thinned(np.arange(len(values), dtype=np.float64), values)
+    steps, kept = thin_points(np.arange(len(values), dtype=np.float64), values)
     assert len(steps) <= 640 and (np.diff(steps) > 0).all()
     np.testing.assert_array_equal(values[steps.astype(int)], kept)
     if np.isfinite(values).any():

@@ -125,14 +125,14 @@ def swapped(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         (put("image/label", b"\0" * 9), "image/label: expected 22,848 bytes (uint8 [24, 28, 34]), got 9"),
         (put("image/labelled", np.array([0])), "statistics.labelled: the records give 0"),
         (put("image/labelled", np.array([0])), "as image/labelled is 0"),
-        (put("image/labelled", np.array([2])), "value 0 is 2, which is no bool (0 or 1)"),
+        (put("image/labelled", np.array([2])), "value 0 is 2, which is not a valid bool (0 or 1)"),
         (put("image/depth", np.array([23])), "expected [24, 28, 34] of a volume, got [23, 28, 34]"),
         (put("image/format", b"png"), "image/format: expected 'raw'"),
         (put_at("image/extent", 3, 25), "image/extent: depth: expected a part of 0 to 24, got 2 to 25"),
         (put_at("image/extent", 1, -1), "image/extent: height: expected a part of 0 to 28, got -1 to 28"),
         (put_at("image/extent", 2, 34), "image/extent: width: expected a part of 0 to 34, got 34 to 34"),
         (put_at("image/extent", 0, 0), "statistics.padding: the records give"),
-        (put_at("image/affine", 2, np.nan), "image/affine: value 2 is nan, which is no float32"),
+        (put_at("image/affine", 2, np.nan), "image/affine: value 2 is nan, which is not a valid float32"),
         (put_at("image/affine", 2, 0), "image/affine: it cannot be inverted"),
         (put_at("image/source/affine", 2, 0), "image/source/affine: it cannot be inverted"),
         (put_at("image/affine", 12, 1), "expected a last row of 0, 0, 0, 1, got [1.0, 0.0, 0.0, 1.0]"),
@@ -247,7 +247,7 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
         f" 1 liver 0 2 {liver:,} {100 * liver / marked:.1f} %",
         " 9 never seen 0 0 0 0 %",
         f"foreground: {100 * marked / (3 * 24 * 28 * 34):.1f} % of the voxels of labelled records",
-        "3 of 4 records have a label; 1 without, for prediction: their label is 0 throughout",
+        "3 of 4 records have a label; 1 without, for prediction: all values of their label are 0",
         "stored: 24 x 28 x 34 x 1 int16 (depth x height x width x channel), each scan at its own spacing, "
         "by crop-or-pad",
         "the recipe has no window, so the 1st to 99th percentile of the labelled voxels",
@@ -296,6 +296,6 @@ def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Pa
     text = describe_record(write_segmentation(tmp_path / "oblique", [oblique]), "train:0")
     assert re.search(r"width to right; 1\d\.\d degrees oblique", text)
     text = describe_record(write_segmentation(tmp_path / "none", scans()), "test:0")
-    assert "label   none: the source has no mask, so that it is 0 throughout" in text
+    assert "label   none: the source has no mask, so all its values are 0" in text
     text = describe_record(write_segmentation(tmp_path / "png", pictures(), encoding="png"), "train:0")
     assert "label   liver, spleen; 34.4 % of the pixels are foreground" in text and "spacing" not in text

@@ -14,7 +14,7 @@ import pytest
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.verify import Problem, VerifyReport, verify
+from halofeed.inspection.verify import DatasetProblem, VerifyReport, verify
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
@@ -210,12 +210,12 @@ FAULTS = {
     ("detection", "raw"): [
         (without("image/transform"), "image/transform is missing"),
         (put("image/transform", np.zeros(5, np.float32)), "expected 6 values"),
-        (put("image/transform", np.full(6, np.nan, np.float32)), "is nan, which is no float32"),
+        (put("image/transform", np.full(6, np.nan, np.float32)), "is nan, which is not a valid float32"),
         (put("image/transform", np.zeros(6, np.int64)), "expected float32 values, got 6 int64"),
         (put("image/format", b"jpeg"), "expected 'raw' as the manifest says, got 'jpeg'"),
         (put("image/height", np.array([9])), "of a raw image, got [9, 12]"),
         (put("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
-        (put("image/source/width", np.array([2**40])), "which is no int32"),
+        (put("image/source/width", np.array([2**40])), "which is not a valid int32"),
         (put("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
         (put("image/source_id", b"7"), "image/source_id: 7, but image/key/source"),
         (put("image/source_id", b"7 "), "expected a decimal number, got '7 '"),
@@ -224,7 +224,7 @@ FAULTS = {
         (first_box("image/object/bbox/ymin", -0.1), "ymin: box 0: expected 0 to 1, got -0.1"),
         (first_box("image/object/bbox/xmax", np.nan), "xmax: box 0: expected 0 to 1, got nan"),
         (first_box("image/object/bbox/xmin", 1), "box 0: xmin 1.0 is more than xmax"),
-        (first_box("image/object/is_crowd", 2), "value 0 is 2, which is no bool (0 or 1)"),
+        (first_box("image/object/is_crowd", 2), "value 0 is 2, which is not a valid bool (0 or 1)"),
         (first_box("image/object/area", -1), "area: box 0: expected 0 or more, got -1.0"),
         (first_box("image/object/class/label", 3), "box 0: 3 is not in the manifest's labels"),
         (put("image/object/area", np.ones(9, np.float32)), "expected lists of one length"),
@@ -354,7 +354,7 @@ def test_a_label_map_with_names_and_display_names_verifies(tmp_path: Path, layou
 
 
 def test_many_problems_of_one_kind_are_counted_and_not_listed() -> None:
-    problems = tuple(Problem(file="a", record=n, message=f"label {n} is 'x{n}'") for n in range(500))
+    problems = tuple(DatasetProblem(file="a", record=n, message=f"label {n} is 'x{n}'") for n in range(500))
     text = str(VerifyReport(folder="x", files=1, records=500, bytes=1, problems=problems))
     assert text.startswith("x: 500 problems") and len(text.splitlines()) == 23
     assert "and 480 more:" in text and "480 x label # is #" in text

@@ -120,7 +120,7 @@ ADVICE: dict[str, Advice] = {
     "a qform that differs": noted(
         one("--mask-grid voxels", ct=header(AFFINE, AFFINE + SHIFT)), "(--sform-qform qform)", read=report
     ),
-    "no orientation": noted(one(**NOWHERE), "with (--unoriented neurological) where", read=report),
+    "no orientation": noted(one(**NOWHERE), "with (--unoriented neurological) if", read=report),
     "a qform that differs, to be refused": refused(
         one("--sform-qform refuse", ct=header(AFFINE, AFFINE + SHIFT)), "(--sform-qform sform) or"
     ),

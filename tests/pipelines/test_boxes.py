@@ -56,7 +56,7 @@ def test_one_bad_object_of_coco_is_dropped_counted_and_named(tmp_path, bad, mask
     assert "1 object was dropped (the rest of the picture is kept)" in text and "inputs were" not in text
     assert verify(done.folder).ok
     report = Path(write_report(done.folder)).read_text()
-    assert "Objects dropped" in report and "1 object of these records could not be used" in report
+    assert "Objects dropped" in report and "1 object of these records had errors" in report
     options = {"layout": "coco", "masks": masks, "max_rejected": 0, "on_bad_object": "reject"}
     with pytest.raises(JobError, match=r"--max-rejected 0 .*1\.png: annotation: "):
         run_convert(source, tmp_path / "no", **options)

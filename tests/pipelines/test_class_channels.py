@@ -324,7 +324,7 @@ def test_inspect_and_the_report_speak_of_classes(tmp_path: Path) -> None:
     for number, (name, count) in enumerate(counts.items(), start=1):
         assert re.search(rf"{number} +{name} +{count:,} ", record), record
     page = Path(write_report(done.folder, tmp_path / "report.html")).read_text()
-    assert "Classes overlap: where several are, the one of the highest id is drawn" in page
+    assert "Classes overlap: the class with the highest id is drawn" in page
     assert "Classes overlap: a voxel counts for each of its classes" in page
     for name, count in counts.items():
         assert name in page and f"{count:,}" in page
