@@ -50,8 +50,8 @@ class LabelSegment:
     def is_generated(self) -> bool:
         """True if the name only repeats the value, such as `Segment_1` for the value 1.
 
-        >>> Segment(name="Segment_1", value=1).is_generated, Segment(name="Segment_1", value=2).is_generated
-        (True, False)
+        >>> [LabelSegment(name="Segment_1", value=value).is_generated for value in (1, 2)]
+        [True, False]
         """
         match = _GENERATED.fullmatch(self.name)
         return not self.name or (match is not None and int(match[1]) == self.value)
