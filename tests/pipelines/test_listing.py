@@ -164,7 +164,7 @@ def test_ids_that_come_twice_are_named(tmp_path, monkeypatch):
 def test_sums_of_parts_are_those_of_the_whole_in_any_order(tmp_path):
     source = touch(tmp_path / "in", *EIGHTEEN)
     plan, lines, _ = planned(source, tmp_path / "out", False)
-    references = [listing.Reference(source=f"{number}.jpg", key=number, label="a") for number in range(5)]
+    references = [listing.SourceExample(source=f"{number}.jpg", key=number, label="a") for number in range(5)]
 
     def taken(size: int, *some: listing.Reference) -> totals.Totals:
         found = totals.Totals()
