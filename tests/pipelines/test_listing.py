@@ -166,7 +166,7 @@ def test_sums_of_parts_are_those_of_the_whole_in_any_order(tmp_path):
     plan, lines, _ = planned(source, tmp_path / "out", False)
     references = [listing.SourceExample(source=f"{number}.jpg", key=number, label="a") for number in range(5)]
 
-    def taken(size: int, *some: listing.Reference) -> totals.Totals:
+    def taken(size: int, *some: listing.SourceExample) -> totals.Totals:
         found = totals.Totals()
         for one in some:
             found.take(one, lambda _: size, lambda _: (size,) if size else None)
