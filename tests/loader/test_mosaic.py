@@ -220,7 +220,7 @@ def test_without_a_mosaic_the_picture_alone_is_fitted(draw, write):
 
 def test_what_cannot_be_is_refused(draw, write):
     classified, detected = write(draw(3, task="classification")), write(draw(3))
-    for one, words in ((Mosaic(8, 8), "no one class"), (MixUp(), "between two classes")):
+    for one, words in ((Mosaic(8, 8), "no one class"), (MixUp(), "classes cannot be averaged")):
         with pytest.raises(UsageError, match=words):
             Loader(classified, batch_size=1, augment=[one])
     with pytest.raises(UsageError, match="after Mosaic no affine"):
