@@ -262,7 +262,7 @@ def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
     text = str(verify(write(tmp_path, masks=True, alter=put("image/object/mask", masks))))
     assert "mask 0 is uint8 [2, 3, 3], expected uint8 [8, 12, 1]" in text
     assert "mask 1 holds 2, expected 0 and 1" in text
-    assert "mask 2 is no PNG that can be decoded" in text
+    assert "mask 2 is not a PNG that can be decoded" in text
 
 
 def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
