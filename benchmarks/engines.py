@@ -43,7 +43,7 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import available_cores
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.walk import Part, Sizes
+from halofeed.prep.sources.walk import FileSizes, PartialListing
 from halofeed.system.pickles import from_bytes, to_bytes
 
 HERE = Path(__file__).resolve().parents[1]
@@ -70,20 +70,20 @@ class DrawnFiles(LocalFiles):
     def _name(self, number: int) -> str:
         return f"{number:08d}.jpg"
 
-    def sizes(self) -> Sizes:
+    def sizes(self) -> FileSizes:
         if self._sizes is None:
-            self._sizes = Sizes()
+            self._sizes = FileSizes()
             for folder in range(CLASSES):
                 names = ((self._name(number), FILE_BYTES) for number in range(folder, self._count, CLASSES))
                 self._sizes.add_folder(f"class_{folder:03d}", names)
-        assert isinstance(self._sizes, Sizes)
+        assert isinstance(self._sizes, FileSizes)
         return self._sizes
 
-    def straight(self, folder: str) -> Part:
-        return Part(files=(), folders=tuple(f"class_{number:03d}" for number in range(CLASSES)))
+    def straight(self, folder: str) -> PartialListing:
+        return PartialListing(files=(), folders=tuple(f"class_{number:03d}" for number in range(CLASSES)))
 
-    def below(self, folder: str) -> Part:
-        return Part(files=((path, FILE_BYTES) for path in self.files_in(folder)))
+    def below(self, folder: str) -> PartialListing:
+        return PartialListing(files=((path, FILE_BYTES) for path in self.files_in(folder)))
 
     def size(self, path: str) -> int | None:
         folder, _, name = path.partition("/")
@@ -340,7 +340,7 @@ def workers(numbers: list[int], pictures: int, rounds: int) -> None:
 
 def commit(shard_counts: list[int]) -> None:
     """Print what it takes to sum up a group of shards, which workers do side by side, and to put all sums together."""
-    from halofeed.pipelines.commit import SHARDS_AT_ONCE, merged, sum_up
+    from halofeed.pipelines.commit import SHARDS_PER_SUM, merged, sum_up
     from halofeed.pipelines.job import ShardJob
     from halofeed.prep.annotations.labels import LabelMap
     from halofeed.schemas.files import index_file
@@ -370,7 +370,7 @@ def commit(shard_counts: list[int]) -> None:
             )
             for key in job.shard_keys():
                 os.link(index, Path(scratch) / index_file(job.shard_file(key)))
-            numbers = range(-(-count // SHARDS_AT_ONCE))
+            numbers = range(-(-count // SHARDS_PER_SUM))
             start = time.perf_counter()
             sums = [sum_up(job, number) for number in numbers]
             each = (time.perf_counter() - start) / len(numbers)

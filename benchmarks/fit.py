@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.trainer.config import load_config
-from halofeed.trainer.plan.answers import Cache, cache_folder
-from halofeed.trainer.plan.children import UNKNOWN, jobs_at_once
+from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder
+from halofeed.trainer.plan.compile_pool import UNKNOWN, jobs_at_once
 from halofeed.trainer.plan.document import per_core_share, plan_config
 from halofeed.trainer.plan.requests import Request
 
@@ -106,7 +106,7 @@ ROWS: dict[str, Callable[[], Sequence[Row]]] = {
 
 def main() -> int:
     arguments = parse_arguments()
-    cache = Cache(cache_folder())
+    cache = CompileCache(cache_folder())
 
     def known(row: Row) -> dict[str, Any]:
         return compiled(row, cache, arguments)
@@ -135,7 +135,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def compiled(row: Row, cache: Cache, arguments: argparse.Namespace) -> dict[str, Any]:
+def compiled(row: Row, cache: CompileCache, arguments: argparse.Namespace) -> dict[str, Any]:
     """What the compiler says of a row: one split of a plan."""
     config = load_config(row.config)
     partition = config.partition if row.cores == config.cores_per_replica else ""

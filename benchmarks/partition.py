@@ -121,8 +121,8 @@ def compiled(workload: Workload, parts: int) -> tuple[Callable[[], float], Count
     from halofeed.trainer.config import TrainConfig
     from halofeed.trainer.mesh import make_mesh
     from halofeed.trainer.optimizers import build_optimizer
-    from halofeed.trainer.problem import batch_partition, build_problem
     from halofeed.trainer.step import compile_step, new_state
+    from halofeed.trainer.training_setup import batch_partition, build_training_setup
 
     config = TrainConfig(
         model=workload.model,
@@ -133,7 +133,7 @@ def compiled(workload: Workload, parts: int) -> tuple[Callable[[], float], Count
         partition="image=" + ",".join(map(str, workload.splits[parts])) if parts > 1 else "",
     )
     mesh = make_mesh(parts)
-    problem = build_problem(config, facts_of(workload), mesh)
+    problem = build_training_setup(config, facts_of(workload), mesh)
     optimizer, _ = build_optimizer(config)
     state = new_state(problem, optimizer, 0)
     arrays = draw_batch(workload)

@@ -19,7 +19,7 @@ from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, redacted
 from halofeed.system.console import print_status
-from halofeed.system.resource_errors import check_least_memory, in_words
+from halofeed.system.resource_errors import check_least_memory, describe_error
 from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         if parsed.debug:
             print_status(traceback.format_exc().rstrip())
         if not isinstance(error, HalofeedError):
-            text = in_words(error)
+            text = describe_error(error)
             raw = text.startswith(f"{type(error).__name__}: ")
             error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
         return _fail(parsed.command, error)
@@ -131,7 +131,7 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     if hasattr(parsed, "redirects") and "://" in parsed.path:
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
-    signals.say_at_stop(_who(parsed.command))
+    signals.set_stop_message(_who(parsed.command))
     if beam_arguments and parsed.command != "convert":
         raise UsageError("only convert takes options after --")
     return _COMMANDS[parsed.command](parsed, beam_arguments)
@@ -374,20 +374,20 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         )
     options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
     recipe.check_used()
-    from halofeed.system.memory import importing, keep_freed_memory
+    from halofeed.system.memory import heavy_imports, keep_freed_memory
 
-    with require_extra("convert", "apache_beam"), unlogged(), importing():
+    with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():
         from halofeed.pipelines.convert import convert
-        from halofeed.pipelines.workers import copies_as_workers
+        from halofeed.pipelines.workers import fork_workers
         from halofeed.system.scratch import temporary_files_in_scratch
     from halofeed.pipelines.summary import summary
 
     with contextlib.ExitStack() as stack:
         if parsed.alone:
-            stack.enter_context(copies_as_workers(options, recipe, beam_arguments))
+            stack.enter_context(fork_workers(options, recipe, beam_arguments))
             stack.enter_context(temporary_files_in_scratch())
         keep_freed_memory()
-        signals.say_at_stop(outlook="the same command resumes where this one ended")
+        signals.set_stop_message(outlook="the same command resumes where this one ended")
         done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut))
     return 0
@@ -402,9 +402,13 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.inspection.describe_dataset import describe, describe_record
+    from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 
-    print(describe(parsed.path) if parsed.record is None else describe_record(parsed.path, parsed.record))
+    print(
+        describe_dataset(parsed.path)
+        if parsed.record is None
+        else describe_record(parsed.path, parsed.record)
+    )
     return 0
 
 
@@ -442,8 +446,8 @@ def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainCo
 def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float, float] | None:
     """Return the values of black and white for augmentations on the device; None if the stored type defines them."""
     from halofeed.loader.store.choose import open_store
-    from halofeed.trainer.problem import normalization_of
     from halofeed.trainer.task import data_facts
+    from halofeed.trainer.training_setup import normalization_of
 
     manifest = open_store(parsed.path).manifest()
     if manifest.field("image").dtype == "uint8":

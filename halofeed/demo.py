@@ -160,7 +160,7 @@ def run_demo(folder: str, *, images: int = 400) -> int:
         raise UsageError(f"--folder {folder}: is not empty and not a demo's; name another")
     root.mkdir(parents=True, exist_ok=True)
     if not owned_files.has_list(root):
-        owned_files.begin(root)
+        owned_files.begin_list(root)
     began = time.monotonic()
     _say(
         f"drawing {images} pictures with known boxes into {root / 'source'} (one file is truncated on purpose)"

@@ -127,7 +127,7 @@ def missing_readers() -> tuple[str, ...]:
 
 def draw_scans(folder: Path) -> None:
     """Draw all `SCANS` into `folder`, with their masks, the table scans.csv and the classes in labels.txt."""
-    from halofeed.prep.voxels.phantom import LABELLED, draw, stored, stored_grid
+    from halofeed.prep.voxels.phantom import LABELED_ORGANS, draw, stored, stored_grid
 
     folder.mkdir(parents=True, exist_ok=True)
     for scan in SCANS:
@@ -141,7 +141,7 @@ def draw_scans(folder: Path) -> None:
         masked = _orientation(scan.mask_orientation)
         labels = stored(mask, masked)
         _save_nifti(folder / scan.mask, labels[1:] if scan.mask_is_cut else labels, stored_grid(grid, masked))
-    names = ["background", *(organ.name for organ in LABELLED)]
+    names = ["background", *(organ.name for organ in LABELED_ORGANS)]
     (folder / "labels.txt").write_text("".join(f"{name}\n" for name in names))
     with (folder / "scans.csv").open("w", newline="") as stream:
         table = csv.writer(stream)
@@ -226,9 +226,9 @@ def compare_scans(data: str) -> list[OrganComparison]:
     Raises:
         JobError: an organ has another position or brightness than the drawn one, or a scan is missing.
     """
-    from halofeed.prep.voxels.phantom import LABELLED, centroid_mm, interior, margin_mm
+    from halofeed.prep.voxels.phantom import LABELED_ORGANS, centroid_mm, interior, margin_mm
 
-    measured: dict[str, list[tuple[float, float]]] = {organ.name: [] for organ in LABELLED}
+    measured: dict[str, list[tuple[float, float]]] = {organ.name: [] for organ in LABELED_ORGANS}
     keys = set()
     for key, image, label, grid in _records(data):
         scan = next(scan for scan in SCANS if scan.key == key)
@@ -243,7 +243,7 @@ def compare_scans(data: str) -> list[OrganComparison]:
     if expected := {scan.key for scan in SCANS if not scan.mask_is_cut} ^ keys:
         raise JobError(f"{data}: holds other scans than were drawn: {', '.join(sorted(expected))}")
     found = []
-    for organ in LABELLED:
+    for organ in LABELED_ORGANS:
         off_mm, means = np.transpose(measured[organ.name])
         entry = OrganComparison(
             organ=organ.name,

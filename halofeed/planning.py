@@ -131,10 +131,10 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
-    from halofeed.trainer.plan.answers import Cache, cache_folder
+    from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder
     from halofeed.trainer.plan.document import plan_config
 
-    how: dict[str, Any] = {"cache": Cache(cache_folder()), "jobs": parsed.jobs}
+    how: dict[str, Any] = {"cache": CompileCache(cache_folder()), "jobs": parsed.jobs}
     how["tell"] = lambda line: print_status(f"halofeed plan: {line}")
     plan = plan_config(
         request, cores=parsed.cores_per_replica, images_per_replica=parsed.images_per_replica, **how

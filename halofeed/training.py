@@ -216,8 +216,8 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed evaluate`."""
     run = _open_run(parsed)
     from halofeed.trainer.evaluate import summary_lines
+    from halofeed.trainer.loaded_run import LoadedRun, choose_split
     from halofeed.trainer.run_folder import write_json
-    from halofeed.trainer.trained import LoadedRun, choose_split
 
     data, split = choose_split(run, parsed.data, parsed.split)
     trained = LoadedRun(run, data, split, which=parsed.checkpoint)
@@ -232,8 +232,8 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
 def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed predict`."""
     run = _open_run(parsed)
+    from halofeed.trainer.loaded_run import choose_split
     from halofeed.trainer.predict import predict
-    from halofeed.trainer.trained import choose_split
 
     with contextlib.ExitStack() as stack:
         if parsed.source is not None:

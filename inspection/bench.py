@@ -236,11 +236,11 @@ def _on_device(
     loader: Loader, augmentations: Sequence[DeviceAugmentation], values: tuple[float, float] | None
 ) -> _Part:
     """Augment one batch that is on the device already."""
-    from halofeed.loader.mesh import on_device
+    from halofeed.loader.mesh import compile_on_device
 
     batch = loader.batch(0)
     needed = {key: batch[key] for key in ("image", "id", *device_keys(loader.manifest))}
-    act = on_device(
+    act = compile_on_device(
         lambda batch: augment_on_device(batch, augmentations, seed=0, values=values)["image"], needed
     )
     while True:

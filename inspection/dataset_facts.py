@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.record_words import KindWords, TaskWords, kind_words, task_words
-from halofeed.pipelines.source_registry import Origin
+from halofeed.pipelines.source_registry import SourceLocations
 from halofeed.prep.geometry.resize import keep_aspect_sizes
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import OBJECT, SELECTION
@@ -76,7 +76,7 @@ class DatasetFacts:
     path: str
     manifest: Manifest
     rejects: Rejects = field(default_factory=dict)
-    origin: Origin | None = None
+    origin: SourceLocations | None = None
 
     @cached_property
     def splits(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from halofeed.prep.options.recipe import recipe_problems
 from halofeed.schemas.files import MANIFEST
 from halofeed.schemas.limits import LINE_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
-from halofeed.schemas.shard_file import CURE, OpenFile, ShardFile, read_whole
+from halofeed.schemas.shard_file import CURE, OpenFile, ShardFile, read_small_file
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.atomic_files import open_regular, read_regular
 
@@ -58,7 +58,7 @@ class DatasetFiles:
 
     def index(self, name: str, max_bytes: int) -> bytes:
         """Read a file that the manifest names; CorruptFileError if it cannot be read."""
-        return read_whole(self._folder / name, max_bytes)
+        return read_small_file(self._folder / name, max_bytes)
 
     def source(self, shard: Shard) -> ShardSource:
         """Return a source that reads records of a shard at any offset."""

@@ -33,13 +33,13 @@ from halofeed.schemas.statistics import Padding
 from halofeed.system.addresses import address_of
 from halofeed.system.console import human_bytes
 
-__all__ = ["describe", "describe_record"]
+__all__ = ["describe_dataset", "describe_record"]
 
 _BAR_WIDTH = 30
 _MOST = 40
 
 
-def describe(path: str | os.PathLike[str]) -> str:
+def describe_dataset(path: str | os.PathLike[str]) -> str:
     """Describe a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
 
     Only the manifest is read, so this is fast for any size. The path of the sources is included if this user

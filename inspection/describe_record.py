@@ -33,7 +33,7 @@ from halofeed.inspection.words import escape_unprintable, percent, table, titled
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, Shard
-from halofeed.schemas.tasks import KEPT
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.console import human_bytes
 
@@ -204,7 +204,7 @@ def labeled_keypoints(features: Decoded, box: int) -> str:
     >>> labeled_keypoints(features, 0)
     '3 of 17 keypoints'
     """
-    key = KEPT["keypoints"]
+    key = OPTIONAL_ATTRIBUTES["keypoints"]
     labeled: Any = features.get(f"{key}/num", ())
     if box >= len(labeled) or isinstance(labeled[0], memoryview):
         return ""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.prep.options.volumes import VolumeOptions
-from halofeed.prep.voxels.counts import Counts, percentile
-from halofeed.prep.voxels.intensity import IntensityPlan, Window, as_numbers
+from halofeed.prep.voxels.counts import ValueCounts, percentile
+from halofeed.prep.voxels.intensity import IntensityPlan, IntensityWindow, as_numbers
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Intensities, Statistics
 
@@ -40,7 +40,7 @@ class Display:
     slope: float = 1.0
     intercept: float = 0.0
     unit: str = "value"
-    window: Window | None
+    window: IntensityWindow | None
     words: str
 
     def gray(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
@@ -54,12 +54,12 @@ class Display:
         return self.slope * stored + self.intercept
 
 
-def counts_of(statistics: Statistics, name: str) -> Counts:
+def counts_of(statistics: Statistics, name: str) -> ValueCounts:
     """Return the counts of stored values in the "body" (all above each scan's minimum) or the "foreground"."""
-    return Counts.from_json(getattr(statistics.intensities or Intensities(), name))
+    return ValueCounts.from_json(getattr(statistics.intensities or Intensities(), name))
 
 
-def recipe_window(recipe: Mapping[str, Any]) -> Window | None:
+def recipe_window(recipe: Mapping[str, Any]) -> IntensityWindow | None:
     """Return the recipe's window for all scans, in stored values; None without one, or if values are normalized."""
     if recipe.get("normalize"):
         return None
@@ -94,7 +94,11 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
 
 
 def _gray_range(
-    recipe: Mapping[str, Any], statistics: Statistics, dtype: str, window: Window | None, in_unit: str
+    recipe: Mapping[str, Any],
+    statistics: Statistics,
+    dtype: str,
+    window: IntensityWindow | None,
+    in_unit: str,
 ) -> tuple[float, float, str]:
     """Return the stored values shown as black and white, and a phrase that explains them."""
     of_window = f"{window.low:g} to {window.high:g}{in_unit}, the recipe's window" if window else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from halofeed.loader.picture import sheet_of_classes, sheet_of_frames
+from halofeed.loader.picture import class_contact_sheet, frame_contact_sheet
 from halofeed.schemas.manifest import Manifest
 
 
@@ -40,12 +40,12 @@ class KindWords:
     def flat(self, image: NDArray[Any]) -> NDArray[Any]:
         """Return an image as one picture [height, width, channel]."""
         if self.is_sheet:
-            return sheet_of_frames(image)
+            return frame_contact_sheet(image)
         return image[len(image) // 2] if self.in_planes else image
 
     def flat_classes(self, label: NDArray[Any]) -> NDArray[Any]:
         """Return the classes at the pixels of the picture from `flat`."""
-        return sheet_of_classes(label) if self.is_sheet else label
+        return class_contact_sheet(label) if self.is_sheet else label
 
 
 @dataclass(frozen=True, kw_only=True)

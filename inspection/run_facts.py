@@ -16,7 +16,7 @@ from halofeed.inspection.dataset_files import read_lines
 from halofeed.inspection.record_words import TASK_WORDS, TaskWords
 from halofeed.schemas.bounded_json import check_json_checksum, parse_json
 from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE, read_run
-from halofeed.schemas.kinds import EARLY_KINDS, KINDS
+from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.limits import RUN_BYTES, RUN_LINES, RUN_VALUES
 from halofeed.schemas.tasks import task_named
 from halofeed.system.atomic_files import read_regular
@@ -161,7 +161,7 @@ class RunFacts:
         found = [
             (value, evaluation)
             for evaluation in self.evaluations
-            if (value := finite_number(evaluation.metrics.get(name))) is not None
+            if (value := finite_or_none(evaluation.metrics.get(name))) is not None
         ]
         if not found:
             return None
@@ -195,7 +195,7 @@ def _saved_step(folder: Path) -> int | None:
     return max((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), default=None)
 
 
-def finite_number(value: Any) -> float | None:
+def finite_or_none(value: Any) -> float | None:
     """Return a finite number as float, or None for any other value.
 
     >>> finite_number(3), finite_number(None), finite_number(float("nan")), finite_number("3"), finite_number(True)
@@ -230,7 +230,7 @@ def _document(folder: Path) -> dict[str, Any]:
 
 def _kind_of(facts: Mapping[str, Any]) -> str:
     """Return the kind of the images; runs of early versions do not name it."""
-    return str(facts.get("kind") or EARLY_KINDS.get(len(facts["image_shape"])))
+    return str(facts.get("kind") or KIND_BY_RANK.get(len(facts["image_shape"])))
 
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -283,7 +283,7 @@ def _log(file: Path) -> dict[str, NDArray[np.float64]]:
     )
     return {"step": np.zeros(0)} | {
         name: np.array(
-            [math.nan if (value := finite_number(entry.get(name))) is None else value for entry in ordered],
+            [math.nan if (value := finite_or_none(entry.get(name))) is None else value for entry in ordered],
             np.float64,
         )
         for name in names
@@ -312,7 +312,7 @@ def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] |
             ExampleEntry(
                 file=file.parent / str(entry["file"]),
                 id=int(entry.get("id", -1)),
-                score=finite_number(entry.get("score")),
+                score=finite_or_none(entry.get("score")),
                 reason=str(entry.get("reason", "")),
             )
             for entry in document["examples"]
@@ -341,7 +341,7 @@ class PerClass:
 
     def bar_scale(self, column: str) -> tuple[float, bool]:
         """Return the value of a full bar of a column, and whether all its values are shares between 0 and 1."""
-        values = [finite_number(cells.get(column)) or 0.0 for cells in self.rows.values()]
+        values = [finite_or_none(cells.get(column)) or 0.0 for cells in self.rows.values()]
         are_shares = all(0 <= value <= 1 for value in values)
         return (1.0 if are_shares else max(values, default=0.0) or 1.0), are_shares
 
@@ -352,7 +352,7 @@ class PerClass:
         direction = 1 if self.bar_scale(first)[1] else -1
 
         def key(name: str) -> tuple[bool, float]:
-            value = finite_number(self.rows[name].get(first))
+            value = finite_or_none(self.rows[name].get(first))
             return value is None, direction * (value or 0.0)
 
         return sorted(self.rows, key=key)
@@ -422,7 +422,7 @@ def format_metric(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    if value is None or (isinstance(value, float) and finite_number(value) is None):
+    if value is None or (isinstance(value, float) and finite_or_none(value) is None):
         return "–"
     if isinstance(value, float):
         return f"{value:.3f}" if 0.001 <= abs(value) < 1 or value in (0, 1) else f"{value:.4g}"

@@ -29,8 +29,8 @@ from halofeed.inspection.stored_records import (
 )
 from halofeed.inspection.stored_shard import StoredShard
 from halofeed.loader.picture import contact_sheet, shown_frames
-from halofeed.pipelines.source_registry import Origin
-from halofeed.prep.formats.clip.clip import ClipOptions
+from halofeed.pipelines.source_registry import SourceLocations
+from halofeed.prep.formats.clip.clip import FrameOptions
 from halofeed.prep.formats.clip.frame_choice import choose_frames
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions, read_image
@@ -70,7 +70,7 @@ class SourcePicture:
     notes: tuple[str, ...] = ()
 
 
-def open_source_files(origin: Origin | None, named: str | None) -> tuple[SourceFiles | None, str]:
+def open_source_files(origin: SourceLocations | None, named: str | None) -> tuple[SourceFiles | None, str]:
     """Open the folder of the source pictures, or return the reason why they are not shown.
 
     A data set of someone else must not select a folder of this machine: the report would show the reader's files.
@@ -122,7 +122,7 @@ def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest
 def _read_frames(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> SourcePicture:
     try:
         recipe = Recipe.from_json(manifest.recipe)
-        options = ClipOptions(
+        options = FrameOptions(
             picture=ReadOptions(max_pixels=recipe.max_pixels),
             frame_rate=recipe.folder_frame_rate,
             incomplete=recipe.incomplete_clips,

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.convert.tallies import count_labels
-from halofeed.prep.formats.picture.table import check_stored
+from halofeed.prep.formats.picture.table import check_encoded_image
 from halofeed.schemas import keys
-from halofeed.schemas.fields import Field, count_members, ids_of_field, top_classes, unknown_bits
+from halofeed.schemas.fields import Field, count_set_members, ids_of_field, top_classes, unknown_bits
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 
@@ -53,7 +53,7 @@ def decode_stored(data: memoryview, encoding: str, largest: tuple[int, int]) -> 
         the pixels; None if the data cannot be decoded or the image is larger than `largest` (height, width).
     """
     try:
-        check_stored(data, encoding, largest)
+        check_encoded_image(data, encoding, largest)
     except ValueError:
         return None
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -188,7 +188,7 @@ def class_counts(label: NDArray[Any], manifest: Manifest) -> ClassCounts:
     """Count the classes of a `label_map`."""
     counts, channels = count_classes(label), class_channels(manifest)
     if channels:
-        voxels = count_members(counts, channels)
+        voxels = count_set_members(counts, channels)
         unknown = {
             f"in bit {bit} of its sets": count for bit, count in unknown_bits(counts, len(channels)).items()
         }

@@ -34,14 +34,14 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     text_of,
 )
-from halofeed.prep.formats.picture.table import check_stored
+from halofeed.prep.formats.picture.table import check_encoded_image
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding, Statistics
-from halofeed.schemas.tasks import KEPT
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.checksum import block_checksums
 
@@ -286,7 +286,7 @@ def _compressed(data: memoryview, field: Field, features: Decoded) -> Iterator[s
 
 def _undecodable(data: memoryview, field: Field) -> str:
     try:
-        check_stored(data, field.encoding, (field.shape[0], field.shape[1]))
+        check_encoded_image(data, field.encoding, (field.shape[0], field.shape[1]))
     except ValueError as error:
         return f"not a {field.encoding} image that can be decoded: {error}"
     return f"not a {field.encoding} image that can be decoded"
@@ -422,7 +422,7 @@ def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         return
     boxes = len(features.get(keys.OBJECT_CLASS_LABEL, ()))
     if "view" in kept:
-        key = KEPT["view"]
+        key = OPTIONAL_ATTRIBUTES["view"]
         if key not in features:
             yield f"{key} is missing"
         elif len(features[key]) != boxes:
@@ -432,7 +432,7 @@ def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
 
 
 def _keypoint_problems(features: Decoded, boxes: int) -> Iterator[str]:
-    key = KEPT["keypoints"]
+    key = OPTIONAL_ATTRIBUTES["keypoints"]
     names = [f"{key}/{part}" for part in (*_KEYPOINT_PARTS, "num")]
     if missing := [name for name in names if name not in features]:
         yield from (f"{name} is missing" for name in missing)

@@ -45,8 +45,8 @@ from halofeed.loader.reading import (
 )
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.shards import Integers, Shards
-from halofeed.schemas.fields import Field, members
-from halofeed.schemas.identity import mix
+from halofeed.schemas.fields import Field, unpack_sets
+from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
 
 _MOST_EPOCHS = 1 << 31
@@ -170,7 +170,7 @@ class Assembler:
         if EPOCH in batch:
             # With weighted sampling an epoch number has more than 32 bits, but devices hold 32.
             batch[EPOCH][rows] = [
-                epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS for epoch in epochs
+                epoch if epoch < _MOST_EPOCHS else splitmix64(epoch) % _MOST_EPOCHS for epoch in epochs
             ]
 
     def draw(self, seed: int, epochs: Integers, ids: Integers) -> NDArray[np.float64]:
@@ -423,7 +423,7 @@ class Assembler:
             return
         sets = np.empty(out.shape[:-1], self._label.stored_dtype)
         self._copy(LABEL, view, label, sets)
-        members(sets, out)
+        unpack_sets(sets, out)
 
     def _copy(self, name: str, view: View, source: SourceArray, out: NDArray[Any]) -> None:
         """Copy what the view shows of an array within the slab, and pad around it."""

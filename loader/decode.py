@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.record import StoredRecord
 from halofeed.prep.formats.picture.image import Size
-from halofeed.prep.formats.picture.table import check_stored
+from halofeed.prep.formats.picture.table import check_encoded_image
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 
@@ -116,7 +116,7 @@ def decode_label(
 def _decode_jpeg(
     file: memoryview, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
 ) -> NDArray[Any]:
-    size = check_stored(file, "jpeg", largest)
+    size = check_encoded_image(file, "jpeg", largest)
     options = {"fastdct": fast, "fastupsample": fast}
     if out is not None and size == out.shape[:2]:
         simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], buffer=out, **options)
@@ -127,7 +127,7 @@ def _decode_jpeg(
 
 def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
     """Decode a PNG file to uint8 or uint16 [height, width, channel]; ValueError if it is damaged or too large."""
-    check_stored(data, "png", largest)
+    check_encoded_image(data, "png", largest)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:

@@ -23,7 +23,7 @@ from halofeed.loader.record import StoredRecord, stored_record, stored_records
 from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers, Shards
 from halofeed.loader.verified_reads import VerifiedReads
-from halofeed.schemas.identity import mix
+from halofeed.schemas.identity import splitmix64
 from halofeed.system.threads import InterruptibleThreads
 
 ON_CORRUPT = {
@@ -271,9 +271,9 @@ class Filler:
 
     def _replacements(self, number: int, epoch: int) -> Iterator[int]:
         """Yield the records that may replace one, in an order drawn from seed, epoch and that record."""
-        key = mix((self._seed ^ mix(epoch ^ mix(number))) & _WORD)
+        key = splitmix64((self._seed ^ splitmix64(epoch ^ splitmix64(number))) & _WORD)
         for attempt in itertools.count(1):
-            yield mix((key + attempt) & _WORD) % self._count
+            yield splitmix64((key + attempt) & _WORD) % self._count
 
     def _split_numbers(self, rows: BatchRows) -> Integers:
         """Return the valid rows' record numbers in the split."""

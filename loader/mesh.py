@@ -29,7 +29,7 @@ def put_on_device(array: np.ndarray[Any, Any]) -> None:
     jax.device_put(array).block_until_ready()
 
 
-def on_device(
+def compile_on_device(
     act: Callable[[Mapping[str, Any]], Any], batch: Mapping[str, np.ndarray[Any, Any]]
 ) -> Callable[[], None]:
     """Compile `act`, put a batch on the first device, and return a function that runs `act` on it and waits."""

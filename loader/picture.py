@@ -70,12 +70,12 @@ def contact_sheet(
     return sheet
 
 
-def sheet_of_frames(frames: NDArray[Number]) -> NDArray[Number]:
+def frame_contact_sheet(frames: NDArray[Number]) -> NDArray[Number]:
     """Return the contact sheet of a clip [frame, height, width, channel]."""
     return contact_sheet(frames[shown_frames(len(frames))])
 
 
-def sheet_of_classes(label: NDArray[Number]) -> NDArray[Number]:
+def class_contact_sheet(label: NDArray[Number]) -> NDArray[Number]:
     """Return the contact sheet of a clip's class indices [frame, height, width], with 0 between the frames."""
     return contact_sheet(label[shown_frames(len(label))][..., None], background=0)[..., 0]
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from halofeed.system.threads import InterruptibleThreads, Task
+from halofeed.system.threads import InterruptibleThreads, ThreadTask
 
 Item = TypeVar("Item")
 
@@ -43,7 +43,7 @@ class Prefetcher(Iterator[Item], Generic[Item]):
         self._make, self._steps, self._ahead, self._prefetch = make, iter(steps), ahead, prefetch
         self._waiting: deque[int] = deque()
         """Steps taken from `steps` whose items were not returned yet."""
-        self._tasks: dict[int, Task[Item]] = {}
+        self._tasks: dict[int, ThreadTask[Item]] = {}
         self._workers: InterruptibleThreads | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()

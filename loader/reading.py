@@ -25,7 +25,7 @@ from halofeed.loader.decode import (
 )
 from halofeed.loader.field_cache import ObjectLists
 from halofeed.loader.record import StoredRecord
-from halofeed.prep.geometry.resize import compose
+from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
@@ -351,7 +351,7 @@ def one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryvie
 
 def _follow_transform(value: NDArray[Any], example: Example) -> NDArray[Any]:
     in_plane = example.stored_points(centers=False)[-3:-1, -3:]
-    return compose(value.reshape(6), in_plane.reshape(6)).reshape(2, 3)
+    return compose_affines(value.reshape(6), in_plane.reshape(6)).reshape(2, 3)
 
 
 def _follow_affine(value: NDArray[Any], example: Example) -> NDArray[Any]:

@@ -16,8 +16,8 @@ from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
 from halofeed.loader.reading import is_label_map, one_file
 from halofeed.loader.record import StoredRecord, stored_record
 from halofeed.loader.shards import Integers, Shards
-from halofeed.schemas.fields import Field, members
-from halofeed.schemas.identity import mix
+from halofeed.schemas.fields import Field, unpack_sets
+from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
 
 SLOT_BITS = 32
@@ -67,7 +67,7 @@ class Draws:
             epochs: int64 [row].
             seed: determines the offset of the sampling points in epoch 0.
         """
-        offset = (mix(seed) % _SLOT + epochs * _GOLDEN) & (_SLOT - 1)
+        offset = (splitmix64(seed) % _SLOT + epochs * _GOLDEN) & (_SLOT - 1)
         points = slots * _SLOT + offset
         return self.records[np.searchsorted(self.ends, points, side="right")]
 
@@ -227,5 +227,5 @@ class _ClassReader:
         if not field.holds_sets:
             return found
         flags = np.zeros((len(found), field.shape[-1]), np.uint8)
-        members(found.astype(field.stored_dtype), flags)
+        unpack_sets(found.astype(field.stored_dtype), flags)
         return self._labels[flags.any(axis=0)]

@@ -26,7 +26,7 @@ SHARDS_AT_ONCE = 1_000
 _Keyed = tuple[str, bytes]
 
 
-def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
+def build_pipeline(pipeline: Any, job: ShardJob, reference_files: int) -> None:
     """Add the conversion to a pipeline.
 
     The pipeline shuffles the key of every shard by itself, so that it also makes shards without examples.

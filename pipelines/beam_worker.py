@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import os
 
-from halofeed.system.memory import importing, keep_freed_memory
+from halofeed.system.memory import heavy_imports, keep_freed_memory
 
 _SECONDS_TO_ANSWER = 60
 
@@ -23,7 +23,7 @@ def main() -> None:
     given, _ = parser.parse_known_args()
     # Prism puts the arguments in additional quotation marks.
     identity, endpoint = given.id.strip("'\""), given.provision_endpoint.strip("'\"")
-    with importing():
+    with heavy_imports():
         from apache_beam.portability.api import beam_provision_api_pb2, beam_provision_api_pb2_grpc
         from apache_beam.runners.worker.channel_factory import GRPCChannelFactory
         from apache_beam.runners.worker.sdk_worker import SdkHarness

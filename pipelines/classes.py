@@ -10,10 +10,10 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.formats.volume.segment_names import segments_of
-from halofeed.prep.sources.file_names import VOLUME_EXTENSIONS
+from halofeed.prep.formats.volume.segment_names import read_label_segments
+from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.label_volumes import LARGEST_CLASS
+from halofeed.prep.voxels.label_volumes import MAX_CLASS
 from halofeed.schemas.fields import MOST_CLASSES
 
 _MAX_WITHOUT_NAMES = 16
@@ -39,7 +39,7 @@ class NamesInLabels:
     def read(self, paths: Iterable[str]) -> None:
         """Read the names of some label files."""
         for path in paths:
-            if path in self._read or not path.lower().endswith(VOLUME_EXTENSIONS):
+            if path in self._read or not path.lower().endswith(VOLUME_FILE_EXTENSIONS):
                 continue
             is_nrrd = path.lower().endswith((".nrrd", ".nhdr"))
             may_skip = "://" in self.files.root and not is_nrrd and not self.named
@@ -47,7 +47,7 @@ class NamesInLabels:
                 continue
             self._read.add(path)
             try:
-                segments = segments_of(self.files, path)
+                segments = read_label_segments(self.files, path)
             except (SourceError, MemoryError):  # the conversion rejects the file with its reason
                 continue
             if not segments:
@@ -322,8 +322,8 @@ def _names_in_files(paths: Iterable[str], files: SourceFiles) -> Iterable[Collec
 def _storable(classes: LabelMap) -> LabelMap:
     """Return the label map; raise AnnotationsError where a record's label cannot store one of its ids."""
     largest = max(classes.names)
-    if largest > LARGEST_CLASS:
+    if largest > MAX_CLASS:
         raise AnnotationsError(
-            f"{classes.where}: id {largest} ({classes.names[largest]!r}): expected 0 to {LARGEST_CLASS} in segmentation"
+            f"{classes.where}: id {largest} ({classes.names[largest]!r}): expected 0 to {MAX_CLASS} in segmentation"
         )
     return classes

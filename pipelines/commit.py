@@ -41,7 +41,7 @@ from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.system.checksum import crc32c
 
-SHARDS_AT_ONCE = 256
+SHARDS_PER_SUM = 256
 _LINES_AT_ONCE = 1_000
 _SHOWN_IDS = 10
 _COPIED_AT_ONCE = 4 << 20
@@ -115,12 +115,12 @@ def sum_up(job: ShardJob, number: int) -> str:
 
 def shards_of_group(job: ShardJob, number: int) -> list[ShardKey]:
     """Return the keys of a group's shards."""
-    return job.shard_keys()[number * SHARDS_AT_ONCE : (number + 1) * SHARDS_AT_ONCE]
+    return job.shard_keys()[number * SHARDS_PER_SUM : (number + 1) * SHARDS_PER_SUM]
 
 
 def group_of(job: ShardJob, key: ShardKey) -> int:
     """Return the number of a shard's group."""
-    return job.number_of(key) // SHARDS_AT_ONCE
+    return job.number_of(key) // SHARDS_PER_SUM
 
 
 def _rejected_file(number: int) -> str:

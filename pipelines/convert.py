@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apache_beam as beam
 
 from halofeed.errors import CorruptFileError, JobError, UsageError
-from halofeed.pipelines.beam_pipeline import build
+from halofeed.pipelines.beam_pipeline import build_pipeline
 from halofeed.pipelines.commit import check_committed_budget
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
@@ -21,24 +21,31 @@ from halofeed.pipelines.lease import held
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
 from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
-from halofeed.pipelines.plan import Plan, Sources, bytes_per_record, check_disk_space, make_plan, open_sources
+from halofeed.pipelines.plan import (
+    ConversionPlan,
+    Sources,
+    bytes_per_record,
+    check_disk_space,
+    make_plan,
+    open_sources,
+)
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import FileByShard, NumberedFiles, read_shard
-from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote
+from halofeed.pipelines.remote import describe_job_error, quiet_logging, restarted, run_remote
 from halofeed.pipelines.replace import (
-    check_own,
+    check_own_version,
     check_replacement,
     delete_replacement,
     mode_of_new,
-    real_folder,
+    real_version_folder,
     replacement_of,
     take_place,
 )
 from halofeed.pipelines.run_distributed import RunDistributed, run_on_beam
 from halofeed.pipelines.shard_writer import changed_input
-from halofeed.pipelines.source_registry import Origin, recall, remember
+from halofeed.pipelines.source_registry import SourceLocations, recall, remember
 from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote, source_files
-from halofeed.pipelines.workers import KEPT, Workers, available_cores, workers_in
+from halofeed.pipelines.workers import SHARD_KEPT, Workers, available_cores, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
@@ -48,9 +55,9 @@ from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.system import signals
 from halofeed.system.console import print_status
 from halofeed.system.memory import MEBIBYTE
-from halofeed.system.resource_errors import in_words
+from halofeed.system.resource_errors import describe_error
 from halofeed.system.scratch import scratch_folder
-from halofeed.system.threads import OrderedThreads, in_thread, is_done
+from halofeed.system.threads import OrderedThreads, run_in_thread, wait_until_done
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
@@ -92,11 +99,11 @@ def convert(
     choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)
     new_pipeline(choice)  # raises before anything is written
     store_settings = use_options(choice.options)
-    version = OutputFolder(real_folder(options.folder))
+    version = OutputFolder(real_version_folder(options.folder))
     replacement = OutputFolder(replacement_of(version.root))
     sources = open_sources(options)
     _check_apart(options, sources)
-    check_own(version, options.name, "take another --name, --version or --out")
+    check_own_version(version, options.name, "take another --name, --version or --out")
     if not version.exists(MANIFEST):
         if not is_remote(version.root) and os.path.exists(version.path(MANIFEST)):
             raise UsageError(
@@ -165,7 +172,7 @@ class _Run:
             )
         return self._workers
 
-    def plan(self, output: OutputFolder, writer: NumberedFiles | FileByShard | None) -> Plan:
+    def plan(self, output: OutputFolder, writer: NumberedFiles | FileByShard | None) -> ConversionPlan:
         """Plan the version in a folder; `writer` writes the references, and None only counts and checks them."""
         numbered = writer if isinstance(writer, NumberedFiles) else NumberedFiles(output)
         in_job = self._list_in_job(output, numbered)
@@ -200,8 +207,8 @@ class _Run:
         self, output: OutputFolder, _: SourceFiles, policy: SeriesPolicy, below: Sequence[str]
     ) -> Mapping[str, SeriesListing]:
         """Find the DICOM series of the sources by the processes that will write the shards."""
-        from halofeed.pipelines.run_distributed import SeriesSearch, find_series
-        from halofeed.prep.formats.dicom.series_listing import CLASSES
+        from halofeed.pipelines.run_distributed import SeriesSearch, find_series_in_job
+        from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES
 
         if self.scratch is None:
             output.begin()
@@ -211,7 +218,7 @@ class _Run:
             below=tuple(below),
             folder=self.series_folder(output),
         )
-        return find_series(self.sources.images, search, self._run_distributed(output, CLASSES))
+        return find_series_in_job(self.sources.images, search, self._run_distributed(output, LISTING_CLASSES))
 
     def _run_distributed(self, output: OutputFolder, allowed_classes: Iterable[Any]) -> RunDistributed:
         """Return what calls functions in the processes that will write the shards, or here where nothing runs."""
@@ -228,7 +235,7 @@ def _remember(options: JobOptions, sources: Sources, manifest: Manifest, stamps:
         stamps: stamps of the `Plan`, made before the sources were read.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
-    remember(options.folder, manifest, Origin(source=source, images=images, stamps=stamps))
+    remember(options.folder, manifest, SourceLocations(source=source, images=images, stamps=stamps))
 
 
 def _committed(version: OutputFolder) -> Manifest | None:
@@ -275,7 +282,7 @@ def _convert_into(
         references_folder = run.scratch if is_remote(output.root) else for_workers(output.root)
         references = FileByShard(OutputFolder(references_folder or ""), recipe.shards)
 
-    def prepare() -> Plan:
+    def prepare() -> ConversionPlan:
         output.make()
         output.sweep()
         plan = run.plan(output, references)
@@ -301,7 +308,7 @@ def _convert_into(
 
 def _job_of(
     run: _Run,
-    plan: Plan,
+    plan: ConversionPlan,
     output: OutputFolder,
     references_folder: str | None,
     replaces: OutputFolder | None = None,
@@ -362,7 +369,7 @@ def _check_apart(options: JobOptions, sources: Sources) -> None:
             raise UsageError(f"--out {options.out}: lies inside {flag} {root}; name a folder outside of it")
 
 
-def _is_same(plan: Plan, recipe: Recipe, manifest: Manifest) -> bool:
+def _is_same(plan: ConversionPlan, recipe: Recipe, manifest: Manifest) -> bool:
     """Return whether a committed version has the same recipe and sources."""
     return not recipe.difference(manifest.recipe) and manifest.inputs.get("fingerprint") in plan.fingerprints
 
@@ -397,7 +404,7 @@ def _same_plan(
     manifest: Manifest,
     writer: NumberedFiles | FileByShard | None,
     fix: str,
-) -> Plan:
+) -> ConversionPlan:
     """Plan a committed version again; raise UsageError where the plan differs."""
     plan = run.plan(version, writer)
     if not _is_same(plan, run.recipe, manifest):
@@ -409,7 +416,7 @@ def _same_plan(
     return plan
 
 
-def _is_proven(run: _Run, plan: Plan, manifest: Manifest) -> bool:
+def _is_proven(run: _Run, plan: ConversionPlan, manifest: Manifest) -> bool:
     """Return whether the stamps of the sources prove that they are unchanged.
 
     Objects of a store without known stamps count as unchanged, because checking them would download each.
@@ -450,12 +457,14 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
         """Return the pipeline of the job and the path of its heartbeat file."""
         path = start_heartbeat(OutputFolder(job.folder))
         pipeline = new_pipeline(choice)
-        build(pipeline, dataclasses.replace(job, heartbeat_path=path, holder=holder), reference_files)
+        build_pipeline(
+            pipeline, dataclasses.replace(job, heartbeat_path=path, holder=holder), reference_files
+        )
         return pipeline, path
 
     if choice.is_described:
         # A template runs later, when this command no longer holds the folder.
-        describe(start(None if choice.template else job.holder)[0], choice, output)
+        describe_job_error(start(None if choice.template else job.holder)[0], choice, output)
     indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
 
     def run_once() -> None:
@@ -473,13 +482,13 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
     with contextlib.closing(Bar(len(indexes), "shards", show=run.show_progress)) as bar:
         restarted(choice.job_restarts, run_once)
     if not output.exists(MANIFEST):
-        raise JobError(f"the job ended without {output.path(MANIFEST)}: was it cancelled? {KEPT}")
+        raise JobError(f"the job ended without {output.path(MANIFEST)}: was it cancelled? {SHARD_KEPT}")
 
 
 def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> None:
     """Run the job on this machine in a thread, and show its progress."""
     pipeline = new_pipeline(run.choice)
-    build(pipeline, job, 0)
+    build_pipeline(pipeline, job, 0)
     workers = run.workers()
 
     def convert_all() -> None:
@@ -490,17 +499,17 @@ def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> 
         return job_error(progress_folder) or (None if workers is None else workers.failure)
 
     with contextlib.closing(Bar(examples, "examples", show=run.show_progress)) as bar:
-        converted = in_thread(convert_all, "pipeline")
-        while not (is_done(converted, 0.1) or known_failure()):
+        converted = run_in_thread(convert_all, "pipeline")
+        while not (wait_until_done(converted, 0.1) or known_failure()):
             bar.update(*job_counts(progress_folder))
         if not converted.done():
             if workers is not None:
                 workers.kill()
-            is_done(converted, 0.5)
+            wait_until_done(converted, 0.5)
     cause = converted.exception() if converted.done() else None
     if converted.done() and cause is None:
         return
     if known := known_failure():
         raise JobError(known) from cause
-    lines = [line for line in (in_words(cause) if cause else "").splitlines() if line.strip()]
-    raise JobError(f"the pipeline failed: {lines[-1] if lines else ''}. {KEPT}") from cause
+    lines = [line for line in (describe_error(cause) if cause else "").splitlines() if line.strip()]
+    raise JobError(f"the pipeline failed: {lines[-1] if lines else ''}. {SHARD_KEPT}") from cause

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.system.atomic_files import create_anew, keep_mode
+from halofeed.system.atomic_files import copy_mode, create_replacing
 
 try:
     import fcntl
@@ -39,7 +39,7 @@ class DirectFile:
     """
 
     def __init__(self, path: str, buffers: int = 2) -> None:
-        self._file = create_anew(path)
+        self._file = create_replacing(path)
         self._current = _new_buffer()
         self._more = buffers - 1
         self._filled = 0
@@ -104,7 +104,7 @@ class DirectFile:
 
     def keep_mode(self, target: str) -> None:
         """Copy the group and permissions of the file to be replaced, if there is one."""
-        keep_mode(self._file, target)
+        copy_mode(self._file, target)
 
     def close(self) -> None:
         """Write the rest, wait for all writes, and close the file; a second call does nothing."""

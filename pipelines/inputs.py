@@ -12,9 +12,9 @@ from halofeed.errors import HalofeedError, JobError, SourceError
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Converter
-from halofeed.prep.sources.files import CHANGED, SourceFiles, Stamp
-from halofeed.prep.sources.reference import SourceExample
-from halofeed.system.memory import MemoryBudget, Share, lacks_memory, with_room
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles, Stamp
+from halofeed.system.memory import MemoryBudget, Share, is_out_of_memory, retry_when_memory_free
 from halofeed.system.resource_errors import resource_error
 from halofeed.system.threads import OrderedThreads
 
@@ -80,7 +80,7 @@ def convert_input(
         JobError: the system failed, or an option fits no input; an error of the input itself is in the outcome.
     """
     complete = _with_members(reference, series_folder)
-    outcome = with_room(budget, lambda share: _convert_now(complete, sources, converter, share))
+    outcome = retry_when_memory_free(budget, lambda share: _convert_now(complete, sources, converter, share))
     return replace(outcome, reference=reference)
 
 
@@ -112,7 +112,7 @@ def _convert_now(
             time.sleep(_PAUSE_SECONDS * 2**attempt)
         before = _stamps(reference, sources)
         outcome = _convert_once(reference, sources, converter, share)
-        is_changed = isinstance(outcome.result, SourceError) and outcome.result.reason == CHANGED
+        is_changed = isinstance(outcome.result, SourceError) and outcome.result.reason == CHANGED_FILE
         after = _stamps(reference, sources)
         changed = next((path for path in before if before[path] != after[path]), "")
         if is_changed:
@@ -143,7 +143,7 @@ def _convert_once(
             raise JobError(f"{reference.source}: {error}") from error
         result = error
     except Exception as error:
-        if lacks_memory(error):
+        if is_out_of_memory(error):
             result = share.alone_or_never()
         elif isinstance(error, RecursionError | OverflowError):
             what = "nesting" if isinstance(error, RecursionError) else "numbers"
@@ -173,7 +173,7 @@ def contents_of(
 
     def content_of(reference: SourceExample) -> str:
         complete = _with_members(reference, series_folder)
-        return with_room(budget, lambda share: _HashedFiles(sources, share).content_of(complete))
+        return retry_when_memory_free(budget, lambda share: _HashedFiles(sources, share).content_of(complete))
 
     digests = threads.map(content_of, references)
     return {one.source: digest for one, digest in zip(references, digests, strict=True)}

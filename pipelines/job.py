@@ -14,8 +14,8 @@ from halofeed.errors import JobError, UsageError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.options.option import flag, option
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import common_folder
-from halofeed.prep.sources.reference import Box, Keypoint, SourceExample
 from halofeed.schemas.files import check_name, check_version, shard_file
 from halofeed.system.addresses import NO_USER, Address, address_of
 

@@ -27,7 +27,7 @@ from halofeed.pipelines.objects.base import ABSENT, ChangedError
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.system.locks import FolderLock
 from halofeed.system.signals import CleanupOnExit
-from halofeed.system.threads import in_thread, is_done
+from halofeed.system.threads import run_in_thread, wait_until_done
 
 LEASE_SECONDS: Final = 120.0
 RENEWED_SECONDS: Final = 30.0
@@ -136,7 +136,7 @@ class _Lease:
         """Release the lease if this run still holds it; callable from a signal handler."""
         self._ended.set()
         # In a thread, because the main one may hold a lock of the store's client.
-        is_done(in_thread(self._release, "release"), _SECONDS_TO_RELEASE)
+        wait_until_done(run_in_thread(self._release, "release"), _SECONDS_TO_RELEASE)
 
     def _release(self) -> None:
         with contextlib.suppress(StoreError):  # the lease expires

@@ -29,14 +29,14 @@ from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, re
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, for_workers, is_remote, source_files
 from halofeed.pipelines.totals import Totals
-from halofeed.prep.annotations.contract import InParts, LayoutOptions, with_written_texts
+from halofeed.prep.annotations.contract import LayoutOptions, PartwiseListing, reject_lone_surrogates
 from halofeed.prep.annotations.splits import SplitOptions, assign_splits
 from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import LocalFiles, settled_stamp
-from halofeed.prep.sources.reference import FileSelection, SourceExample
-from halofeed.prep.sources.walk import Part
+from halofeed.prep.sources.walk import PartialListing
 from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
 from halofeed.system.checksum import with_checksum, without_checksum
@@ -92,7 +92,7 @@ class _Listed:
     count: int = 0
 
 
-TRANSFERRED_CLASSES = (_Listed, Totals, folders.Seen, Counter)
+TRANSFERRED_CLASSES = (_Listed, Totals, folders.FolderSummary, Counter)
 """Classes that travel between the command and its workers."""
 
 
@@ -142,7 +142,9 @@ class ListingInJob:
             print_status(f"halofeed convert: this command lists the source, not the job: {error}")
             return None
 
-    def _listed(self, in_parts: InParts, layout: str, options: LayoutOptions, splits: SplitOptions) -> Totals:
+    def _listed(
+        self, in_parts: PartwiseListing, layout: str, options: LayoutOptions, splits: SplitOptions
+    ) -> Totals:
         files = self.sources.images
         search = _Search(
             images=for_workers(files.root),
@@ -204,10 +206,10 @@ class _CommandMustListError(Exception):
     """Reason why workers cannot list a source in parts."""
 
 
-def _split_into_folders(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[Part]]:
+def _split_into_folders(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[PartialListing]]:
     """Return folders to list in parallel, and the parts near the top that belong to none of them."""
     large: list[str] = []
-    parts: list[Part] = []
+    parts: list[PartialListing] = []
     level = [""]
     for _ in range(_DEEPEST):
         if not level or len(level) >= _FOLDERS:
@@ -246,7 +248,7 @@ def _list_folder(search: _Search, folder: str) -> _Listed:
     return _write_listing(search, [source_files(search.images).below(folder)])
 
 
-def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
+def _write_listing(search: _Search, parts: Iterable[PartialListing]) -> _Listed:
     """Write the list of files in pieces, and return the findings."""
     in_parts = find_layout(search.layout).in_parts
     assert in_parts is not None
@@ -291,7 +293,7 @@ def _plan_pieces(
         references = layout.in_parts.references_of(sizes, rules, search.options)
         lines = [
             totals.take(reference, size, stamp)[1]
-            for reference in assign_splits(with_written_texts(references), search.splits)
+            for reference in assign_splits(reject_lone_surrogates(references), search.splits)
         ]
         write_file(output, number, lines)
     ids = np.sort(np.frombuffer(totals.identities, np.int64))

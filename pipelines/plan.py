@@ -30,23 +30,28 @@ from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
-from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, in_class_order
-from halofeed.prep.annotations.contract import LayoutOptions, ListSeries, can_be_encoded, with_written_texts
+from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    ListSeries,
+    can_be_encoded,
+    reject_lone_surrogates,
+)
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.annotations.splits import SplitOptions, assign_splits, cases_of_fold, check_groups
-from halofeed.prep.annotations.suggest_layout import lists_of_splits
+from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_groups, read_fold
+from halofeed.prep.annotations.suggest_layout import find_split_lists
 from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source, settled_stamp
-from halofeed.prep.sources.reference import FileSelection, SourceExample
-from halofeed.prep.sources.walk import EMPTY, HIDDEN
-from halofeed.prep.voxels.intensity import check_channel_names
+from halofeed.prep.sources.example import FileSelection, SourceExample
+from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source_path, settled_stamp
+from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
+from halofeed.prep.voxels.intensity import check_channels_are_ct
 from halofeed.schemas.files import check_split
 from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
-from halofeed.system.atomic_files import read_regular, text_of_name
+from halofeed.system.atomic_files import decode_name, read_regular
 from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
 
@@ -57,7 +62,7 @@ _SHARE_KEPT_FREE: Final = 0.02
 
 
 @dataclass(kw_only=True)
-class Plan:
+class ConversionPlan:
     """Result of planning.
 
     Args:
@@ -111,8 +116,8 @@ def open_sources(options: JobOptions) -> Sources:
         folder, _, last = source.rpartition("/")
         if last.rpartition(".")[2] in ("json", "csv", "jsonl"):
             source, annotation_file = folder, last
-    elif check_source("--source", source):
-        source, annotation_file = os.path.dirname(source) or ".", text_of_name(os.path.basename(source))
+    elif check_source_path("--source", source):
+        source, annotation_file = os.path.dirname(source) or ".", decode_name(os.path.basename(source))
     annotations = source_files(source)
     images = annotations if options.images is None else source_files(options.images)
     return Sources(annotations=annotations, images=images, annotation_file=annotation_file)
@@ -125,7 +130,7 @@ def make_plan(
     writer: NumberedFiles | FileByShard | None,
     list_series: ListSeries | None = None,
     in_job: ListInJob | None = None,
-) -> Plan:
+) -> ConversionPlan:
     """Read the annotations and write the references for the workers.
 
     Args:
@@ -196,7 +201,7 @@ def make_plan(
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
-    return Plan(
+    return ConversionPlan(
         task=task,
         labels=label_map,
         splits=splits,
@@ -254,7 +259,7 @@ def _references(source: _Listed, split_options: SplitOptions) -> Iterator[Source
     )
     named: set[str] = set()
     with _naming_faults(sources):
-        assigned = assign_splits(with_written_texts(references), split_options)
+        assigned = assign_splits(reject_lone_surrogates(references), split_options)
         for reference in check_groups(assigned, split_options, are_patients=source.layout.name == "dicom"):
             if faults := _faults(sources):
                 named |= faults.keys() & reference.paths
@@ -277,7 +282,9 @@ def _naming_faults(sources: Sources) -> Iterator[None]:
     except AnnotationsError as error:
         faults = _faults(sources).items()
         lines = [
-            f"  {path}: {SourceError(*problem)}" for path, problem in faults if problem not in (HIDDEN, EMPTY)
+            f"  {path}: {SourceError(*problem)}"
+            for path, problem in faults
+            if problem not in (HIDDEN_FILE, EMPTY_FOLDER)
         ]
         if not lines:
             raise
@@ -288,7 +295,7 @@ def _naming_faults(sources: Sources) -> Iterator[None]:
 
 def _print_unused_lists(images: SourceFiles) -> None:
     """Print which lists of splits beside the images are not used."""
-    if lists := lists_of_splits(images):
+    if lists := find_split_lists(images):
         option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
         print_status(
             f"halofeed convert: all images are in one split, but {' and '.join(lists.values())} divide them; "
@@ -321,7 +328,7 @@ def _fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise UsageError(f"--nnunet-splits {path}: not readable as JSON: {error}") from error
     try:
-        return cases_of_fold(document, fold)
+        return read_fold(document, fold)
     except UsageError as error:
         raise UsageError(f"--nnunet-splits {path}: {error}") from error
 
@@ -363,7 +370,7 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
         return
     names = layout.channel_names(sources.annotations, sources.annotation_file)
     if recipe.windows_hounsfield_units():
-        check_channel_names(names)
+        check_channels_are_ct(names)
     if names and len(names) != recipe.channels:
         raise UsageError(
             f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); say --channels "
@@ -393,7 +400,7 @@ def _label_map(source: _Listed, totals: Totals, task: str, file: str | None) -> 
 
 def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
     """Refuse a label map that lacks classes of the data; the message has all of them."""
-    if unknown := [name for name in in_class_order(totals.labels) if name not in label_map.ids]:
+    if unknown := [name for name in sort_class_names(totals.labels) if name not in label_map.ids]:
         listed = [
             f"  {name!r}: {totals.labels[name]} times, first in {totals.first_sources[name]}"
             for name in unknown

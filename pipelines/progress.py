@@ -18,9 +18,9 @@ from typing import TextIO
 import numpy as np
 
 from halofeed.errors import HalofeedError, JobError
-from halofeed.system.atomic_files import open_own
+from halofeed.system.atomic_files import open_owned_file
 from halofeed.system.console import write_if_possible
-from halofeed.system.resource_errors import in_words
+from halofeed.system.resource_errors import describe_error
 
 _COUNTS = struct.Struct("<qq")
 _COUNTS_FILE = "counts"
@@ -49,7 +49,7 @@ class WorkerProgress:
         self._written_at = 0.0
         self._file = None
         if self._folder:
-            self._file = open_own(Path(self._folder, _COUNTS_FILE), os.O_WRONLY, 0o600)
+            self._file = open_owned_file(Path(self._folder, _COUNTS_FILE), os.O_WRONLY, 0o600)
 
     def begin(self, shard: int) -> None:
         """Start to count for the shard of this number."""
@@ -87,7 +87,7 @@ class WorkerProgress:
             if isinstance(error, HalofeedError):
                 _errors.setdefault(self._folder, str(error))
                 raise
-            message = f"{what}: {in_words(error)}"
+            message = f"{what}: {describe_error(error)}"
             _errors.setdefault(self._folder, message)
             raise JobError(message) from error
         finally:

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.storage import OutputFolder, TemporaryFile, reporting_disk_errors
-from halofeed.prep.sources.reference import SourceExample
+from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
 from halofeed.system.checksum import crc32c, with_checksum, without_checksum
 
 REFERENCES_PER_FILE = 10_000
-BUFFER_BYTES = 32 << 20
+REFERENCE_BUFFER_BYTES = 32 << 20
 _BY_SHARD = f"{TEMPORARY_FOLDER}/references"
 _INDEX = f"{TEMPORARY_FOLDER}/references.npy"
 
@@ -91,7 +91,7 @@ class FileByShard:
         self._identities.append(identity)
         self._lines.append(line)
         self._bytes += len(line)
-        if self._bytes > BUFFER_BYTES:
+        if self._bytes > REFERENCE_BUFFER_BYTES:
             with reporting_disk_errors(self._output.root):
                 self._write()
 

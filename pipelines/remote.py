@@ -21,10 +21,10 @@ from halofeed.errors import HalofeedError, JobError, LostJobError, NotRunError
 from halofeed.pipelines.heartbeat import split_heartbeat_path
 from halofeed.pipelines.options import RunnerChoice
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.pipelines.workers import KEPT
+from halofeed.pipelines.workers import SHARD_KEPT
 from halofeed.system import signals
 from halofeed.system.console import print_status
-from halofeed.system.threads import in_thread, is_done
+from halofeed.system.threads import run_in_thread, wait_until_done
 
 T = TypeVar("T")
 _POLL_SECONDS = 5.0
@@ -75,7 +75,7 @@ class _SilenceWatch:
                 f"no worker has sent a heartbeat for {max_seconds / 60:g} min, so this command cancels the job; a "
                 "runner may wait forever for a worker that was killed while it started"
                 + ("" if has_begun else ", or has no free slots, or cannot start workers, as its log says")
-                + f". Check whether the job still holds the cluster's slots, and cancel it there. {KEPT}"
+                + f". Check whether the job still holds the cluster's slots, and cancel it there. {SHARD_KEPT}"
             )
         if quiet > _SECONDS_TO_WARN and not self._has_warned:
             self._has_warned = True
@@ -112,7 +112,7 @@ def run_remote(
         LostJobError: the job failed without a reason from its workers, or they sent no heartbeat.
         JobError: a worker failed.
     """
-    signals.say_at_stop(
+    signals.set_stop_message(
         outlook="the job is being cancelled, and ends with the shards that it is writing; the same command resumes it"
     )
     output, name = split_heartbeat_path(heartbeat_path)
@@ -159,7 +159,7 @@ def restarted(times: int, run: Callable[[], T]) -> T:
     return run()
 
 
-def describe(pipeline: beam.Pipeline, choice: RunnerChoice, output: OutputFolder) -> NoReturn:
+def describe_job_error(pipeline: beam.Pipeline, choice: RunnerChoice, output: OutputFolder) -> NoReturn:
     """Let the runner describe the job instead of running it.
 
     Args:
@@ -199,9 +199,9 @@ def _submit(pipeline: beam.Pipeline) -> Any:
 
 def _wait(result: Any, poll: Callable[[], object]) -> None:
     """Wait in a thread, so that this thread handles signals and polls the job."""
-    ended = in_thread(result.wait_until_finish, "wait-for-job")
+    ended = run_in_thread(result.wait_until_finish, "wait-for-job")
     pause = _POLL_SECONDS
-    while not is_done(ended, pause):
+    while not wait_until_done(ended, pause):
         before = time.monotonic()
         poll()
         pause = _pause_after(time.monotonic() - before)
@@ -220,7 +220,7 @@ def _cancel(result: Any, withdraw: Callable[[], object]) -> None:
                 ask()
 
     # In a thread, because the main one may hold a lock of the runner's or the store's client.
-    is_done(in_thread(cancel, "cancel-job"), _SECONDS_TO_CANCEL)
+    wait_until_done(run_in_thread(cancel, "cancel-job"), _SECONDS_TO_CANCEL)
 
 
 @contextlib.contextmanager
@@ -279,7 +279,7 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
         return str(_STEP_NOTE.sub("", own[-1]))
     if type(error).__name__ == "FutureTimeoutError":
         endpoint = pipeline.options.get_all_options().get("job_endpoint")
-        return f"after --, --job_endpoint={endpoint}: no job server answers there. {KEPT}"
+        return f"after --, --job_endpoint={endpoint}: no job server answers there. {SHARD_KEPT}"
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     causes = _ERROR.findall(_STEP_NOTE.sub("", text)) or lines or [""]
     cause = causes[-1].strip()[:_MAX_MESSAGE_CHARACTERS] or type(error).__name__
@@ -289,4 +289,4 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
             "dependencies where workers run (`halofeed package` writes a wheel), then run the same command again; "
             "the engine's log says more"
         )
-    return f"the job failed: {cause}. {KEPT}; --debug shows all output of the runner"
+    return f"the job failed: {cause}. {SHARD_KEPT}; --debug shows all output of the runner"

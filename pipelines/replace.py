@@ -26,19 +26,19 @@ from halofeed.schemas.files import (
     TEMPORARY_FOLDER,
     UNCOMMITTED_MANIFEST,
     index_file,
-    is_own_file,
+    is_conversion_file,
 )
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import MANIFEST_VALUES
 from halofeed.schemas.manifest import Manifest, is_intact
-from halofeed.system.atomic_files import exchange, keep_modes, sync
+from halofeed.system.atomic_files import copy_modes, fsync_paths, swap_paths
 from halofeed.system.console import print_status
 
 _BESIDE_SHARDS = {MANIFEST, REJECTED, FEATURES, DATASET_INFO, UNCOMMITTED_MANIFEST}
 _SHOWN = 5
 
 
-def real_folder(folder: str) -> str:
+def real_version_folder(folder: str) -> str:
     """Return the folder of a path, which may be a symbolic link."""
     return folder if is_remote(folder) else os.path.realpath(folder)
 
@@ -49,11 +49,11 @@ def replacement_of(folder: str) -> str:
     >>> replacement_of("s3://bucket/cards/1.0.0")
     's3://bucket/cards/.1.0.0.replacement'
     """
-    above, _, version = real_folder(folder).rpartition("/")
+    above, _, version = real_version_folder(folder).rpartition("/")
     return f"{above}/.{version}.replacement"
 
 
-def check_own(output: OutputFolder, name: str, fix: str) -> None:
+def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
     """Refuse a local folder with files that have a data set's names and that no conversion has written.
 
     Args:
@@ -73,7 +73,7 @@ def check_own(output: OutputFolder, name: str, fix: str) -> None:
         )
     if output.exists(MANIFEST) or output.is_begun():
         return
-    listed = sorted(file for file in output.sizes() if is_own_file(file, name))
+    listed = sorted(file for file in output.sizes() if is_conversion_file(file, name))
     if listed and not proven(output, listed):
         shown = ", ".join(listed[:_SHOWN]) + (
             f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
@@ -85,7 +85,7 @@ def check_own(output: OutputFolder, name: str, fix: str) -> None:
 
 def check_replacement(replacement: OutputFolder, name: str) -> None:
     """Refuse to make a new version in a folder that no conversion made; raise UsageError as `check_own`."""
-    check_own(replacement, name, "remove it")
+    check_own_version(replacement, name, "remove it")
     if is_remote(replacement.root) or not os.path.lexists(replacement.root) or replacement.is_begun():
         return
     inside = os.listdir(replacement.root)
@@ -145,13 +145,13 @@ def take_place(new: OutputFolder, old: OutputFolder, name: str) -> None:
         name: name of the data set.
     """
     if not is_remote(old.root):
-        keep_modes(new.root, old.root)
-        if exchange(new.root, old.root):
-            sync([os.path.dirname(old.root)])
+        copy_modes(new.root, old.root)
+        if swap_paths(new.root, old.root):
+            fsync_paths([os.path.dirname(old.root)])
             delete_replacement(new, old, name)
             return
     old.delete([MANIFEST])
-    files = [file for file in new.sizes() if is_own_file(file, name)]
+    files = [file for file in new.sizes() if is_conversion_file(file, name)]
     for file in files:
         if file != MANIFEST:
             old.take(file, new)
@@ -169,7 +169,7 @@ def delete_unnamed(output: OutputFolder, name: str, files: Iterable[str]) -> Non
         files: names of the version's files.
     """
     files = set(files)
-    others = [file for file in output.sizes() if is_own_file(file, name) and file not in files]
+    others = [file for file in output.sizes() if is_conversion_file(file, name) and file not in files]
     known = proven(output, others) | (_BESIDE_SHARDS & set(others))
     output.delete(sorted(known))
     for file in sorted(set(others) - known):
@@ -195,7 +195,7 @@ def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: s
     replacement.begin()  # marks the folder as halofeed's during the deletion
     with contextlib.suppress(FileNotFoundError):
         entries = set(os.listdir(folder)) - {TEMPORARY_FOLDER}
-        own = {one for one in entries if is_own_file(one, name) and (is_begun or one in deletable)}
+        own = {one for one in entries if is_conversion_file(one, name) and (is_begun or one in deletable)}
         for entry in sorted(entries - own):
             target = os.path.join(version.root, entry)
             if not os.path.lexists(target):

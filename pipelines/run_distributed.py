@@ -21,9 +21,9 @@ from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.options import RunnerChoice, new_pipeline
 from halofeed.pipelines.remote import restarted, run_remote
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
-from halofeed.prep.formats.dicom.grouping import Apart, Series, in_order_of_files, read_headers
+from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile, read_headers, sort_by_first_path
 from halofeed.prep.formats.dicom.series_listing import (
-    Listed,
+    FolderListing,
     SeriesListing,
     join_series,
     list_bundles,
@@ -160,7 +160,7 @@ class _WriteAnswers(beam.DoFn):  # type: ignore[misc]
         OutputFolder(self._calls.folder).write(f"{self._calls.name}-{group}", to_bytes(found))
 
 
-Key = tuple[str, str]
+SeriesKey = tuple[str, str]
 """Folder below which a series was searched, and the key of the series."""
 
 
@@ -182,7 +182,7 @@ class SeriesSearch:
     folder: str
 
 
-def find_series(
+def find_series_in_job(
     files: LocalFiles | RemoteFiles, search: SeriesSearch, run_distributed: RunDistributed
 ) -> dict[str, SeriesListing]:
     """Return the series below each folder of a source, without listing the source in this process.
@@ -193,14 +193,14 @@ def find_series(
     ((listed, bundles),) = run_distributed(functools.partial(_list, search), [search.below])
     if listed.refusal:
         raise UsageError(listed.refusal)
-    places: list[tuple[Key, Place]] = []
-    apart: dict[str, list[Apart]] = defaultdict(list)
+    places: list[tuple[SeriesKey, Place]] = []
+    apart: dict[str, list[OtherFile]] = defaultdict(list)
     for folder, keys, others in run_distributed(functools.partial(_read, search), bundles):
         places += keys
         apart[folder] += others
     grouped = groupby(sorted(places), key=lambda one: one[0])
     parts = [(key, [place for _, place in some]) for key, some in grouped]
-    scans: dict[str, list[Series]] = defaultdict(list)
+    scans: dict[str, list[DicomSeries]] = defaultdict(list)
     for folder, series in run_distributed(functools.partial(_join, search), parts):
         scans[folder] += series
     found = {}
@@ -209,23 +209,23 @@ def find_series(
         sizes = {one.path: one.file_bytes for one in others if one.file_bytes is not None}
         files.adopt(sizes | named, listed.faults)
         found[folder] = SeriesListing(
-            series=in_order_of_files(scans[folder]), apart=tuple(others), named=tuple(named)
+            series=sort_by_first_path(scans[folder]), apart=tuple(others), named=tuple(named)
         )
     return found
 
 
-def _list(search: SeriesSearch, below: Sequence[str]) -> tuple[Listed, list[Place]]:
+def _list(search: SeriesSearch, below: Sequence[str]) -> tuple[FolderListing, list[Place]]:
     """List the files below these folders; return the listing and the places of bundles of files to read."""
     files = source_files(search.source)
     try:
         named, bundles = list_bundles(files, below)
     except UsageError as error:
-        return Listed(named={}, faults={}, refusal=str(error)), []
-    listed = Listed(named=named, faults=dict(files.faults()))
+        return FolderListing(named={}, faults={}, refusal=str(error)), []
+    listed = FolderListing(named=named, faults=dict(files.faults()))
     return listed, write_pieces(OutputFolder(search.folder), "bundles", map(listing_to_bytes, bundles))
 
 
-def _read(search: SeriesSearch, place: Place) -> tuple[str, list[tuple[Key, Place]], list[Apart]]:
+def _read(search: SeriesSearch, place: Place) -> tuple[str, list[tuple[SeriesKey, Place]], list[OtherFile]]:
     """Read the headers of a bundle; return its folder, the place of each series' headers, and files without slices."""
     output = OutputFolder(search.folder)
     folder, sizes = listing_from_bytes(output.read(*place))
@@ -236,7 +236,7 @@ def _read(search: SeriesSearch, place: Place) -> tuple[str, list[tuple[Key, Plac
     return folder, [((folder, key), one) for key, one in zip(by_series, places, strict=True)], apart
 
 
-def _join(search: SeriesSearch, part: tuple[Key, Sequence[Place]]) -> tuple[str, list[Series]]:
+def _join(search: SeriesSearch, part: tuple[SeriesKey, Sequence[Place]]) -> tuple[str, list[DicomSeries]]:
     """Join the headers of a series and write its slices; return the folder and the scans."""
     (folder, key), places = part
     output = OutputFolder(search.folder)

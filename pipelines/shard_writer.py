@@ -21,8 +21,8 @@ from halofeed.pipelines.references import read_shard
 from halofeed.pipelines.storage import OutputFolder, source_files
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Tally, converter_of
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.schemas.files import OBJECT, index_file
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex

@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class SourceLocations:
     """Source and folder of its images, as absolute paths or URLs.
 
     Args:
@@ -38,7 +38,7 @@ class Origin:
     stamps: str = ""
 
 
-def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
+def remember(folder: str, manifest: Manifest, origin: SourceLocations) -> bool:
     """Store where the sources of a data set are; return whether that succeeded.
 
     Args:
@@ -62,7 +62,7 @@ def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
     return True
 
 
-def recall(folder: str, manifest: Manifest) -> Origin | None:
+def recall(folder: str, manifest: Manifest) -> SourceLocations | None:
     """Return where the sources of a data set are; None where this user did not convert its current version here."""
     try:
         with open_regular(_file(folder)) as stream:
@@ -71,7 +71,7 @@ def recall(folder: str, manifest: Manifest) -> Origin | None:
             document = check_json_checksum(json.loads(stream.read(_MOST_BYTES)))
         if document["folder"] != _place(folder) or document["manifest"] != _digest(manifest):
             return None
-        origin = Origin(
+        origin = SourceLocations(
             source=document["source"], images=document["images"], stamps=document.get("stamps", "")
         )
     except (OSError, RuntimeError, ValueError, RecursionError, LookupError, TypeError):

@@ -22,11 +22,11 @@ from halofeed.pipelines.direct_file import DirectFile
 from halofeed.pipelines.lease import check_holder
 from halofeed.pipelines.objects.base import ChangedError, ObjectReader, ObjectWriter
 from halofeed.pipelines.objects.choose import store_of
-from halofeed.prep.sources.files import ByteStream, LocalFiles, Stamp
-from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, Sizes, is_hidden
+from halofeed.prep.sources.files import LocalFiles, SourceStream, Stamp
+from halofeed.prep.sources.walk import FILES_NEAR_TOP, FileSizes, PartialListing, is_hidden
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
 from halofeed.system import owned_files
-from halofeed.system.atomic_files import sync
+from halofeed.system.atomic_files import fsync_paths
 from halofeed.system.resource_errors import FIXES
 
 
@@ -87,7 +87,7 @@ class RemoteFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
-        self._listing = Sizes()
+        self._listing = FileSizes()
         self._sizes: Mapping[str, int] | None = None
         self._adopted_sizes: dict[str, int] = {}
 
@@ -106,7 +106,7 @@ class RemoteFiles:
             self._set_sizes(found)
         return len(self.sizes()) <= count
 
-    def straight(self, folder: str) -> Part | None:
+    def straight(self, folder: str) -> PartialListing | None:
         """Return the files and folders directly in a folder; None for too many, or if the store lists recursively."""
         listed = store_of(self.root).list_dir(f"{self.root}/{_start(folder)}")
         if listed is None:
@@ -120,11 +120,11 @@ class RemoteFiles:
                 files[path] = size
             if len(files) > FILES_NEAR_TOP:
                 return None
-        return Part(files=files.items(), folders=tuple(folders))
+        return PartialListing(files=files.items(), folders=tuple(folders))
 
-    def below(self, folder: str) -> Part:
+    def below(self, folder: str) -> PartialListing:
         """Return the files below a folder, listed during the iteration."""
-        return Part(files=self._below(_start(folder)))
+        return PartialListing(files=self._below(_start(folder)))
 
     def _all(self) -> Iterator[tuple[str, int]]:
         """Yield every file, and set `stamps` at the end."""
@@ -177,7 +177,7 @@ class RemoteFiles:
     def read(self, path: str) -> bytes:
         return self.head(path, None)
 
-    def open(self, path: str) -> ByteStream:
+    def open(self, path: str) -> SourceStream:
         address = f"{self.root}/{path}"
         return ObjectReader(store_of(address), address)
 
@@ -316,7 +316,7 @@ class OutputFolder:
         except OSError as error:
             raise UsageError(f"{error.filename or self.root}: cannot be made: {error.strerror}") from error
         with reporting_disk_errors(self.root):
-            sync(os.path.dirname(folder) or "." for folder in self._made[1:])
+            fsync_paths(os.path.dirname(folder) or "." for folder in self._made[1:])
 
     def begin(self) -> None:
         """Create a local folder's temporary folder, with the list that marks it as halofeed's."""
@@ -334,7 +334,7 @@ class OutputFolder:
                     "take another --out"
                 ) from error
         with contextlib.suppress(FileExistsError):  # another thread or worker made it
-            owned_files.begin(folder, whole=True)
+            owned_files.begin_list(folder, whole=True)
 
     def is_begun(self) -> bool:
         """Return whether a conversion has started to write into the folder, by its temporary folder."""
@@ -420,11 +420,11 @@ class OutputFolder:
             if like:
                 file.stream.keep_mode(like)
             file.stream.write(manifest)
-            sync([*map(self.path, after), self.root])
+            fsync_paths([*map(self.path, after), self.root])
             if swept and self.is_begun():
-                owned_files.delete(self.path(TEMPORARY_FOLDER))
+                owned_files.delete_owned(self.path(TEMPORARY_FOLDER))
             file.keep(synced=True)
-            sync([self.root])
+            fsync_paths([self.root])
 
     def take(self, name: str, other: OutputFolder) -> None:
         """Link or copy a file of another folder of the same file system into this one.
@@ -464,7 +464,7 @@ class OutputFolder:
             with contextlib.suppress(NotADirectoryError):
                 _remove(self.path(UNCOMMITTED_MANIFEST))
             if self.is_begun():
-                owned_files.delete(folder)
+                owned_files.delete_owned(folder)
             return
         store = store_of(folder)
         store.delete([address for address, _ in store.listed(f"{folder}/")])
@@ -515,7 +515,7 @@ class TemporaryFile:
 def _rename(stream: DirectFile, path: str, name: str, *, synced: bool) -> None:
     stream.close()
     if synced:
-        sync([path])
+        fsync_paths([path])
     os.replace(path, name)
 
 

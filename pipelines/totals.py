@@ -12,11 +12,11 @@ from typing import Any
 from halofeed.errors import AnnotationsError, JobError
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.job import reference_to_json
-from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
+from halofeed.prep.annotations.contract import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_volume_name
 from halofeed.prep.sources.files import Stamp
-from halofeed.prep.sources.reference import SourceExample
-from halofeed.prep.sources.walk import EMPTY, HIDDEN
+from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.schemas.identity import example_id
 from halofeed.system.addresses import address_of, redacted
 
@@ -89,7 +89,7 @@ class Totals:
         """
         line = reference_to_json(reference)
         entry = f"{line} {[size(path) for path in reference.paths]}\n".encode()
-        if reference.problem not in (HIDDEN, EMPTY):  # these depend on who lists a folder
+        if reference.problem not in (HIDDEN_FILE, EMPTY_FOLDER):  # these depend on who lists a folder
             self.digests = (self.digests + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % _DIGESTS
             if self.in_order is not None:
                 self.in_order.update(entry)
@@ -200,8 +200,8 @@ class Totals:
     def check_objects(self) -> None:
         """Refuse annotations of which most objects are unusable, because this is a systematic mistake."""
         bad = sum(self.bad_objects.values())
-        inverted = self.bad_objects[INVERTED]
-        many_inverted = inverted >= LEAST_BAD_OBJECTS and inverted > SHARE_INVERTED * self.objects
+        inverted = self.bad_objects[BOX_IS_INVERTED]
+        many_inverted = inverted >= MIN_BAD_OBJECTS and inverted > SHARE_INVERTED * self.objects
         if not many_inverted and not is_mostly_bad(bad, self.objects):
             return
         reasons = "; ".join(f"{count} x {reason}" for reason, count in self.bad_objects.most_common(3))

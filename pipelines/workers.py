@@ -31,12 +31,12 @@ from typing import Any, BinaryIO, NoReturn, Self
 from halofeed.errors import HalofeedError, JobError
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.prep.options.recipe import Recipe
-from halofeed.system.memory import MEBIBYTE, importing, keep_freed_memory, machine_memory
-from halofeed.system.resource_errors import in_words, likely_limits
+from halofeed.system.memory import MEBIBYTE, heavy_imports, keep_freed_memory, machine_memory
+from halofeed.system.resource_errors import describe_error, describe_limits
 from halofeed.system.scratch import delete_dead_folders
 from halofeed.system.signals import CleanupOnExit, block_signals
 
-KEPT = "What is finished is kept: run the same command again"
+SHARD_KEPT = "What is finished is kept: run the same command again"
 DONE, FAILED = "done", "failed"
 """Answers of a worker: with its process id at the start, then with a function's result; or with an error message."""
 _SERVER_PROGRAM = """
@@ -62,7 +62,7 @@ def run_fork_server(
     """
     channels = [socket.socket(fileno=number) for number in descriptors]
     try:
-        with importing():
+        with heavy_imports():
             preload()
     except BaseException as error:
         for channel in channels:
@@ -130,7 +130,7 @@ def _send_failure(writing: BinaryIO, error: BaseException) -> None:
     """Send the driver the error that ends this worker."""
     message = str(error)
     if not isinstance(error, HalofeedError):
-        message = f"a worker process failed: {in_words(error)}. {KEPT}"
+        message = f"a worker process failed: {describe_error(error)}. {SHARD_KEPT}"
     with contextlib.suppress(OSError):
         _send(writing, FAILED, message)
 
@@ -171,7 +171,7 @@ def count_workers(job: JobOptions, shards: int, worker_bytes: int) -> int:
 
 
 @contextlib.contextmanager
-def copies_as_workers(job: JobOptions, recipe: Recipe, beam_arguments: Sequence[str]) -> Iterator[None]:
+def fork_workers(job: JobOptions, recipe: Recipe, beam_arguments: Sequence[str]) -> Iterator[None]:
     """Start copies of this process as the workers of one job, unless the job may be another runner's.
 
     Call it after importing what workers need, which takes a new interpreter a second, and before any other work.
@@ -400,11 +400,11 @@ class _Worker:
             if self._process is None:
                 raise JobError(
                     "a worker process ended before it began; the usual cause is too little memory"
-                    f"{likely_limits()}; --workers 1 works in this process. {KEPT}"
+                    f"{describe_limits()}; --workers 1 works in this process. {SHARD_KEPT}"
                 ) from error
             raise JobError(
                 f"a worker was killed, process {self._process} while it {what}; the usual cause is too "
-                f"little memory: take fewer --threads or --workers. {KEPT}"
+                f"little memory: take fewer --threads or --workers. {SHARD_KEPT}"
             ) from error
 
     def _ask(self, request: object) -> Any:

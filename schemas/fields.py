@@ -169,7 +169,7 @@ def ids_of_field(field: Field, labels: Iterable[int]) -> tuple[int, ...]:
     return channel_ids(labels) if field.holds_sets else ()
 
 
-def members(values: NDArray[Any], out: NDArray[np.uint8]) -> None:
+def unpack_sets(values: NDArray[Any], out: NDArray[np.uint8]) -> None:
     """Unpack sets: write 1 where a class is in the set, else 0.
 
     Args:
@@ -186,7 +186,7 @@ def members(values: NDArray[Any], out: NDArray[np.uint8]) -> None:
         target[...] = np.unpackbits(little, axis=-1, count=out.shape[-1], bitorder="little")
 
 
-def count_members(counts: Mapping[int, Any], ids: Sequence[int]) -> dict[int, Any]:
+def count_set_members(counts: Mapping[int, Any], ids: Sequence[int]) -> dict[int, Any]:
     """Return the count of each class that occurs, by id, from a count of each set; 0 counts the empty set.
 
     >>> count_members({0: 90, 1: 5, 3: 2}, (4, 6))
@@ -199,7 +199,7 @@ def count_members(counts: Mapping[int, Any], ids: Sequence[int]) -> dict[int, An
     return found
 
 
-def count_shared(counts: Mapping[int, int]) -> int:
+def count_overlaps(counts: Mapping[int, int]) -> int:
     """Return how many voxels are in several classes, from a count of each set."""
     return sum(count for value, count in counts.items() if value.bit_count() > 1)
 
@@ -223,5 +223,5 @@ def unknown_bits(counts: Mapping[int, int], classes: int) -> dict[int, int]:
     {3: 5}
     """
     highest = max(counts, default=0).bit_length()
-    found = count_members(counts, range(1, highest + 1))
+    found = count_set_members(counts, range(1, highest + 1))
     return {number - 1: count for number, count in found.items() if number > classes}

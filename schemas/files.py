@@ -79,7 +79,7 @@ def index_file(shard: str) -> str:
     return shard + ".index"
 
 
-def is_own_file(file: str, name: str) -> bool:
+def is_conversion_file(file: str, name: str) -> bool:
     """Return True if a conversion of the data set `name` may write a file of this name.
 
     >>> is_own_file("cards-train.tfrecord-00003-of-00016.index", "cards"), is_own_file("notes.txt", "cards")

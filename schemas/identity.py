@@ -45,7 +45,7 @@ def example_id(key: str | int, number: int = 0) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def mix(number: int) -> int:
+def splitmix64(number: int) -> int:
     """Return the SplitMix64 finalizer of a 64-bit number, a bijection (Steele, Lea, Flood, OOPSLA 2014).
 
     >>> hex(mix(0)), hex(mix(1))
@@ -64,7 +64,7 @@ def shard_of(identity: int, shard_count: int) -> int:
     [3, 2, 2, 0, 1, 1, 2, 1]
     """
     _check_shard_count(shard_count)
-    return ((mix(identity) >> 32) * shard_count) >> 32
+    return ((splitmix64(identity) >> 32) * shard_count) >> 32
 
 
 def shards_of(identities: npt.ArrayLike, shard_count: int) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ from typing import Any
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 
-Shape = tuple[int, ...]
+ImageShape = tuple[int, ...]
 _VOXELS = ("uint8", "uint16", "int16", "float32", "bfloat16")
 
 
@@ -32,7 +32,7 @@ class Kind:
     axes: tuple[str, ...]
     stored: Mapping[str, tuple[str, ...]]
     channels: Mapping[str, tuple[int, ...]] | None
-    origin: Callable[[Shape], tuple[Field, ...]]
+    origin: Callable[[ImageShape], tuple[Field, ...]]
     pads_around: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,7 +54,7 @@ class Kind:
 
 
 def value_field(
-    name: str, key: str, dtype: str, shape: Shape = (), axes: tuple[str, ...] = (), **more: Any
+    name: str, key: str, dtype: str, shape: ImageShape = (), axes: tuple[str, ...] = (), **more: Any
 ) -> Field:
     """Return an optional field of one key with the encoding "value".
 
@@ -114,7 +114,7 @@ resampled scan. If each scan has its own scale, `intensity_scale` and `intensity
 value is scale · stored + offset, unless a window has clipped it."""
 
 
-def _clip_origin(shape: Shape) -> tuple[Field, ...]:
+def _clip_origin(shape: ImageShape) -> tuple[Field, ...]:
     """Return the origin fields of a clip: those of a picture for its frames, and `times_s`, `tile` and `extent`.
 
     `times_s` is the time of each frame in seconds from the source's first frame, or -1 for a folder of frames without
@@ -156,7 +156,7 @@ KINDS = {
 }
 
 
-EARLY_KINDS = {3: "picture", 4: "volume"}
+KIND_BY_RANK = {3: "picture", 4: "volume"}
 """Kind of the runs of early versions, which name none, by the rank of the image with its channels."""
 
 

@@ -22,7 +22,7 @@ from halofeed.errors import PartitionError
 
 Dims = tuple[int, ...] | None
 DimsTree = Dims | dict[str, Dims]
-Shape = Sequence[int | None]
+TensorShape = Sequence[int | None]
 
 REPLICA_AXIS = "replica"
 CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -198,7 +198,7 @@ class Partition:
             )
         return device_count // cores
 
-    def resolve(self, shapes: Mapping[str, Shape], *, replicas: int = 1) -> dict[str, Dims]:
+    def resolve(self, shapes: Mapping[str, TensorShape], *, replicas: int = 1) -> dict[str, Dims]:
         """Check the partition against a batch and return the split of each tensor.
 
         Args:
@@ -227,8 +227,8 @@ class Partition:
 
     def check_inputs(
         self,
-        features: Shape | Mapping[str, Shape],
-        labels: Shape | Mapping[str, Shape] | None = None,
+        features: TensorShape | Mapping[str, TensorShape],
+        labels: TensorShape | Mapping[str, TensorShape] | None = None,
         *,
         replicas: int = 1,
     ) -> None:
@@ -266,7 +266,7 @@ class Partition:
                 for key, shape in leaves.items():
                     self._resolve_one(key, shape, tree.get(key) if isinstance(tree, dict) else tree, replicas)
 
-    def _resolve_one(self, key: str, shape: Shape, dims: Sequence[int] | None, replicas: int) -> Dims:
+    def _resolve_one(self, key: str, shape: TensorShape, dims: Sequence[int] | None, replicas: int) -> Dims:
         if any(size is None or size < 0 for size in shape):
             raise PartitionError(
                 f"{key}: expected a shape that is fully known, got {tuple(shape)}; pad or resize to one "
@@ -278,7 +278,7 @@ class Partition:
         if sizes[0] % replicas:
             raise PartitionError(
                 f"{key}: the batch of {sizes[0]} does not divide by the {replicas} replicas; use a batch of "
-                f"{' or '.join(map(str, nearest(sizes[0], replicas)))}"
+                f"{' or '.join(map(str, nearest_multiples(sizes[0], replicas)))}"
             )
         if dims is None or math.prod(dims) == 1:
             return None
@@ -300,12 +300,12 @@ class Partition:
         offered = ", ".join("[" + ",".join(map(str, split)) + "]" for split in splits[:3]) or "none"
         return (
             f"{key}: {name} of size {shape[axis]} does not divide by {parts}; resize or pad it to "
-            f"{' or '.join(map(str, nearest(shape[axis], parts)))}; splits of {shape} over "
+            f"{' or '.join(map(str, nearest_multiples(shape[axis], parts)))}; splits of {shape} over "
             f"{self.cores_per_replica} cores that divide: {offered}"
         )
 
 
-def nearest(size: int, divisor: int) -> tuple[int, ...]:
+def nearest_multiples(size: int, divisor: int) -> tuple[int, ...]:
     """Return the nearest positive multiples of `divisor` below and above `size`.
 
     >>> nearest(250, 8), nearest(3, 8), nearest(16, 8)

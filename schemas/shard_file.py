@@ -212,7 +212,7 @@ class ShardFile:
         _cache.pop(self._token, None)
 
 
-def read_whole(path: Path | str, size: int) -> bytes:
+def read_small_file(path: Path | str, size: int) -> bytes:
     """Read a small file beside the shards of at most `size` bytes.
 
     Raises:

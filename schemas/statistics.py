@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 from halofeed.schemas.limits import LABELS, NAMES
 
 Problems = Iterator[tuple[str, str]]
-Names = Mapping[str, int]
+NameCounts = Mapping[str, int]
 """Counts by name; a number's name is its digits."""
 Validator = Callable[[Any, str], Problems]
 """Function of a JSON value and its path that yields (path, problem) for each problem."""
@@ -186,8 +186,8 @@ class Cut:
 class Intensities:
     """Counts of stored values: those above each scan's smallest value, and those where the label is not 0."""
 
-    body: Names = dataclasses.field(default_factory=dict)
-    foreground: Names = dataclasses.field(default_factory=dict)
+    body: NameCounts = dataclasses.field(default_factory=dict)
+    foreground: NameCounts = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,30 +214,30 @@ class Statistics:
     records: Annotated[int | None, _count] = None
     pixels: Annotated[PixelSums | None, _pixels] = None
     padding: Annotated[Padding | None, _padding] = None
-    labels: Annotated[Names | None, _NUMBERED] = None
-    boxes_per_image: Annotated[Names | None, _NUMBERED] = None
-    boxes: Annotated[Names | None, _NAMED] = None
+    labels: Annotated[NameCounts | None, _NUMBERED] = None
+    boxes_per_image: Annotated[NameCounts | None, _NUMBERED] = None
+    boxes: Annotated[NameCounts | None, _NAMED] = None
     cut: Annotated[Cut | None, _members("images", "boxes")] = None
-    notes: Annotated[Names | None, _NAMED] = None
-    warnings: Annotated[Names | None, _NAMED] = None
-    source_sizes: Annotated[Names | None, _SIZES] = None
-    aspect_ratios: Annotated[Names | None, _RATIOS] = None
+    notes: Annotated[NameCounts | None, _NAMED] = None
+    warnings: Annotated[NameCounts | None, _NAMED] = None
+    source_sizes: Annotated[NameCounts | None, _SIZES] = None
+    aspect_ratios: Annotated[NameCounts | None, _RATIOS] = None
     largest: Annotated[tuple[int, ...] | None, _sides(2)] = None
     labelled: Annotated[int | None, _count] = None
-    label_voxels: Annotated[Names | None, _NUMBERED] = None
+    label_voxels: Annotated[NameCounts | None, _NUMBERED] = None
     foreground_voxels: Annotated[int | None, _count] = None
     intensities: Annotated[Intensities | None, _intensities] = None
-    findings: Annotated[Names | None, _NAMED] = None
-    modalities: Annotated[Names | None, _NAMED] = None
-    spacings_mm: Annotated[Names | None, _SPACINGS] = None
-    source_shapes: Annotated[Names | None, _SHAPES] = None
+    findings: Annotated[NameCounts | None, _NAMED] = None
+    modalities: Annotated[NameCounts | None, _NAMED] = None
+    spacings_mm: Annotated[NameCounts | None, _SPACINGS] = None
+    source_shapes: Annotated[NameCounts | None, _SHAPES] = None
     tiles: Annotated[int | None, _count] = None
     scan_mm3: Annotated[int | None, _count] = None
     scan_cut_mm3: Annotated[int | None, _count] = None
-    label_mm3: Annotated[Names | None, _NUMBERED] = None
-    label_cut_mm3: Annotated[Names | None, _NUMBERED] = None
-    scan_cut_percents: Annotated[Names | None, _NUMBERED] = None
-    body_cut_percents: Annotated[Names | None, _NUMBERED] = None
+    label_mm3: Annotated[NameCounts | None, _NUMBERED] = None
+    label_cut_mm3: Annotated[NameCounts | None, _NUMBERED] = None
+    scan_cut_percents: Annotated[NameCounts | None, _NUMBERED] = None
+    body_cut_percents: Annotated[NameCounts | None, _NUMBERED] = None
     largest_scan: Annotated[tuple[int, ...] | None, _sides(3)] = None
 
     @classmethod

@@ -91,7 +91,7 @@ class Task:
             for name, key in (("scale", keys.INTENSITY_SCALE), ("offset", keys.INTENSITY_OFFSET)):
                 origin += (kinds.value_field(f"intensity_{name}", key, "float32", (image.channels,)),)
         kept = [
-            _per_box(field, KEPT[name], dtype, max_boxes, optional=True)
+            _per_box(field, OPTIONAL_ATTRIBUTES[name], dtype, max_boxes, optional=True)
             for name, (field, dtype) in _KEPT_FIELDS.items()
             if name in keep
         ]
@@ -147,7 +147,7 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
     return (label, kinds.value_field("labelled", keys.LABELLED, "bool", optional=False))
 
 
-KEPT = {
+OPTIONAL_ATTRIBUTES = {
     "category_id": keys.OBJECT_CLASS_SOURCE_LABEL,
     "group_of": keys.OBJECT_GROUP_OF,
     "keypoints": keys.OBJECT_KEYPOINT,

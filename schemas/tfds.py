@@ -15,7 +15,7 @@ from typing import Any
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.tasks import KEPT
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _PACKAGE = "tensorflow_datasets.core.features"
@@ -29,11 +29,11 @@ _DESCRIPTIVE = {
     "jpeg": {keys.KEY_SHA256: "text"},
     "png": {keys.KEY_SHA256: "text"},
     "classes": {keys.CLASS_TEXT: "texts"},
-    "keep view": {KEPT["view"]: "texts"},
+    "keep view": {OPTIONAL_ATTRIBUTES["view"]: "texts"},
     "keep keypoints": {
-        **{f"{KEPT['keypoints']}/{part}": "floats" for part in ("x", "y")},
-        **{f"{KEPT['keypoints']}/{part}": "int64s" for part in ("num", "visibility")},
-        f"{KEPT['keypoints']}/text": "texts",
+        **{f"{OPTIONAL_ATTRIBUTES['keypoints']}/{part}": "floats" for part in ("x", "y")},
+        **{f"{OPTIONAL_ATTRIBUTES['keypoints']}/{part}": "int64s" for part in ("num", "visibility")},
+        f"{OPTIONAL_ATTRIBUTES['keypoints']}/text": "texts",
     },
 }
 """Type of each key beside those of the manifest's fields, by the task, kind, encoding or `--keep` that adds it."""

@@ -20,7 +20,7 @@ from typing import Final
 from halofeed.errors import UsageError
 from halofeed.system import owned_files
 from halofeed.system.console import human_bytes, print_status
-from halofeed.system.resource_errors import during
+from halofeed.system.resource_errors import error_context
 from halofeed.system.signals import CleanupOnExit, DeferSignals
 
 try:
@@ -44,12 +44,12 @@ _RENAME_EXCHANGE: Final = 2
 _MAX_NAME_LENGTH = 60
 
 
-def text_of_name(name: str) -> str:
+def decode_name(name: str) -> str:
     """Return the text of a file name that Python got from the system: a listing, an argument, a working folder."""
     return name if _NAMES_ARE_UTF8 else os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
-def system_name(text: str) -> str:
+def encode_name(text: str) -> str:
     """Return the text of a file name in the form that Python passes to the system.
 
     Raises:
@@ -58,7 +58,7 @@ def system_name(text: str) -> str:
     return text if _NAMES_ARE_UTF8 else os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
-def can_be_named(text: str) -> bool:
+def is_valid_name(text: str) -> bool:
     """Return True if a file can have this name: every text without a lone surrogate that stands for no byte.
 
     >>> can_be_named("caf\\u00e9"), can_be_named("caf\\udce9"), can_be_named("caf\\ud800")
@@ -142,7 +142,7 @@ def file_type(mode: int) -> str:
     return _FILE_TYPES.get(stat.S_IFMT(mode), "no file")
 
 
-def sync(paths: Iterable[str]) -> None:
+def fsync_paths(paths: Iterable[str]) -> None:
     """Flush the content of local files and folders to the disk, in this order.
 
     Raises:
@@ -169,14 +169,14 @@ def _sync_descriptor(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def sync_tree(folder: str | os.PathLike[str]) -> None:
+def fsync_tree(folder: str | os.PathLike[str]) -> None:
     """Flush a local folder, everything below it and its name to the disk; OSError as `sync`."""
     for parent, _, names in os.walk(folder, topdown=False):
-        sync([*(os.path.join(parent, name) for name in names), parent])
-    sync([os.path.dirname(os.path.abspath(folder))])
+        fsync_paths([*(os.path.join(parent, name) for name in names), parent])
+    fsync_paths([os.path.dirname(os.path.abspath(folder))])
 
 
-def exchange(one: str, other: str) -> bool:
+def swap_paths(one: str, other: str) -> bool:
     """Swap two local paths of one file system atomically.
 
     Returns:
@@ -198,7 +198,7 @@ def exchange(one: str, other: str) -> bool:
     raise OSError(number, os.strerror(number), one, None, other)
 
 
-def create(path: str | os.PathLike[str], mode: int = 0o666) -> int:
+def create_file(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     """Create a file and return its descriptor for writing.
 
     Raises:
@@ -208,14 +208,14 @@ def create(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     return os.open(path, flags, mode)
 
 
-def create_anew(path: str | os.PathLike[str], mode: int = 0o666) -> int:
+def create_replacing(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     """Replace a file or link by a new file, see `create`; the target of a link stays unchanged."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    return create(path, mode)
+    return create_file(path, mode)
 
 
-def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+def open_owned_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """Open a file to which halofeed writes repeatedly, create it if it is missing, and return its descriptor.
 
     Raises:
@@ -234,7 +234,7 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
     return descriptor
 
 
-def make_own_folder(folder: Path) -> None:
+def make_owned_folder(folder: Path) -> None:
     """Make a folder below a folder of halofeed's if it is missing, and record it in that folder's list.
 
     Raises:
@@ -242,11 +242,11 @@ def make_own_folder(folder: Path) -> None:
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: expected a folder of halofeed's own; move away what is there")
-    owned_files.note_below(folder.parent, folder.name, whole=True)
+    owned_files.record_library_folder(folder.parent, folder.name, whole=True)
     folder.mkdir(exist_ok=True)
 
 
-def keep_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
+def copy_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
     """Copy the group and permissions of `target`, if it exists, to the open file or folder that will replace it."""
     try:
         old = os.lstat(target)
@@ -262,7 +262,7 @@ def keep_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
     os.fchmod(descriptor, mode)
 
 
-def keep_modes(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+def copy_modes(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Copy groups and permissions from a folder `target` to the paths of the same names in the folder replacing it.
 
     A file without a counterpart gets those of the file with the fewest readers.
@@ -276,10 +276,10 @@ def keep_modes(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -
             opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
             try:
                 old = os.path.join(old_parent, name)
-                keep_mode(opened, old if os.path.lexists(old) else strictest)
+                copy_mode(opened, old if os.path.lexists(old) else strictest)
             finally:
                 os.close(opened)
-        keep_mode(descriptor, old_parent)
+        copy_mode(descriptor, old_parent)
 
 
 @contextmanager
@@ -308,21 +308,21 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     target = Path(os.path.abspath(target))
     with temporary_path(target) as new:
         new.mkdir(mode=0o700 if target.is_dir() else 0o777)
-        owned_files.begin(new, whole=True)
+        owned_files.begin_list(new, whole=True)
         yield new
-        owned_files.finish(new)
-        keep_modes(new, target)
-        sync_tree(new)
-        owned_files.note_files(target.parent, target.name, new)
+        owned_files.finish_list(new)
+        copy_modes(new, target)
+        fsync_tree(new)
+        owned_files.record_files_below(target.parent, target.name, new)
         with DeferSignals():
             if not target.is_dir():
                 new.rename(target)
-            elif not exchange(str(new), str(target)):
+            elif not swap_paths(str(new), str(target)):
                 old = new.with_suffix(".old")
                 target.rename(old)
                 new.rename(target)
                 old.rename(new)
-        sync([str(target.parent)])
+        fsync_paths([str(target.parent)])
         _delete(new)  # the old folder, if there was one
         _move_foreign_files(new, target)
 
@@ -342,7 +342,7 @@ def _move_foreign_files(old: Path, new: Path) -> None:
 
 
 @contextmanager
-def no_wider_than(path: str | os.PathLike[str]) -> Iterator[None]:
+def restricted_umask(path: str | os.PathLike[str]) -> Iterator[None]:
     """Set the umask within a block so that new files have no group or other access that an existing path lacks."""
     try:
         mode = os.stat(path).st_mode
@@ -360,20 +360,20 @@ def no_wider_than(path: str | os.PathLike[str]) -> Iterator[None]:
 def atomic_write(target: str | os.PathLike[str], data: bytes) -> None:
     """Write a complete file or none, whatever ends the process or the machine; OSError if that fails."""
     target = Path(os.path.abspath(target))
-    with during("cannot write", target), temporary_path(target) as new:
-        with open(create(new, 0o600 if os.path.lexists(target) else 0o666), "wb") as stream:
-            keep_mode(stream.fileno(), target)  # before the file has content
+    with error_context("cannot write", target), temporary_path(target) as new:
+        with open(create_file(new, 0o600 if os.path.lexists(target) else 0o666), "wb") as stream:
+            copy_mode(stream.fileno(), target)  # before the file has content
             stream.write(data)
-        sync([str(new)])
-        owned_files.note(target.parent, target.name, data)
+        fsync_paths([str(new)])
+        owned_files.record_file(target.parent, target.name, data)
         new.replace(target)
-        sync([str(target.parent)])
+        fsync_paths([str(target.parent)])
 
 
 def _delete(path: Path) -> None:
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
-            owned_files.delete(path)
+            owned_files.delete_owned(path)
         else:
             path.unlink()
 

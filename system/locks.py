@@ -98,7 +98,7 @@ class FolderLock:
 
 
 @contextmanager
-def holding(folder: str | Path, does: str, cure: str) -> Iterator[None]:
+def locked_folder(folder: str | Path, does: str, cure: str) -> Iterator[None]:
     """Lock a local folder within a block, see `FolderLock.make`."""
     lock = FolderLock(does, cure)
     lock.make(folder)

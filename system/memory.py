@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from halofeed.errors import SourceError
-from halofeed.system.resource_errors import limit_of
+from halofeed.system.resource_errors import resource_limit
 
 
 @cache
@@ -50,7 +50,7 @@ def available_memory() -> int:
 
 def process_memory() -> int:
     """Return the bytes of memory that this process may use: the machine's, or its own limit (`ulimit -v`)."""
-    return min(machine_memory(), limit_of("AS") or machine_memory())
+    return min(machine_memory(), resource_limit("AS") or machine_memory())
 
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ T = TypeVar("T")
 MEBIBYTE = 1 << 20
 PICTURES_MIB, VOLUMES_MIB = 4096, 8192
 """Defaults of --max-memory."""
-TOO_MUCH = "takes too much memory"
-Need = Callable[[int], None]
+TOO_MUCH_MEMORY = "takes too much memory"
+ReserveMemory = Callable[[int], None]
 """Function that reserves the total bytes that an input needs from now on; it raises where that is too much."""
 
 _OUT_OF_MEMORY_WORDS = (
@@ -81,7 +81,7 @@ def with_margin(byte_count: float) -> int:
     return round(1.2 * byte_count) + 16 * MEBIBYTE
 
 
-def unlimited(byte_count: int) -> None:
+def no_memory_limit(byte_count: int) -> None:
     """Accept any number of bytes."""
 
 
@@ -172,7 +172,7 @@ class Share:
             allowed = self._budget.allowed_bytes // MEBIBYTE
             raise SourceError(
                 "decode",
-                TOO_MUCH,
+                TOO_MUCH_MEMORY,
                 f"about {mebibytes(byte_count)} MiB; --max-memory allows {allowed:,}; raise it where the machine has "
                 f"more, such as --max-memory {-(-2 * byte_count // MEBIBYTE)}",
             )
@@ -204,7 +204,9 @@ class Share:
     def lack(self, had: str) -> SourceError:
         """Return the rejection of an input for which this machine has too little memory."""
         self.lacked = True
-        return SourceError("decode", TOO_MUCH, f"about {mebibytes(self.needed)} MiB; this machine {had}")
+        return SourceError(
+            "decode", TOO_MUCH_MEMORY, f"about {mebibytes(self.needed)} MiB; this machine {had}"
+        )
 
     def free(self) -> None:
         """Free everything."""
@@ -213,7 +215,7 @@ class Share:
 
 
 @cache
-def budget_of_process(allowed_bytes: int, room_bytes: int | None) -> MemoryBudget:
+def process_budget(allowed_bytes: int, room_bytes: int | None) -> MemoryBudget:
     """Return the budget that all threads of this process share."""
     return MemoryBudget(allowed_bytes, room_bytes)
 
@@ -227,7 +229,7 @@ def mebibytes(byte_count: int) -> str:
     return f"{-(-byte_count // MEBIBYTE):,}"
 
 
-def lacks_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return True if an error of Python or of a library says that there was no memory.
 
     >>> lacks_memory(MemoryError()), lacks_memory(ValueError("std::bad_alloc")), lacks_memory(ValueError("bad"))
@@ -239,7 +241,7 @@ def lacks_memory(error: BaseException) -> bool:
     return any(words in message for words in _OUT_OF_MEMORY_WORDS)
 
 
-def with_room(budget: MemoryBudget, work: Callable[[Share], T]) -> T:
+def retry_when_memory_free(budget: MemoryBudget, work: Callable[[Share], T]) -> T:
     """Return the result of `work`; repeat it when memory is free again if it raises RetryWhenMemoryFree."""
     share = budget.share()
     try:
@@ -259,7 +261,7 @@ _MMAP_BYTES = 32 << 20
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def heavy_imports() -> Iterator[None]:
     """Import heavy libraries without garbage collection, and exclude their objects from later collections.
 
     A full collection visits all of Beam's modules, which took 7 % of a conversion.

@@ -37,7 +37,7 @@ _MAX_SHOWN: Final = 10
 _SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-def begin(folder: str | os.PathLike[str], *, whole: bool = False) -> None:
+def begin_list(folder: str | os.PathLike[str], *, whole: bool = False) -> None:
     """Begin the list of a folder that halofeed has made or found empty.
 
     Args:
@@ -58,24 +58,24 @@ def _has(folder: str | os.PathLike[str], name: str) -> bool:
     return False
 
 
-def note(folder: str | os.PathLike[str], name: str, data: bytes) -> None:
+def record_file(folder: str | os.PathLike[str], name: str, data: bytes) -> None:
     """Record a file that halofeed is about to write with these bytes, if the folder has a list."""
     _add(folder, {"file": name, "bytes": len(data), "crc32c": crc32c(data)})
 
 
-def note_growing(folder: str | os.PathLike[str], name: str) -> None:
+def record_growing_file(folder: str | os.PathLike[str], name: str) -> None:
     """Record a file to which halofeed appends at any time."""
     _add(folder, {"grows": name})
 
 
-def note_files(folder: str | os.PathLike[str], name: str, made: str | os.PathLike[str]) -> None:
+def record_files_below(folder: str | os.PathLike[str], name: str, made: str | os.PathLike[str]) -> None:
     """Record the files below the temporary folder `made`, which will become `name` in a folder with a list."""
     if _has(folder, LIST):
         for path, size, checksum in _contents(made):
             _add(folder, {"file": f"{name}/{path}", "bytes": size, "crc32c": checksum})
 
 
-def note_below(folder: str | os.PathLike[str], name: str, *, whole: bool) -> None:
+def record_library_folder(folder: str | os.PathLike[str], name: str, *, whole: bool) -> None:
     """Record a subfolder into which a library writes.
 
     Args:
@@ -87,7 +87,7 @@ def note_below(folder: str | os.PathLike[str], name: str, *, whole: bool) -> Non
     _add(folder, {"below": name} | ({} if files is None else {"files": files}))
 
 
-def finish(folder: str | os.PathLike[str]) -> None:
+def finish_list(folder: str | os.PathLike[str]) -> None:
     """Write the list of a temporary folder and remove its mark."""
     lines = [
         _line({"file": path, "bytes": size, "crc32c": checksum}) for path, size, checksum in _contents(folder)
@@ -152,12 +152,12 @@ class _OwnedFiles:
         return any(name.startswith(f"{path}/") for name in (*self.files, *self.growing, *self.below))
 
 
-def others(folder: str | os.PathLike[str]) -> list[str]:
+def foreign_paths(folder: str | os.PathLike[str]) -> list[str]:
     """Return the paths in a folder that are not halofeed's, with the reason: `notes.txt (not written by halofeed)`."""
     return [f"{path} ({problem})" for path, problem in _check_paths(folder) if problem is not None]
 
 
-def check_own(folder: str | os.PathLike[str], flag: str) -> None:
+def check_owned(folder: str | os.PathLike[str], flag: str) -> None:
     """Refuse to replace a folder in which something is not halofeed's.
 
     Args:
@@ -172,7 +172,7 @@ def check_own(folder: str | os.PathLike[str], flag: str) -> None:
             f"{flag} {folder}: {LIST} is missing, which lists what halofeed wrote there, so that nothing is deleted; "
             "move the folder away, or name another one"
         )
-    if found := others(folder):
+    if found := foreign_paths(folder):
         more = f"\n  and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
         listed = "".join(f"\n  {line}" for line in found[:_MAX_SHOWN])
         raise UsageError(
@@ -181,7 +181,7 @@ def check_own(folder: str | os.PathLike[str], flag: str) -> None:
         )
 
 
-def delete(folder: str | os.PathLike[str]) -> bool:
+def delete_owned(folder: str | os.PathLike[str]) -> bool:
     """Delete what halofeed wrote in a folder, and the folder if it is then empty; return True if it is deleted.
 
     A folder without a list is only deleted if it is empty. Links are not followed.

@@ -80,7 +80,7 @@ def check_least_memory(command: str) -> None:
     # OpenBLAS allocates a buffer and a stack per processor, and the few matrices here are small.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name, min_mib in _MIN_MIB_BY_COMMAND.get(command, _MIN_MIB).items():
-        limit = limit_of(name)
+        limit = resource_limit(name)
         if limit is not None and limit >> 20 < min_mib:
             raise HalofeedError(
                 f"too little memory: {_LIMIT_COMMANDS[name]} is {limit >> 20:,} MiB, and the libraries alone take up "
@@ -108,7 +108,7 @@ def resource_error(error: BaseException) -> str | None:
 
 
 @contextmanager
-def during(step: str, path: str | os.PathLike[str] = "") -> Iterator[None]:
+def error_context(step: str, path: str | os.PathLike[str] = "") -> Iterator[None]:
     """Add the step, and a path if it has none, to an OSError that leaves the block.
 
     >>> try:
@@ -149,7 +149,7 @@ def system_error(error: OSError) -> str | None:
     return f"{what}: {reason}. {fix}" if what else f"{reason}. {fix}"
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the message of the first error of the system among an error and its causes, else its type and text.
 
     >>> in_words(ValueError("x"))
@@ -166,7 +166,7 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def limit_of(name: str) -> int | None:
+def resource_limit(name: str) -> int | None:
     """Return a limit of this process such as "AS", in bytes or as a count; None where there is none."""
     if resource is None:
         return None
@@ -174,7 +174,7 @@ def limit_of(name: str) -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def likely_limits() -> str:
+def describe_limits() -> str:
     """Return the limits that may have ended a process without a message, in parentheses; "" if none is set."""
     return _limits("AS", "DATA", "NPROC")
 
@@ -182,7 +182,7 @@ def likely_limits() -> str:
 def _limits(*names: str) -> str:
     found = []
     for name in names:
-        if (limit := limit_of(name)) is not None:
+        if (limit := resource_limit(name)) is not None:
             found.append(
                 f"{_LIMIT_COMMANDS[name]}: {f'{limit:,}' if name == 'NPROC' else f'{limit >> 20:,} MiB'}"
             )

@@ -35,12 +35,12 @@ def scratch_folder() -> Iterator[str]:
             new = tempfile.mkdtemp(prefix=_NEW_PREFIX)
             parent, name = os.path.split(new)
             folder = os.path.join(parent, _LOCKED_PREFIX + name.removeprefix(_NEW_PREFIX))
-            owned_files.begin(new, whole=True)
+            owned_files.begin_list(new, whole=True)
             descriptor = try_lock(new)
             os.rename(new, folder)
             if descriptor is not None:
                 stack.callback(os.close, descriptor)
-            stack.enter_context(CleanupOnExit(lambda: owned_files.delete(folder)))
+            stack.enter_context(CleanupOnExit(lambda: owned_files.delete_owned(folder)))
         yield folder
 
 
@@ -75,5 +75,5 @@ def delete_dead_folders() -> None:
         except OSError:  # locked, another user's, or deleted meanwhile
             continue
         if descriptor is not None:
-            owned_files.delete(folder)
+            owned_files.delete_owned(folder)
             os.close(descriptor)

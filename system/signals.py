@@ -54,7 +54,7 @@ def install_handlers() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def say_at_stop(who: str | None = None, outlook: str | None = None) -> None:
+def set_stop_message(who: str | None = None, outlook: str | None = None) -> None:
     """Set the line that is printed: `who: stopped (SIGINT); outlook`; None keeps the earlier part."""
     global _who, _outlook
     _who = _who if who is None else who

@@ -15,7 +15,7 @@ T = TypeVar("T")
 SPILL_CHUNK, SORT_CHUNK = 20_000, 50_000
 """Items of a `SpillList` and records of an `ExternalSort` that stay in memory; shorter lists never touch the disk."""
 _ITEMS_PER_READ = 200
-Record = tuple[str, int, Any]
+SortedRecord = tuple[str, int, Any]
 """The sort key (text, number) and a value that `marshal` accepts: texts, numbers, tuples, lists and dicts of them."""
 
 
@@ -65,11 +65,11 @@ class ExternalSort:
     """
 
     def __init__(self) -> None:
-        self._in_memory: list[Record] = []
+        self._in_memory: list[SortedRecord] = []
         self._runs: list[list[tuple[int, int]]] = []
         self._file: Any = None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: SortedRecord) -> None:
         """Add a record; no two records may have the same text and number."""
         self._in_memory.append(record)
         if len(self._in_memory) >= SORT_CHUNK:
@@ -87,11 +87,11 @@ class ExternalSort:
         self._runs.append(spans)
         self._in_memory = []
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[SortedRecord]:
         self._in_memory.sort()
         return heapq.merge(*map(self._read_run, self._runs), self._in_memory)
 
-    def _read_run(self, spans: list[tuple[int, int]]) -> Iterator[Record]:
+    def _read_run(self, spans: list[tuple[int, int]]) -> Iterator[SortedRecord]:
         for start, size in spans:
             yield from marshal.loads(os.pread(self._file.fileno(), size, start))  # noqa: S302 - written above
 

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.2
 _SECONDS_TO_FINISH = 10.0
 
 
-class Task(Generic[Result]):
+class ThreadTask(Generic[Result]):
     """Call that one thread makes once.
 
     The task keeps the call until it has ended. So memory whose addresses the call uses exists until then, even if the
@@ -109,14 +109,14 @@ class InterruptibleThreads:
     """
 
     def __init__(self, count: int) -> None:
-        self._queue: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._queue: SimpleQueue[ThreadTask[Any] | None] = SimpleQueue()
         self.count = count
         self.process = os.getpid()
         self.running: set[int] = set()
         self._started = 0
         _all.add(self)
 
-    def submit(self, call: Callable[[], Result]) -> Task[Result]:
+    def submit(self, call: Callable[[], Result]) -> ThreadTask[Result]:
         """Queue a call and return its task."""
         while self._started < self.count:
             try:
@@ -124,7 +124,7 @@ class InterruptibleThreads:
             except (MemoryError, RuntimeError):
                 break
             self._started += 1
-        task = Task(call, self.running)
+        task = ThreadTask(call, self.running)
         self._queue.put(task)
         return task
 
@@ -134,7 +134,7 @@ class InterruptibleThreads:
         Raises:
             BaseException: the exception of the call in one of the threads.
         """
-        tasks: list[Task[object]] = []
+        tasks: list[ThreadTask[object]] = []
         try:
             for _ in range(min(self.count, most) - 1):
                 tasks.append(self.submit(call))
@@ -158,7 +158,7 @@ class InterruptibleThreads:
 _all: weakref.WeakSet[InterruptibleThreads] = weakref.WeakSet()
 
 
-def _work(queue: SimpleQueue[Task[Any] | None], running: set[int]) -> None:
+def _work(queue: SimpleQueue[ThreadTask[Any] | None], running: set[int]) -> None:
     running.add(_thread.get_ident())
     try:
         while (task := queue.get()) is not None:
@@ -184,7 +184,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_thread(call: Callable[[], R], name: str) -> Future[R]:
+def run_in_thread(call: Callable[[], R], name: str) -> Future[R]:
     """Make a call in a new daemon thread."""
     future: Future[R] = Future()
     threading.Thread(target=_complete, args=(future, call), name=name, daemon=True).start()
@@ -198,7 +198,7 @@ def _complete(future: Future[R], call: Callable[[], R]) -> None:
         future.set_exception(error)
 
 
-def is_done(future: Future[Any], seconds: float) -> bool:
+def wait_until_done(future: Future[Any], seconds: float) -> bool:
     """Wait up to this many seconds, and return True if the call is done."""
     return bool(wait([future], seconds).done)
 

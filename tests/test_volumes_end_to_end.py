@@ -14,8 +14,8 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels.phantom import (
-    AIR_HU,
-    LABELLED,
+    LABELED_ORGANS,
+    PHANTOM_AIR_HU,
     draw,
     grid_around,
     interior,
@@ -128,7 +128,7 @@ def test_organs_are_where_they_were_and_as_dense_in_every_mode(converted, mode):
     off, wrong = 0.0, 0.0
     for name in checked:
         source = grid_in(name)
-        for organ in LABELLED:
+        for organ in LABELED_ORGANS:
             places, values = [], []
             for part in parts[name]:
                 places.append(part.grid.to_mm(np.argwhere(part.label == organ.label)))
@@ -148,7 +148,7 @@ def test_organs_are_where_they_were_and_as_dense_in_every_mode(converted, mode):
 
 def test_without_resampling_every_labelled_voxel_has_its_organs_value(converted):
     record = by_name(converted("none"))["17.nii"]
-    for organ in LABELLED:
+    for organ in LABELED_ORGANS:
         assert set(record.image[..., 0][record.label == organ.label].tolist()) == {organ.hu}
     image, mask = draw(record.grid)
     shown = record.shown
@@ -156,7 +156,9 @@ def test_without_resampling_every_labelled_voxel_has_its_organs_value(converted)
     assert np.array_equal(record.label[shown], mask[shown])
     padding = np.ones(record.grid.shape, bool)
     padding[shown] = False
-    assert padding.any() and (record.image[padding] == AIR_HU).all() and not record.label[padding].any()
+    assert (
+        padding.any() and (record.image[padding] == PHANTOM_AIR_HU).all() and not record.label[padding].any()
+    )
 
 
 # Real files ---------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from orbax.checkpoint.checkpoint_managers import (  # type: ignore[import-untype
 from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.system import owned_files
-from halofeed.system.atomic_files import make_own_folder, sync_tree
+from halofeed.system.atomic_files import fsync_tree, make_owned_folder
 from halofeed.trainer.step import TrainState
 
 DIGITS = 8
@@ -77,7 +77,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         if read_only and not self.folder.is_dir():
             raise UsageError(f"{folder}: no such folder; expected one with checkpoints")
         if not read_only and jax.process_index() == 0 and self.folder.parent.is_dir():
-            make_own_folder(self.folder)
+            make_owned_folder(self.folder)
         best = BestN(get_metric_fn=itemgetter(METRIC), n=1, keep_checkpoints_without_metrics=False)
         options = ocp.CheckpointManagerOptions(
             step_format_fixed_length=DIGITS,
@@ -132,7 +132,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             raise self._write_error(OSError("the folder is missing or not writable"))
         if jax.process_index() == 0:
             for name in (self._name(step), f"{self._name(step)}.orbax-checkpoint-tmp"):
-                owned_files.note_below(self.folder.parent, name, whole=False)
+                owned_files.record_library_folder(self.folder.parent, name, whole=False)
         leaves = _leaves(state)
         known_metric = None if metric is None or not math.isfinite(metric) else float(metric)
         document = {
@@ -226,9 +226,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._manager.wait_until_finished()
             latest = self._manager.latest_step()
             if latest is not None and latest != self._synced and not self._read_only:
-                sync_tree(self.folder / f"{latest:0{DIGITS}d}")
+                fsync_tree(self.folder / f"{latest:0{DIGITS}d}")
                 if jax.process_index() == 0:
-                    owned_files.note_below(self.folder.parent, self._name(latest), whole=True)
+                    owned_files.record_library_folder(self.folder.parent, self._name(latest), whole=True)
                 self._synced = latest
         except WRITE_ERRORS as error:
             raise self._write_error(error) from error

@@ -15,7 +15,7 @@ from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.prep.options.option import option
-from halofeed.schemas.kinds import EARLY_KINDS
+from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
@@ -163,7 +163,7 @@ class TrainConfig:
                 "image_shape",
                 "[height, width, channel] or [depth, height, width, channel], each 1 or more",
                 self.image_shape is None
-                or (len(self.image_shape) in EARLY_KINDS and min(self.image_shape) >= 1),
+                or (len(self.image_shape) in KIND_BY_RANK and min(self.image_shape) >= 1),
             ),
             *(
                 (name, "0 or more and less than 1", 0 <= getattr(self, name) < 1)

@@ -21,9 +21,9 @@ from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.problem import device_augmentations
 from halofeed.trainer.record_metadata import SplitMetadata
-from halofeed.trainer.task import DataFacts, Host, Task, check_no_class_overlap, data_facts
+from halofeed.trainer.task import DataFacts, Host, TrainingTask, check_no_class_overlap, data_facts
+from halofeed.trainer.training_setup import device_augmentations
 
 
 def tiles_in_order(metadata: SplitMetadata) -> list[int]:
@@ -138,7 +138,7 @@ class TrainData:
 
 
 def open_data(
-    config: TrainConfig, path: str | Path, split: str, task_of: Callable[[DataFacts], Task]
+    config: TrainConfig, path: str | Path, split: str, task_of: Callable[[DataFacts], TrainingTask]
 ) -> TrainData:
     """Open a converted data set for a training run.
 
@@ -186,7 +186,7 @@ def open_data(
     return TrainData(facts=facts, batches=loader, evaluation=evaluation, description=description)
 
 
-def evaluation_loader(path: str | Path, split: str, batch_size: int, task: Task) -> Loader:
+def evaluation_loader(path: str | Path, split: str, batch_size: int, task: TrainingTask) -> Loader:
     """Return a loader of every record of a split once, in order, with the fields that the task's metrics need."""
     loader = Loader(path, split=split, batch_size=batch_size, training=False)
     known = {field.name for field in loader.manifest.fields} | {"size"}

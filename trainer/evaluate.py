@@ -16,10 +16,10 @@ from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import temporary_folder
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
-from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.run_folder import write_json
 from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host
+from halofeed.trainer.training_setup import batch_partition
 
 EXAMPLE_COUNT = 6
 """Number of worst examples that are saved, and of examples spread evenly over the split."""

@@ -32,12 +32,12 @@ from jax import export
 from halofeed.errors import UsageError
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import atomic_write, temporary_folder
-from halofeed.system.locks import holding
+from halofeed.system.locks import locked_folder
 from halofeed.trainer.step import TrainingSetup, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 STABLEHLO, SAVED_MODEL, SIGNATURE, README = "model.stablehlo", "saved_model", "signature.json", "README.md"
-FORMAT = 1
+EXPORT_FORMAT = 1
 Predict = Callable[[jax.Array], dict[str, jax.Array]]
 
 
@@ -65,7 +65,7 @@ def prediction_function(setup: TrainingSetup, parameters: Variables, statistics:
 def export_folder(folder: str | Path) -> Iterator[Path]:
     """Create and lock a folder to export into; raise JobError if another process is exporting into it."""
     folder = owned_files.real_folder(folder)
-    with holding(folder, "is exporting into", "take another --out"):
+    with locked_folder(folder, "is exporting into", "take another --out"):
         yield folder
 
 
@@ -73,14 +73,14 @@ def _prepare_folder(folder: Path, *names: str) -> None:
     """Create a folder to export into; raise UsageError if halofeed did not write its files of these names."""
     folder.mkdir(parents=True, exist_ok=True)
     if set(names).intersection(os.listdir(folder)):
-        others = [line for line in owned_files.others(folder) if re.split("/| \\(", line)[0] in names]
+        others = [line for line in owned_files.foreign_paths(folder) if re.split("/| \\(", line)[0] in names]
         if others:
             raise UsageError(
                 f"--out {folder}: an export would replace what halofeed did not write; move it away, or name another "
                 "folder:" + "".join(f"\n  {line}" for line in others)
             )
     if not owned_files.has_list(folder):
-        owned_files.begin(folder)
+        owned_files.begin_list(folder)
 
 
 def export_stablehlo(
@@ -115,7 +115,7 @@ def export_stablehlo(
     exported, fixed_because = _exported(predict, tuple(image_shape), dtype, platforms)
     names = jax.tree.unflatten(exported.out_tree, range(len(exported.out_avals)))
     signature = {
-        "format": FORMAT,
+        "format": EXPORT_FORMAT,
         "task": task,
         "labels": [{"id": label, "name": name} for label, name in sorted((labels or {}).items())],
         "inputs": {"image": _described(exported.in_avals[0])},

@@ -25,8 +25,8 @@ from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.system import owned_files
-from halofeed.system.atomic_files import atomic_write, make_own_folder, open_own
-from halofeed.system.resource_errors import during
+from halofeed.system.atomic_files import atomic_write, make_owned_folder, open_owned_file
+from halofeed.system.resource_errors import error_context
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
 FLUSH_SECONDS = 10
@@ -54,13 +54,13 @@ class RunLog(AbstractContextManager["RunLog"]):
             return
         folder.mkdir(parents=True, exist_ok=True)
         board = folder / TENSORBOARD
-        make_own_folder(board)
+        make_owned_folder(board)
         last_step = -1 if resume_step is None else resume_step
         for name in (STEPS, EVALUATIONS):
-            owned_files.note_growing(folder, name)
+            owned_files.record_growing_file(folder, name)
             _remove_later_steps(folder / name, last_step)
             try:
-                descriptor = open_own(folder / name, os.O_WRONLY | os.O_APPEND)
+                descriptor = open_owned_file(folder / name, os.O_WRONLY | os.O_APPEND)
             except OSError as error:
                 self.close()
                 raise UsageError(f"{folder / name}: {error.strerror}") from error
@@ -71,7 +71,7 @@ class RunLog(AbstractContextManager["RunLog"]):
             str(board), purge_step=last_step + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
         )
         for file in board.glob(f"*{suffix}"):
-            owned_files.note_growing(folder, f"{TENSORBOARD}/{file.name}")
+            owned_files.record_growing_file(folder, f"{TENSORBOARD}/{file.name}")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Log a training step.
@@ -109,7 +109,7 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         if name in self._files:
-            with during("cannot write the log", self._folder / name):
+            with error_context("cannot write the log", self._folder / name):
                 self._files[name].write(_line(document))
                 self._files[name].flush()
 

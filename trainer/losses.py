@@ -80,7 +80,7 @@ SMOOTHING = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overlap:
+class OverlapLoss:
     """Soft sizes of prediction, ground truth and their intersection in voxels, [batch, class] each.
 
     Args:
@@ -104,9 +104,9 @@ def one_hot(label: jax.Array, classes: int, dtype: jnp.dtype) -> jax.Array:
     return (label[..., None] == jnp.arange(classes, dtype=label.dtype)).astype(dtype)
 
 
-def overlap(
+def class_overlap(
     logits: jax.Array, label: jax.Array, *, background: bool = False, ignore_label: int | None = None
-) -> Overlap:
+) -> OverlapLoss:
     """Return the soft overlap of each example.
 
     Args:
@@ -123,20 +123,20 @@ def overlap(
         known = (label != ignore_label)[..., None]
         probabilities, target = jnp.where(known, probabilities, 0), jnp.where(known, target, 0)
     space = tuple(range(1, label.ndim))
-    return Overlap(
+    return OverlapLoss(
         both=jnp.sum(probabilities * target, space),
         predicted=jnp.sum(probabilities, space),
         true=jnp.sum(target, space),
     )
 
 
-def sum_over_rows(overlap: Overlap, counts: jax.Array) -> Overlap:
+def sum_over_rows(overlap: OverlapLoss, counts: jax.Array) -> OverlapLoss:
     """Return the overlap of all rows with `counts` (bool [batch]) as if they were one example, [1, class] each."""
 
     def total(voxels: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(counts[:, None], voxels, 0), 0, keepdims=True)
 
-    return Overlap(both=total(overlap.both), predicted=total(overlap.predicted), true=total(overlap.true))
+    return OverlapLoss(both=total(overlap.both), predicted=total(overlap.predicted), true=total(overlap.true))
 
 
 def cross_entropy(logits: jax.Array, label: jax.Array, *, ignore_label: int | None = None) -> jax.Array:
@@ -154,7 +154,7 @@ def cross_entropy(logits: jax.Array, label: jax.Array, *, ignore_label: int | No
     return jnp.sum(jnp.where(known, losses, 0), space) / jnp.maximum(voxels, 1)
 
 
-def dice(overlap: Overlap) -> jax.Array:
+def dice(overlap: OverlapLoss) -> jax.Array:
     """Return 1 - the mean Dice of the classes.
 
     Source: Milletari et al., "V-Net", 2016, with plain instead of squared sums.
@@ -162,7 +162,7 @@ def dice(overlap: Overlap) -> jax.Array:
     return 1 - jnp.mean(overlap.dice, -1)
 
 
-def generalized_dice(overlap: Overlap) -> jax.Array:
+def generalized_dice(overlap: OverlapLoss) -> jax.Array:
     """Return 1 - one Dice over all classes, each weighted by 1 / size ** 2.
 
     A class without voxels in an example gets the largest weight of the other classes. Source: Sudre et al.,
@@ -177,7 +177,7 @@ def generalized_dice(overlap: Overlap) -> jax.Array:
     return 1 - (2 * both + SMOOTHING) / (sizes + SMOOTHING)
 
 
-def adaptive_dice(overlap: Overlap) -> jax.Array:
+def adaptive_dice(overlap: OverlapLoss) -> jax.Array:
     """Return 1 - the mean of Dice * exp(-Dice) / exp(-1): classes with the least overlap have the largest gradient.
 
     Source: the adaptive loss of TensorFlow Model Garden's volumetric models, taken per example.
@@ -186,7 +186,7 @@ def adaptive_dice(overlap: Overlap) -> jax.Array:
     return 1 - jnp.mean(scores * jnp.exp(1 - scores), -1)
 
 
-def tversky(overlap: Overlap, *, false_positives: float = 0.3, false_negatives: float = 0.7) -> jax.Array:
+def tversky(overlap: OverlapLoss, *, false_positives: float = 0.3, false_negatives: float = 0.7) -> jax.Array:
     """Return 1 - the mean over classes of overlap / (overlap + weighted false positives + weighted false negatives).
 
     With 0.5 and 0.5 it is `dice`. Source: Salehi et al., "Tversky loss function for image segmentation", 2017
@@ -200,7 +200,7 @@ def tversky(overlap: Overlap, *, false_positives: float = 0.3, false_negatives: 
     )
 
 
-OVERLAP_LOSSES: dict[str, Callable[[Overlap], jax.Array]] = {
+OVERLAP_LOSSES: dict[str, Callable[[OverlapLoss], jax.Array]] = {
     loss.__name__: loss for loss in (dice, generalized_dice, adaptive_dice, tversky)
 }
 """Overlap losses by their name in the segmentation task's `losses`, which also has "cross_entropy"."""

@@ -15,7 +15,7 @@ from scipy import ndimage
 from halofeed.errors import UsageError
 from halofeed.trainer.task import Host
 
-NAMES = (
+COCO_METRICS = (
     *("mAP", "mAP@0.5", "mAP@0.75", "mAP small", "mAP medium", "mAP large"),
     *("AR@1", "AR@10", "AR@100", "AR small", "AR medium", "AR large"),
 )
@@ -76,7 +76,7 @@ class CocoMetrics:
         """Return the numbers in `NAMES` (None without anything to count), `examples`, `AP` and `AP@0.5` by class."""
         stats, precision = self._evaluate()
         return {
-            **{name: _number(value) for name, value in zip(NAMES, stats, strict=True)},
+            **{name: _number(value) for name, value in zip(COCO_METRICS, stats, strict=True)},
             "examples": self.images,
             "AP": {label: _mean(precision[:, :, index]) for index, label in enumerate(self.labels)},
             "AP@0.5": {label: _mean(precision[0, :, index]) for index, label in enumerate(self.labels)},
@@ -179,7 +179,7 @@ def _number(value: np.float64) -> float | None:
     return None if value == -1 else float(value)
 
 
-Mask = NDArray[np.bool_]
+BooleanMask = NDArray[np.bool_]
 PERCENTILE = 95.0
 
 
@@ -336,7 +336,7 @@ def hausdorff_per_class(
     return distances
 
 
-def hausdorff95(one: Mask, other: Mask, spacing: Sequence[float]) -> float:
+def hausdorff95(one: BooleanMask, other: BooleanMask, spacing: Sequence[float]) -> float:
     """Return the larger of the two directed 95th percentiles of surface distances.
 
     The surface of a mask is its voxels with a face towards the outside or the image's edge. Distances are between

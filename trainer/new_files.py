@@ -17,17 +17,17 @@ from typing import Any
 
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import FileSelection, data_files
 from halofeed.prep.sources.file_names import (
     UNREAD_EXTENSIONS,
-    files_of,
     is_document_name,
     is_image_name,
     is_volume_name,
+    iterate_scans,
     stem_of,
-    whole_scans,
+    volume_files,
 )
-from halofeed.prep.sources.files import LocalFiles, check_source
-from halofeed.prep.sources.reference import FileSelection, data_files
+from halofeed.prep.sources.files import LocalFiles, check_source_path
 from halofeed.schemas.files import REJECTED
 
 TABLE, LINKS = "files.jsonl", "files"
@@ -71,7 +71,7 @@ def _pictures(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
 
 
 def _scans(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
-    scans = [path for path in whole_scans(listing.files.sizes()) if is_volume_name(path)]
+    scans = [path for path in iterate_scans(listing.files.sizes()) if is_volume_name(path)]
     return channels_of(scans, recipe.channels)
 
 
@@ -182,7 +182,7 @@ def list_new_files(
     """
     changed = recipe_for_new_files(recipe, task, windows=windows)
     source, scratch = Path(source), Path(scratch)
-    is_file = check_source("--source", str(source))
+    is_file = check_source_path("--source", str(source))
     search = _SEARCHES[changed.rules.kind.name]
     root = _link_alone(source, scratch / LINKS) if is_file else str(source)
     listing = changed.rules.listing(LocalFiles(root))
@@ -195,7 +195,7 @@ def list_new_files(
     paths = list(files.sizes())
     faults = files.faults().items()
     rejected = tuple(Rejected(source=path, reason=str(SourceError(*fault))) for path, fault in faults)
-    used = {part for entry in listed for path in entry for part in files_of(path)}
+    used = {part for entry in listed for path in entry for part in volume_files(path)}
     used |= data_files(files, used)
     others = tuple(path for path in paths if path not in used and not is_document_name(path))
     if listed:
@@ -263,7 +263,7 @@ def _link_alone(file: Path, folder: Path) -> str:
     if file.is_dir():
         os.symlink(file, folder / file.name)
         return str(folder)
-    parts = {*files_of(file.name), *data_files(LocalFiles(file.parent), [file.name])}
+    parts = {*volume_files(file.name), *data_files(LocalFiles(file.parent), [file.name])}
     for part in sorted(parts):
         if (file.parent / part).is_file():
             (folder / part).parent.mkdir(parents=True, exist_ok=True)

@@ -23,14 +23,14 @@ from halofeed.system import owned_files
 from halofeed.system.atomic_files import temporary_folder
 from halofeed.system.locks import FolderLock
 from halofeed.system.signals import CleanupOnExit
+from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.prediction_files import WRITERS, label_entries
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
 from halofeed.trainer.task import DataFacts, Host, valid_host
-from halofeed.trainer.trained import LoadedRun
 
 PREDICTIONS = "predictions.json"
-FORMAT = 1
+PREDICTIONS_FORMAT = 1
 
 
 def predict(
@@ -125,7 +125,7 @@ def predict_batches(
         if len(predicted_ids) != len(metadata):
             raise JobError(f"split {split!r}: {len(predicted_ids)} of {len(metadata)} records were predicted")
         document = {
-            "format": FORMAT,
+            "format": PREDICTIONS_FORMAT,
             **(description or {}),
             "data": str(data),
             "data_name": metadata.manifest.name,
@@ -170,4 +170,4 @@ def check_folder(folder: Path, overwrite: bool) -> None:
             raise UsageError(
                 f"--out {folder}: holds predictions; name another folder, or pass --overwrite to replace them"
             )
-        owned_files.check_own(folder, "--out")
+        owned_files.check_owned(folder, "--out")

@@ -27,14 +27,14 @@ from halofeed.trainer.source_grid import (
     write_nifti,
     write_png,
 )
-from halofeed.trainer.windows import Tile, TileBlender
+from halofeed.trainer.windows import TileBlender, WindowTile
 
 DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
 LONGEST_NAME = 150
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _PROBABILITY_DECIMALS = 6
 
-Row = Mapping[str, NDArray[Any]]
+PredictionRow = Mapping[str, NDArray[Any]]
 """Predictions of one record by name, without the batch axis."""
 
 
@@ -52,7 +52,7 @@ class PredictionWriter(ExitStack):
         self._folder, self._metadata, self._labels = folder, metadata, labels
 
     @abstractmethod
-    def add(self, record: RecordMetadata, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
         """Write the predictions of a record, or keep them until a scan is complete."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class DetectionWriter(PredictionWriter):
         atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
 
-    def add(self, record: RecordMetadata, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
         """Write the first `num_detections` boxes."""
         count = int(row["num_detections"])
         boxes = boxes_in_source(
@@ -98,7 +98,7 @@ class ClassificationWriter(PredictionWriter):
         self._writer = csv.writer(stream)
         self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
 
-    def add(self, record: RecordMetadata, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
         """Write one line."""
         probabilities = row["probabilities"].astype(float).tolist()
         rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities]
@@ -124,7 +124,7 @@ class SegmentationWriter(PredictionWriter):
         super().__init__(folder, metadata, labels)
         shape = metadata.manifest.field("image").shape
         self._shape = (shape[0], shape[1], shape[2]) if len(shape) == 4 else None
-        self._tiles: dict[str, dict[int, Tile]] = {}
+        self._tiles: dict[str, dict[int, WindowTile]] = {}
         keys: dict[str, int] = {}
         for record in metadata:
             keys.setdefault(record.key, record.id)
@@ -135,7 +135,7 @@ class SegmentationWriter(PredictionWriter):
         self._incomplete: dict[str, TileBlender] = {}
         self._files: list[dict[str, Any]] = []
 
-    def add(self, record: RecordMetadata, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
         """Write the file of a picture, or of a scan after its last tile."""
         predicted = _predicted(row)
         if self._shape is None:
@@ -183,7 +183,7 @@ class ClipMaskWriter(PredictionWriter):
         self._names = file_names({record.key: record.id for record in metadata}, "")
         self._files: list[dict[str, Any]] = []
 
-    def add(self, record: RecordMetadata, row: Row) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
         """Write the frames of a clip."""
         name = f"{self._names[record.key]}/{int(record.numbers['tile'])}"
         (self._folder / name).mkdir(parents=True)
@@ -197,7 +197,7 @@ class ClipMaskWriter(PredictionWriter):
         return {"masks": self._files}
 
 
-def _predicted(row: Row) -> NDArray[Any]:
+def _predicted(row: PredictionRow) -> NDArray[Any]:
     return row["probabilities" if "probabilities" in row else "label"]
 
 

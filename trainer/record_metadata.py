@@ -18,7 +18,7 @@ from halofeed.loader.store.choose import open_store
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import triple
 from halofeed.schemas.manifest import Manifest
-from halofeed.trainer.windows import Tile
+from halofeed.trainer.windows import WindowTile
 
 _NOT_READ = ("id", "masks")
 
@@ -55,9 +55,9 @@ class RecordMetadata:
         shape = triple(self.numbers["source_shape"].tolist())
         return Grid(shape=shape, affine=self.numbers["source_affine"].astype(np.float64))
 
-    def tile(self, shape: tuple[int, int, int]) -> Tile:
+    def tile(self, shape: tuple[int, int, int]) -> WindowTile:
         """Return the part of its scan that a volume shows; `shape` is the record's."""
-        return Tile(
+        return WindowTile(
             number=int(self.numbers["tile"]),
             origin=triple(self.numbers["tile_origin"].tolist()),
             extent=self.numbers["extent"].astype(np.int64),

@@ -28,15 +28,15 @@ from halofeed.errors import UsageError
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.files import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
 from halofeed.system import owned_files
-from halofeed.system.atomic_files import atomic_write, exchange
+from halofeed.system.atomic_files import atomic_write, swap_paths
 from halofeed.system.console import print_status
 from halofeed.system.locks import FolderLock
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer
-from halofeed.trainer.problem import build_problem
 from halofeed.trainer.step import TrainingSetup, Variables, abstract_state
 from halofeed.trainer.task import DataFacts
+from halofeed.trainer.training_setup import build_training_setup
 
 _CHANGEABLE_FIELDS = {
     *("cores_per_replica", "partition", "evaluate_every", "evaluate_split", "evaluate_batch_size"),
@@ -86,7 +86,7 @@ class Run:
 
     def problem(self, mesh: Mesh | None = None) -> TrainingSetup:
         """Return the training setup of the run on a mesh; None is one device."""
-        return build_problem(self.config, self.facts, mesh)
+        return build_training_setup(self.config, self.facts, mesh)
 
     def restore(self, setup: TrainingSetup, which: str = "best") -> tuple[Variables, Variables, int]:
         """Return parameters and norm statistics for prediction, replicated on the setup's mesh, and their step.
@@ -156,7 +156,7 @@ def begin_run(
             held_lock.make(folder)
             _finish_deletions(folder)
             if overwrite and (folder / RUN_FILE).is_file():
-                owned_files.check_own(folder, "--out")
+                owned_files.check_owned(folder, "--out")
                 _set_aside(folder, held_lock)
         if (folder / RUN_FILE).is_file():
             _check_same_run(folder, open_run(folder).document, document)
@@ -182,7 +182,7 @@ def _finish_deletions(folder: Path) -> None:
     """Delete runs that an earlier process had renamed for deletion when it was killed."""
     for left in folder.parent.glob(f".*{glob.escape(folder.name)}.*.removed"):
         if _REMOVED_NAME.fullmatch(left.name):
-            owned_files.delete(left)
+            owned_files.delete_owned(left)
 
 
 def _claim_empty_folder(folder: Path) -> None:
@@ -192,7 +192,7 @@ def _claim_empty_folder(folder: Path) -> None:
         if not (owned_files.TEMPORARY.fullmatch(name) or name == owned_files.LIST):
             raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
     if not owned_files.has_list(folder):
-        owned_files.begin(folder)
+        owned_files.begin_list(folder)
 
 
 def _replaced_folder(folder: Path) -> Path:
@@ -220,7 +220,7 @@ def _set_aside(folder: Path, lock: FolderLock) -> None:
     else:
         replaced.mkdir(mode=0o700)
         lock.take(replaced)
-        if not exchange(str(replaced), str(folder)):
+        if not swap_paths(str(replaced), str(folder)):
             replaced.rmdir()
             folder.rename(replaced)
             lock.make(folder)
@@ -231,7 +231,7 @@ def _remove(folder: Path) -> None:
     """Delete a run after an atomic rename, so that another writer finds no folder, or its own new one."""
     moved = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.removed")
     folder.rename(moved)
-    if not owned_files.delete(moved):
+    if not owned_files.delete_owned(moved):
         print_status(f"halofeed train: {moved} is kept, because halofeed did not write all of its files")
 
 

@@ -15,16 +15,9 @@ from halofeed.prep.geometry.orientation import plan_onto
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.taps import positions
-from halofeed.prep.geometry.volume import (
-    Ranges,
-    Resample,
-    compose,
-    plan_step,
-    plan_window,
-    triple,
-)
+from halofeed.prep.geometry.volume import Ranges, Resample, join_plans, plan_volume_step, plan_window, triple
 from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_image, view_of
-from halofeed.system.atomic_files import create_anew
+from halofeed.system.atomic_files import create_replacing
 
 BOX_DECIMALS = 3
 """Decimals of a pixel: float32 coordinates of a picture of 8,000 pixels are no finer."""
@@ -128,13 +121,13 @@ def labels_in_source(
     if min(size) < 1:
         return np.zeros(source.shape, dtype)
     crop = plan_window(stored, triple(low), size)
-    plan = compose([crop, plan_onto(crop.target, source)])
+    plan = join_plans([crop, plan_onto(crop.target, source)])
     if not plan.resamples:
         return apply_mask(plan, _most_probable(predicted, dtype), spare=True)
     *views, step = plan.steps
     assert isinstance(step, Resample)
     for view in views:
-        predicted = view_of(plan_step(stored, view), predicted)
+        predicted = view_of(plan_volume_step(stored, view), predicted)
     return _resample_classes(predicted, step, classes, dtype)
 
 
@@ -248,7 +241,7 @@ def write_nifti(path: Path, label: NDArray[Any], source_affine: ArrayLike) -> No
     affine = np.asarray(source_affine, np.float64).reshape(4, 4)[:, _NIFTI_ORDER]
     image = nibabel.Nifti1Image(label.transpose(2, 1, 0), affine)
     image.header.set_xyzt_units("mm")
-    with open(create_anew(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+    with open(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
         image.to_stream(stream)
 
 
@@ -256,5 +249,5 @@ def write_png(path: Path, label: NDArray[Any]) -> None:
     """Save class indices [height, width], uint8 or uint16, as a PNG file of one channel."""
     from PIL import Image
 
-    with open(create_anew(path), "wb") as file:
+    with open(create_replacing(path), "wb") as file:
         Image.fromarray(label).save(file, "PNG")

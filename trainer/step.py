@@ -23,7 +23,7 @@ from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import platform_of
 from halofeed.trainer.models.layers import SAVED, Layers, Pass, name_layers
 from halofeed.trainer.optimizers import Schedule
-from halofeed.trainer.task import Batch, Task
+from halofeed.trainer.task import DeviceBatch, TrainingTask
 
 Variables = nnx.State[Any, Any]
 
@@ -72,7 +72,7 @@ class TrainingSetup:
     """
 
     build: Callable[[Layers], nnx.Module]
-    task: Task
+    task: TrainingTask
     normalization: Normalization
     augment: tuple[DeviceAugmentation, ...] = ()
     augment_seed: int = 0
@@ -104,7 +104,7 @@ class TrainingSetup:
         """Return the model's structure, without arrays."""
         return nnx.graphdef(nnx.eval_shape(lambda: self.new_model(0)))
 
-    def augmented(self, batch: Batch) -> Batch:
+    def augmented(self, batch: DeviceBatch) -> DeviceBatch:
         """Return the batch with the augmentations applied."""
         if not self.augment:
             return batch
@@ -112,7 +112,7 @@ class TrainingSetup:
         return augment_on_device(batch, self.augment, seed=self.augment_seed, values=values)
 
     def apply(
-        self, parameters: Variables, statistics: Variables, batch: Batch, *, training: bool
+        self, parameters: Variables, statistics: Variables, batch: DeviceBatch, *, training: bool
     ) -> tuple[Any, Variables]:
         """Return the model's outputs for a batch, and the updated statistics of the norms."""
         model: Any = nnx.merge(self.graph(), parameters, statistics, copy=True)
@@ -123,7 +123,7 @@ class TrainingSetup:
 
 
 def loss_and_gradients(
-    setup: TrainingSetup, parameters: Variables, statistics: Variables, batch: Batch
+    setup: TrainingSetup, parameters: Variables, statistics: Variables, batch: DeviceBatch
 ) -> tuple[jax.Array, dict[str, jax.Array], Variables, Variables]:
     """Compute the loss of one batch, its parts, the gradients and the updated statistics of the norms.
 
@@ -237,7 +237,7 @@ def compile_step(
         out_shardings=replicated_sharding(setup.mesh),
         compiler_options=_compiler_options(setup.mesh),
     )
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
         loss, parts, gradients, statistics = loss_and_gradients(
             setup, state.parameters, state.statistics, batch
         )
@@ -274,7 +274,7 @@ def compile_prediction(setup: TrainingSetup) -> jax.stages.Wrapped:
         jax.jit, out_shardings=replicated_sharding(setup.mesh), compiler_options=_compiler_options(setup.mesh)
     )
     def predict(
-        parameters: Variables, statistics: Variables, batch: Batch
+        parameters: Variables, statistics: Variables, batch: DeviceBatch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         outputs, _ = setup.apply(parameters, statistics, batch, training=False)
         keys = (*setup.task.truth, *setup.task.include, "id", "valid")

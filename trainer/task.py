@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from halofeed.errors import UsageError
 from halofeed.loader.device.normalize import Normalization
 from halofeed.prep.convert.normalize_like import foreground_scheme
-from halofeed.schemas.kinds import EARLY_KINDS
+from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import task_named
 
@@ -70,7 +70,7 @@ class DataFacts:
         """Read the output of `to_json`, also of versions without `kind`."""
         return cls(
             task=document["task"],
-            kind=document.get("kind") or EARLY_KINDS[len(document["image_shape"])],
+            kind=document.get("kind") or KIND_BY_RANK[len(document["image_shape"])],
             labels={int(label): name for label, name in document["labels"].items()},
             image_shape=tuple(document["image_shape"]),
             mean=tuple(document["mean"]),
@@ -137,7 +137,7 @@ def _foreground(manifest: Manifest, split: str) -> tuple[float, float, float, fl
     return window.low, window.high, standard.mean, standard.deviation
 
 
-Batch = Mapping[str, jax.Array]
+DeviceBatch = Mapping[str, jax.Array]
 Host = Mapping[str, NDArray[Any]]
 
 
@@ -160,7 +160,7 @@ class Metrics(Protocol):
         """Return numbers by name; nested dictionaries hold numbers per class."""
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """Interface of a task: it turns outputs of a model into a loss, predictions and metrics.
 
     Attributes:
@@ -186,7 +186,7 @@ class Task(Protocol):
     @property
     def best(self) -> str: ...
 
-    def loss(self, outputs: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Any, batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the scalar to minimize, and its parts by name.
 
         Args:
@@ -194,14 +194,14 @@ class Task(Protocol):
             batch: global arrays. Rows whose `valid` is False must not count.
         """
 
-    def predict(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+    def predict(self, outputs: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return the predictions by name, in static shapes [batch, ...]."""
 
     def metrics(self) -> Metrics:
         """Return empty metrics for one evaluation."""
 
 
-def valid_rows(batch: Batch) -> jax.Array:
+def valid_rows(batch: DeviceBatch) -> jax.Array:
     """Return `valid` of a batch, bool [batch]; all True if the batch does not have it."""
     valid = batch.get("valid")
     return valid if valid is not None else jnp.ones(batch["image"].shape[:1], bool)

@@ -20,7 +20,7 @@ from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.loader.mesh import join_id
 from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
 from halofeed.system import owned_files, signals
-from halofeed.system.atomic_files import no_wider_than
+from halofeed.system.atomic_files import restricted_umask
 from halofeed.system.console import print_status
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
@@ -31,11 +31,11 @@ from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
-from halofeed.trainer.problem import build_program
 from halofeed.trainer.progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
 from halofeed.trainer.step import TrainingSetup, TrainState
-from halofeed.trainer.task import Batch
+from halofeed.trainer.task import DeviceBatch
+from halofeed.trainer.training_setup import build_program
 
 STOP_CHECK_STEPS = 10
 """Steps between two checks, by all processes of a run together, for a stop request."""
@@ -179,7 +179,7 @@ class _RunningSteps:
         config: TrainConfig,
         progress: Progress,
         writer: RunWriter,
-        batches: Ahead[Batch],
+        batches: Ahead[DeviceBatch],
         max_running: int,
     ) -> None:
         self.losses: list[float] = []
@@ -252,9 +252,9 @@ class RunWriter(AbstractContextManager["RunWriter"]):
             "best_metric": setup.task.best,
         }
         lock = run_lock()
-        signals.say_at_stop(outlook="no step of this run was saved: the same command starts it again")
+        signals.set_stop_message(outlook="no step of this run was saved: the same command starts it again")
         self._resources.callback(lock.release)
-        self._resources.enter_context(no_wider_than(self.folder / RUN_FILE))
+        self._resources.enter_context(restricted_umask(self.folder / RUN_FILE))
         with ExitStack() as on_error, signals.DeferSignals():
             on_error.push(self._resources.__exit__)
             begin_run(
@@ -275,7 +275,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         if step is None:
             return state, 0
         self._restore_on_exit.keep()
-        signals.say_at_stop(outlook=f"the same command resumes after step {step}")
+        signals.set_stop_message(outlook=f"the same command resumes after step {step}")
         state, loader_state = self._checkpoints.restore(state, step)
         if (following := self._data.batches.restore(loader_state)) != step:
             checkpoint = self.folder / CHECKPOINTS / f"{step:0{DIGITS}d}"
@@ -296,7 +296,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         latest = self._checkpoints.latest()
         if latest is not None:
             delete_replaced(self.folder)
-            signals.say_at_stop(outlook=f"the same command resumes after step {latest}")
+            signals.set_stop_message(outlook=f"the same command resumes after step {latest}")
         self._restore_on_exit.keep()
         if step != latest:
             self._checkpoints.save(step, state, self._data.batches.state(step), metric, wait=wait)
@@ -398,7 +398,7 @@ def _warn_of_idle_cores(
         )
 
 
-def _check_batch(batch: Batch, config: TrainConfig, data: TrainData, setup: TrainingSetup) -> None:
+def _check_batch(batch: DeviceBatch, config: TrainConfig, data: TrainData, setup: TrainingSetup) -> None:
     if missing := [key for key in ("image", *setup.task.keys) if key not in batch]:
         raise UsageError(
             f"batch: expected {', '.join(missing)} for {data.facts.task}, got {', '.join(sorted(batch))}"

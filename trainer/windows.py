@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.prep.geometry.scan import Grid, Shape
+from halofeed.prep.geometry.scan import Grid, VolumeShape
 from halofeed.prep.geometry.volume import triple
 
 GAUSSIAN_DEVIATIONS = 4.0
@@ -43,7 +43,7 @@ def window_weight(shape: Sequence[int]) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tile:
+class WindowTile:
     """Position of a record on the grid of its complete resampled scan.
 
     Args:
@@ -54,7 +54,7 @@ class Tile:
     """
 
     number: int
-    origin: Shape
+    origin: VolumeShape
     extent: NDArray[np.int64]
     grid: Grid
 
@@ -77,7 +77,7 @@ class TileBlender:
         UsageError: tiles have different shapes or spacings.
     """
 
-    def __init__(self, tiles: Mapping[int, Tile], classes: int) -> None:
+    def __init__(self, tiles: Mapping[int, WindowTile], classes: int) -> None:
         first = next(iter(tiles.values()))
         for tile in tiles.values():
             if tile.grid.shape != first.grid.shape or not np.allclose(

@@ -39,7 +39,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION, read_plan
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.partition import nearest, splits_that_divide
+from halofeed.schemas.partition import nearest_multiples, splits_that_divide
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.console import human_bytes
 
@@ -382,7 +382,7 @@ def partitions(report: Report) -> dict[str, Any]:
             (dims, [side // parts for side, parts in zip(size, dims[1:-1], strict=True)])
             for dims in every[:_MAX_SPLITS]
         ]
-        fixes = () if every else nearest(size[-2], cores)
+        fixes = () if every else nearest_multiples(size[-2], cores)
         rows.append((Markup("<b>{}</b>").format(cores), shown, len(every) - len(shown), fixes))
     return {"found": rows}
 

@@ -24,7 +24,7 @@ from halofeed.inspection.run_facts import (
     PerClass,
     RunFacts,
     confusion_matrix,
-    finite_number,
+    finite_or_none,
     format_metric,
     metric_tables,
     read_run_facts,
@@ -182,7 +182,7 @@ def _metric_curves(facts: RunFacts) -> dict[str, Any]:
             name
             for evaluation in facts.evaluations
             for name, value in evaluation.metrics.items()
-            if name not in _COUNTS and finite_number(value) is not None
+            if name not in _COUNTS and finite_or_none(value) is not None
         )
     )
     best = facts.best()
@@ -193,7 +193,7 @@ def _metric_curves(facts: RunFacts) -> dict[str, Any]:
     for name in names:
         for split in splits:
             of_split = [evaluation for evaluation in facts.evaluations if evaluation.split == split]
-            found = [finite_number(evaluation.metrics.get(name)) for evaluation in of_split]
+            found = [finite_or_none(evaluation.metrics.get(name)) for evaluation in of_split]
             values = np.array([math.nan if value is None else value for value in found], np.float64)
             steps = np.array([evaluation.step for evaluation in of_split], np.float64)
             one = LineSeries(
@@ -246,7 +246,7 @@ def _per_class(facts: RunFacts, title: str, found: PerClass) -> dict[str, Any]:
         value = found.rows[name].get(column)
         reach, is_share = most[column]
         width = None
-        if (number := finite_number(value)) is not None:
+        if (number := finite_or_none(value)) is not None:
             width = f"{100 * min(1.0, max(0.0, number / reach)):.1f}"
         return format_metric(value), width, "s0" if is_share else "s5"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from halofeed.errors import UsageError
 from halofeed.loader.device.ops import DeviceArray, ops_of
-from halofeed.prep.voxels.counts import Counts, mean_and_deviation
+from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import PixelSums, Statistics
 
@@ -86,7 +86,7 @@ class Normalization:
 def _mean_and_deviation(statistics: Statistics, channels: int) -> tuple[Sequence[float], Sequence[float]]:
     if statistics.intensities is None:
         return (statistics.pixels or PixelSums()).mean_and_deviation()
-    counted = Counts.from_json(statistics.intensities.body)
+    counted = ValueCounts.from_json(statistics.intensities.body)
     if not counted.total:
         return (), ()
     mean, deviation = mean_and_deviation(counted)

@@ -29,7 +29,7 @@ from halofeed.loader.store.base import ShardSource, Store, StoreWrapper, checked
 from halofeed.loader.store.local import LocalStore
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import OpenFile, ShardFile, close_idle
-from halofeed.system.atomic_files import create, open_own, sync
+from halofeed.system.atomic_files import create_file, fsync_paths, open_owned_file
 from halofeed.system.console import human_bytes
 
 PART, LOCK = ".part", ".lock"
@@ -199,9 +199,9 @@ class DiskStore(StoreWrapper):
                     left = memoryview(piece)
                     while left:
                         left = left[stream.write(left) :]
-            sync([str(part)])
+            fsync_paths([str(part)])
             os.replace(part, self.path(shard.file))
-            sync([str(self.folder)])
+            fsync_paths([str(self.folder)])
         except (CorruptFileError, StoreError):
             # Reading the original raises an error that names the record.
             part.unlink(missing_ok=True)
@@ -219,7 +219,7 @@ class DiskStore(StoreWrapper):
             while self._most is not None and self._used() + size > self._most:
                 if not self._evict():
                     return None
-            descriptor = create(part, 0o644)
+            descriptor = create_file(part, 0o644)
             try:
                 while size:
                     try:
@@ -316,7 +316,7 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     The system releases the lock when the process ends in any way.
     """
-    descriptor = open_own(path, os.O_RDWR, 0o644)
+    descriptor = open_owned_file(path, os.O_RDWR, 0o644)
     try:
         _held.add(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

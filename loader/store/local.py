@@ -30,7 +30,7 @@ from halofeed.loader.store.base import (
 from halofeed.schemas.files import index_file
 from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
-from halofeed.schemas.shard_file import CURE, ShardFile, read_whole
+from halofeed.schemas.shard_file import CURE, ShardFile, read_small_file
 from halofeed.system.console import human_bytes
 from halofeed.system.memory import available_memory
 
@@ -71,7 +71,7 @@ class LocalStore:
 
     def read(self, name: str, size: int) -> bytes:
         self._check_size(name, size)
-        return read_whole(self._folder / name, min(size, INDEX_BYTES))
+        return read_small_file(self._folder / name, min(size, INDEX_BYTES))
 
     def pieces(self, shard: Shard) -> Iterator[Piece]:
         opened, memory = self.source(shard).open(), memoryview(bytearray(min(PIECE_BYTES, shard.bytes)))

@@ -116,7 +116,7 @@ class FetchWindow:
                 part.bytes.cancel()
 
 
-ATTEMPTS = 5
+RANGE_ATTEMPTS = 5
 REQUEST_SECONDS = 30.0
 """Timeout of a request, plus one second per MiB requested."""
 PIECES_AHEAD = 16
@@ -141,7 +141,7 @@ class RemoteStore:
 
     fetches = has_windows = is_prefetching = True
     is_checked = False
-    attempts = ATTEMPTS
+    attempts = RANGE_ATTEMPTS
 
     def __init__(self, address: Address, concurrent_reads: int) -> None:
         if concurrent_reads < 1:
@@ -295,7 +295,7 @@ class RemoteStore:
             return data
 
         try:
-            data = retry(request, _is_transient, ATTEMPTS, before_retry=self.count_retry)
+            data = retry(request, _is_transient, RANGE_ATTEMPTS, before_retry=self.count_retry)
         except Exception as error:
             if _is_absent(error):
                 raise CorruptFileError(f"{place}: it is missing; {CURE}") from None
@@ -311,8 +311,8 @@ class RemoteStore:
                     f"{place}: it ends at byte {size:,}, and {what} belong to it: it was shortened; {CURE}"
                 ) from None
             raise StoreError(
-                f"{place}: {what} could not be had in {ATTEMPTS} attempts; the last one: {problem}; see whether the "
-                "store can be reached, and run again"
+                f"{place}: {what} could not be had in {RANGE_ATTEMPTS} attempts; the last one: {problem}; see "
+                "whether the store can be reached, and run again"
             ) from None
         if len(data) > stop - start:
             raise StoreError(
@@ -344,7 +344,7 @@ class RemoteStore:
         """Call `act`, and retry if necessary; FileNotFoundError if a file is missing, otherwise StoreError."""
         process = self._here()
         try:
-            return retry(lambda: act(process), _is_transient, ATTEMPTS, before_retry=self.count_retry)
+            return retry(lambda: act(process), _is_transient, RANGE_ATTEMPTS, before_retry=self.count_retry)
         except Exception as error:
             if _is_absent(error):
                 raise

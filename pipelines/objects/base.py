@@ -18,7 +18,7 @@ from halofeed.system.addresses import printable_cause
 from halofeed.system.checksum import crc32c
 from halofeed.system.retry import retry
 
-ATTEMPTS = 8
+REQUEST_ATTEMPTS = 8
 """Attempts of one request, with about 15 s of pauses between them."""
 CONNECT_SECONDS, SILENT_SECONDS = 10.0, 30.0
 """Timeouts for a connection and for the next byte."""
@@ -127,7 +127,7 @@ def retry_request(address: str, act: Callable[[], Result], fault_of: Callable[[E
         return not isinstance(error, HalofeedError) and fault_of(error) is Fault.TRANSIENT
 
     try:
-        return retry(attempt, is_transient, ATTEMPTS, max_seconds=MOST_SECONDS)
+        return retry(attempt, is_transient, REQUEST_ATTEMPTS, max_seconds=MOST_SECONDS)
     except HalofeedError:
         raise
     except Exception as error:

@@ -73,7 +73,7 @@ def describe_differences(names: Iterable[str]) -> str:
     return ", ".join(shown)
 
 
-def in_class_order(names: Iterable[str]) -> list[str]:
+def sort_class_names(names: Iterable[str]) -> list[str]:
     """Return the distinct names: numbers first, sorted by value, then other names as text.
 
     >>> in_class_order(["10", "2", "hat", "9", "coat", "2"])
@@ -171,7 +171,9 @@ class ClassChoice:
         renamed = dict(self.renamed)
         if name not in renamed:
             chosen = {kept: kept for kept in self.keep} | renamed
-            if twin := next((other for other in chosen if plain_name(other) == plain_name(name)), None):
+            if twin := next(
+                (other for other in chosen if normalize_class_name(other) == normalize_class_name(name)), None
+            ):
                 raise SourceError(
                     "annotation",
                     "class is that of the choice but for its spelling",
@@ -199,7 +201,7 @@ class ClassChoice:
             raise AnnotationsError(f"--classes: {', '.join(absent)}: {found}")
 
 
-def plain_name(name: str) -> str:
+def normalize_class_name(name: str) -> str:
     """Return a name without case, spaces and other differences in spelling.
 
     >>> plain_name("Left_Kidney") == plain_name("left kidney ")

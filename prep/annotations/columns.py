@@ -12,7 +12,7 @@ from functools import lru_cache
 from halofeed.errors import AnnotationsError
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
-FORMS = ("auto", "corners", "corner-size", "center-size")
+BOX_FORMS = ("auto", "corners", "corner-size", "center-size")
 
 # Spellings of each column as `normalize_name` returns them, in ranks; the first rank with a match decides.
 SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, SourceExample
 from halofeed.schemas.tasks import task_named
-from halofeed.system.atomic_files import can_be_named
+from halofeed.system.atomic_files import is_valid_name
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy, Sequence[str]], Mapping[str, SeriesListing]]"
 T = TypeVar("T")
-LEAST_BAD_OBJECTS = 10
+MIN_BAD_OBJECTS = 10
 """Fewer unusable objects are slips, whatever their share, unless no object is usable."""
 _MIN_ALL_BAD = 3
-INVERTED = "box is inverted"
+BOX_IS_INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _SPLIT_NAME = re.compile(
     r"(train|training|trn|trainval|val|valid|validation|dev|development|eval|evaluation|test|testing|tst|holdout"
@@ -122,7 +122,7 @@ class PartSummary(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InParts:
+class PartwiseListing:
     """Functions that list a layout in parts, in several processes.
 
     They apply to a layout in which each example depends on one path only.
@@ -152,7 +152,7 @@ class Layout:
             source raises AnnotationsError.
         list_labels: maps (annotations, annotation_file) to the class names in the layout's own order, if it has one.
         has_masks: whether its annotations can contain a mask for each object.
-        keeps: additional object fields that it can read, from `halofeed.schemas.tasks.KEPT`.
+        keeps: additional object fields that it can read, from `halofeed.schemas.tasks.OPTIONAL_ATTRIBUTES`.
         label_values: segmentation: maps (annotations, images, annotation_file, options) to the class name of each
             value in a label volume; 0 is the background, with or without a name.
         channel_names: segmentation: maps (annotations, annotation_file) to the channel names of an image, such as
@@ -178,7 +178,7 @@ class Layout:
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     chooses_classes: bool = False
     takes_clips: bool = False
-    in_parts: InParts | None = None
+    in_parts: PartwiseListing | None = None
 
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:
         """Raise UsageError if this layout cannot provide the task, the masks, or the object fields to keep."""
@@ -281,7 +281,7 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
     >>> is_mostly_bad(9, 10), is_mostly_bad(11, 20), is_mostly_bad(2, 2), is_mostly_bad(3, 3)
     (False, True, False, True)
     """
-    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= _MIN_ALL_BAD)
+    return (bad >= MIN_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= _MIN_ALL_BAD)
 
 
 def check_box(box: Box, what: str) -> Box:
@@ -295,7 +295,7 @@ def check_box(box: Box, what: str) -> Box:
     """
     if box.xmax < box.xmin or box.ymax < box.ymin:
         extent = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
-        raise SourceError("annotation", INVERTED, f"{what} {box.label!r}: {extent}")
+        raise SourceError("annotation", BOX_IS_INVERTED, f"{what} {box.label!r}: {extent}")
     if box.area is not None and box.area < 0:
         raise SourceError("annotation", "area is negative", f"{what} {box.label!r}: area {box.area:g}")
     return box
@@ -333,7 +333,7 @@ def sort_key(example: SourceExample) -> tuple[str, str]:
     return (example.source, str(example.key))
 
 
-def with_written_texts(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
+def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[SourceExample]:
     """Yield the examples; replace one with a text that records cannot store by an example with a problem.
 
     JSON can contain "\\ud800", half of a surrogate pair, which UTF-8 cannot encode. Names of files that are not UTF-8
@@ -348,7 +348,7 @@ def with_written_texts(examples: Iterable[SourceExample]) -> Iterator[SourceExam
         if _is_plain(example):
             yield example
             continue
-        fault = next((one for one in _texts(example) if not can_be_named(one[1])), None)
+        fault = next((one for one in _texts(example) if not is_valid_name(one[1])), None)
         fault = fault or next((one for one in _verbatim_texts(example) if not can_be_encoded(one[1])), None)
         if fault is None:
             yield _with_escaped_messages(example)
@@ -391,7 +391,7 @@ def _escape_surrogates(text: str) -> str:
     >>> _escape_surrogates("hat"), _escape_surrogates("a\\ud800")
     ('hat', 'a\\\\ud800')
     """
-    return text if can_be_named(text) else text.encode("utf-8", "backslashreplace").decode()
+    return text if is_valid_name(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _texts(example: SourceExample) -> Iterator[tuple[str, str]]:
@@ -427,7 +427,7 @@ def _with_escaped_messages(example: SourceExample) -> SourceExample:
         *example.notes,
         *(part for bad in example.bad_objects for part in bad),
     ]
-    if all(map(can_be_named, remarks)):
+    if all(map(is_valid_name, remarks)):
         return example
     stage, reason, detail = map(_escape_surrogates, example.problem or ("", "", ""))
     return replace(

@@ -14,20 +14,20 @@ from posixpath import splitext
 from typing import Generic, TypeVar
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.sources.files import (
-    BELOW,
-    UNREAD,
+    BELOW_IMAGES_FOLDER,
+    UNREADABLE_FILE,
     SourceFiles,
-    is_there,
-    lies_outside,
+    outside_message,
     path_below,
+    path_exists,
     path_from,
 )
-from halofeed.prep.sources.reference import SourceExample
-from halofeed.system.atomic_files import text_of_name
+from halofeed.system.atomic_files import decode_name
 
-Key = TypeVar("Key", bound=Hashable)
+ImageKey = TypeVar("ImageKey", bound=Hashable)
 _ROOT_ONLY = (("",),)
 _PLAIN_PATH = re.compile(r"(?:[^/\\.:][^/\\:]*/)*[^/\\.:][^/\\:]*")
 """Relative paths that need no normalization, as most names are."""
@@ -119,7 +119,7 @@ class ImageIndex:
         self._folded: dict[str, dict[str, list[str]]] = {}
         # The real path, so that a symbolic link to the folder has no effect.
         is_url = "://" in images.root
-        self._root_parts = _split_path(images.root if is_url else text_of_name(os.path.realpath(images.root)))
+        self._root_parts = _split_path(images.root if is_url else decode_name(os.path.realpath(images.root)))
 
     @property
     def paths(self) -> AbstractSet[str]:
@@ -151,9 +151,9 @@ class ImageIndex:
         """Return a name from an annotation without the images' folder, if it begins with that."""
         return path_below(self.root, name) or name
 
-    def match(self, queries: Mapping[Key, ImageQuery]) -> dict[Key, ImageMatch | SourceError]:
+    def match(self, queries: Mapping[ImageKey, ImageQuery]) -> dict[ImageKey, ImageMatch | SourceError]:
         """Return the file for each query, or the error; together, since one query can contradict another."""
-        matcher: ImageMatcher[Key] = ImageMatcher(self)
+        matcher: ImageMatcher[ImageKey] = ImageMatcher(self)
         paths = {key: ImageMatch(path=one.name) for key, one in queries.items() if matcher.is_path(key, one)}
         return {**paths, **matcher.match_remaining(lambda: (found.path for found in paths.values()))}
 
@@ -200,7 +200,7 @@ class ImageIndex:
         if below is not None:
             if (found := self.at("", below)) is None:
                 self._check_listable([below])
-                raise SourceError("annotation", "image file not found", f"{below!r} {BELOW}")
+                raise SourceError("annotation", "image file not found", f"{below!r} {BELOW_IMAGES_FOLDER}")
             return found
         is_absolute = name.startswith(("/", "\\")) or "://" in name
         path = posixpath.normpath("/".join(_split_path(name, keep_up=True)))
@@ -216,7 +216,7 @@ class ImageIndex:
                 if hits:
                     return hits[0]
         is_local = "://" not in self.root
-        if is_local and os.path.isabs(name) and is_there(name, regular=True):
+        if is_local and os.path.isabs(name) and path_exists(name, regular=True):
             return os.path.normpath(name)
         outside = None
         if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
@@ -229,7 +229,7 @@ class ImageIndex:
             if (found := self.at(folder, parts[-1])) is not None:
                 return found
         if outside is not None:
-            raise SourceError("annotation", "image file lies outside --images", lies_outside(outside))
+            raise SourceError("annotation", "image file lies outside --images", outside_message(outside))
         places = [] if is_absolute or leads_up else [place for rank in query.places for place in rank]
         self._check_listable(posixpath.join(place, path) for place in places)
         self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
@@ -239,7 +239,7 @@ class ImageIndex:
         """Raise SourceError for the first path whose existence is unknown because of a read error."""
         for path in paths:
             if refusal := self._files.refusal(path):
-                raise SourceError("read", UNREAD, f"{path}: {refusal}")
+                raise SourceError("read", UNREADABLE_FILE, f"{path}: {refusal}")
 
     def _is_file(self, path: str) -> bool:
         return self._files.size(path) is not None
@@ -265,7 +265,7 @@ class ImageIndex:
             if caught.reason == "file name is ambiguous":
                 raise
             other = f"; {error.detail.partition('; ')[2]}" if error and "; " in error.detail else ""
-            detail = f"neither {query.name!r} nor an image called {parts[-1]!r} {BELOW}{other}"
+            detail = f"neither {query.name!r} nor an image called {parts[-1]!r} {BELOW_IMAGES_FOLDER}{other}"
             raise SourceError("annotation", "image file not found", detail) from None
 
     def _find_by_suffix(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
@@ -274,7 +274,7 @@ class ImageIndex:
         best = max(ranked.values(), default=(0, False))
         if best[0] == 0:
             other = f"; {paths[0]} lies in another folder" if paths else ""
-            raise SourceError("annotation", "image file not found", f"{name!r} {BELOW}{other}")
+            raise SourceError("annotation", "image file not found", f"{name!r} {BELOW_IMAGES_FOLDER}{other}")
         chosen = [path for path in paths if ranked[path] == best]
         if len(chosen) > 1:
             raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(chosen[:3])}")
@@ -362,16 +362,16 @@ class ImageIndex:
                 yield SourceExample(source=path, key=path, split=split, problem=fault)
 
 
-class ImageMatcher(Generic[Key]):
+class ImageMatcher(Generic[ImageKey]):
     """Matcher for a stream of names: it confirms full paths at once and resolves all other names at the end."""
 
     def __init__(self, index: ImageIndex) -> None:
         self._index = index
-        self._other_files: dict[Key, _Candidate | SourceError] = {}
+        self._other_files: dict[ImageKey, _Candidate | SourceError] = {}
         self._depths: dict[str, int] = {}  # the most components that an annotation shares with each folder
-        self._last: Key | None = None
+        self._last: ImageKey | None = None
 
-    def is_path(self, key: Key, query: ImageQuery) -> bool:
+    def is_path(self, key: ImageKey, query: ImageQuery) -> bool:
         """Return whether the query's name is the path of its file. Repeated queries must use the same key."""
         if key == self._last or key in self._other_files:
             return key == self._last
@@ -389,7 +389,9 @@ class ImageMatcher(Generic[Key]):
         self._other_files[key] = candidate
         return False
 
-    def match_remaining(self, list_paths: Callable[[], Iterable[str]]) -> dict[Key, ImageMatch | SourceError]:
+    def match_remaining(
+        self, list_paths: Callable[[], Iterable[str]]
+    ) -> dict[ImageKey, ImageMatch | SourceError]:
         """Return the file of each remaining query, or the error.
 
         Args:
@@ -420,7 +422,9 @@ class ImageMatcher(Generic[Key]):
             against = f"{candidate.path} lies in a folder that other annotations name"
         else:
             return ImageMatch(path=candidate.path, note=_ELSEWHERE if candidate.has_folders else "")
-        return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
+        return SourceError(
+            "annotation", "image file not found", f"{candidate.name!r} {BELOW_IMAGES_FOLDER}; {against}"
+        )
 
 
 class PathComparison:

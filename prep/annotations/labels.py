@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import class_number, in_class_order, shorten_list
+from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 
@@ -286,7 +286,7 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
         for name in dict.fromkeys(order or ())
         if name in used or first_id == 0 or name.lower() not in _BACKGROUND
     ]
-    names += in_class_order(used.difference(names))
+    names += sort_class_names(used.difference(names))
     _check_number_spellings(names)
     return LabelMap(
         entries=tuple(enumerate(names, start=first_id)), first_id=first_id, where="the labels of the data"

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.contract import is_split_name, sort_examples
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import missing_part
-from halofeed.prep.sources.reference import SourceExample
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
-Key = tuple[str, ...]
+PairKey = tuple[str, ...]
 NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
 NO_IMAGE: Problem = ("annotation", "label has no image", "")
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Label:
+class LabelFiles:
     """Label of one example: its files in the form of `SourceExample`, or its problem."""
 
     path: str
@@ -28,11 +28,11 @@ class Label:
     problem: Problem | None = None
 
 
-def single_file_label(path: str, problem: Problem | None = None, name: str | None = None) -> Label:
+def single_file_label(path: str, problem: Problem | None = None, name: str | None = None) -> LabelFiles:
     """Return a label of one file, for all classes or for the class `name`."""
     if name is not None:
-        return Label(path=path, class_masks=((name, path),), problem=problem)
-    return Label(path=path, mask=path, problem=problem)
+        return LabelFiles(path=path, class_masks=((name, path),), problem=problem)
+    return LabelFiles(path=path, mask=path, problem=problem)
 
 
 @dataclass(kw_only=True)
@@ -48,17 +48,17 @@ class SortedFiles:
     """
 
     paths: Mapping[str, int]
-    images: list[tuple[Key, SourceExample]] = field(default_factory=list)
-    labels: list[tuple[Key, Label]] = field(default_factory=list)
+    images: list[tuple[PairKey, SourceExample]] = field(default_factory=list)
+    labels: list[tuple[PairKey, LabelFiles]] = field(default_factory=list)
     neither: list[str] = field(default_factory=list)
     left_out: list[SourceExample] = field(default_factory=list)
 
-    def add_image(self, key: Key, path: str, split: str = "train") -> None:
+    def add_image(self, key: PairKey, path: str, split: str = "train") -> None:
         """Add an image in one file."""
         problem = missing_part(path, self.paths)
         self.images.append((key, SourceExample(source=path, key=path, split=split, problem=problem)))
 
-    def add_label(self, key: Key, path: str, class_name: str | None = None) -> None:
+    def add_label(self, key: PairKey, path: str, class_name: str | None = None) -> None:
         """Add a label in one file, of all classes or of one class."""
         self.labels.append((key, single_file_label(path, missing_part(path, self.paths), class_name)))
 
@@ -68,10 +68,10 @@ class SortedFiles:
 
 
 def pair_up(
-    images: Iterable[tuple[Key, SourceExample]],
-    labels: Iterable[tuple[Key, Label]],
+    images: Iterable[tuple[PairKey, SourceExample]],
+    labels: Iterable[tuple[PairKey, LabelFiles]],
     missing_masks: str,
-    has_no_label: Callable[[Key], bool] = lambda key: False,
+    has_no_label: Callable[[PairKey], bool] = lambda key: False,
     several_masks: str | None = None,
 ) -> list[SourceExample]:
     """Return one example for each image, and one for each label without an image, sorted by source.
@@ -86,10 +86,10 @@ def pair_up(
         several_masks: handling of several labels of one image, see `LayoutOptions`; None if the layout never allows
             them.
     """
-    labels_by_key: dict[Key, list[Label]] = defaultdict(list)
+    labels_by_key: dict[PairKey, list[LabelFiles]] = defaultdict(list)
     for key, label in labels:
         labels_by_key[key].append(label)
-    images_by_key: dict[Key, list[SourceExample]] = defaultdict(list)
+    images_by_key: dict[PairKey, list[SourceExample]] = defaultdict(list)
     for key, image in images:
         images_by_key[key].append(image)
     examples = []
@@ -163,8 +163,8 @@ def split_at(folders: Sequence[str], place: int | None) -> str:
 
 
 def join_channels(
-    images: Iterable[tuple[Key, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
-) -> tuple[list[tuple[Key, SourceExample]], list[SourceExample]]:
+    images: Iterable[tuple[PairKey, Mapping[str, str], SourceExample]], order: Sequence[str], root: str
+) -> tuple[list[tuple[PairKey, SourceExample]], list[SourceExample]]:
     """Return each image with all its channels, and the channel files that `order` leaves out.
 
     Args:
@@ -175,7 +175,7 @@ def join_channels(
     Raises:
         AnnotationsError: no image has a channel of the order.
     """
-    cases: dict[tuple[str, ...], dict[str, list[tuple[Key, SourceExample]]]] = {}
+    cases: dict[tuple[str, ...], dict[str, list[tuple[PairKey, SourceExample]]]] = {}
     for key, values, example in images:
         case = tuple(value for name, value in sorted(values.items()) if name != "channel")
         cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
@@ -205,7 +205,7 @@ def join_channels(
 
 
 def _problem(
-    channels: Mapping[str, Sequence[tuple[Key, SourceExample]]],
+    channels: Mapping[str, Sequence[tuple[PairKey, SourceExample]]],
     names: Sequence[str],
     examples: Sequence[SourceExample],
 ) -> Problem | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.prep.sources.file_names import files_of
+from halofeed.prep.sources.file_names import volume_files
 
 _TIMEOUT_SECONDS = 10.0
 _PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
@@ -116,7 +116,7 @@ class Pattern:
         Raises:
             UsageError: a repeated placeholder needs more than 100,000 steps on this path.
         """
-        for file in dict.fromkeys([path, *files_of(path)]):
+        for file in dict.fromkeys([path, *volume_files(path)]):
             if file.startswith(self.tokens[0].fixed) and file.endswith(self.tokens[-1].fixed):
                 values = _Matcher(file, self.text).match(self.tokens[0], 0, {})
                 if values is not None:

@@ -10,9 +10,9 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import describe_differences, find_similar_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_mostly_bad
+from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, Keypoint, SourceExample
 
 _HEADER_BYTES = (1 << 12, 1 << 16)
 """Bytes to read from an image to find its orientation; the first few hundred suffice for most files."""
@@ -418,7 +418,7 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
     return ((height, width), (width, height)) if orientation >= 5 else ((height, width),)
 
 
-def in_pixels(box: Box, size: tuple[int, int]) -> Box:
+def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
     """Scale a normalized box with its area, polygons and keypoints to pixels of an image of size (height, width).
 
     >>> box = in_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))

@@ -12,8 +12,8 @@ from pathlib import PurePosixPath
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.patterns import Expression
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name, stem_of
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.system.spill import SpillList
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
@@ -213,7 +213,7 @@ def _check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[Sourc
         yield example
 
 
-def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
+def split_for_group(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
     """Return the split of a group: its hash selects a point on the shares, placed end to end from 0 to 1.
 
     The result depends only on the group's name, the shares and the seed, so new images never move old ones.
@@ -237,7 +237,7 @@ def _split_by_hash(
     """Yield each example with the split of its group; an image without a group uses its key."""
     for example in examples:
         group = str(example.key) if example.group is None else example.group
-        yield replace(example, split=split_of(group, shares, seed))
+        yield replace(example, split=split_for_group(group, shares, seed))
 
 
 def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
@@ -327,7 +327,7 @@ def _sources(examples: Iterable[SourceExample], positions: Sequence[int]) -> lis
     return [one.source for number, one in enumerate(examples) if number in positions]
 
 
-def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
+def read_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
     """Return the cases per split for one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
 
     Raises:

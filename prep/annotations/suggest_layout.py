@@ -15,7 +15,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.sources.file_names import (
     DICOM_EXTENSIONS,
-    VOLUME_EXTENSIONS,
+    VOLUME_FILE_EXTENSIONS,
     is_image_name,
     is_volume_name,
     stem_of,
@@ -275,7 +275,7 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
-    volume = next((path for path in paths if path.lower().endswith(VOLUME_EXTENSIONS)), None)
+    volume = next((path for path in paths if path.lower().endswith(VOLUME_FILE_EXTENSIONS)), None)
     if volume is None or any(_images(files)):
         return None
     return Hint(
@@ -286,10 +286,10 @@ def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_unsupported_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
-    from halofeed.prep.formats.volumes import RECOGNIZED
+    from halofeed.prep.formats.volumes import UNSUPPORTED_FORMATS
 
     for path in paths:
-        for extension, kind in RECOGNIZED.items():
+        for extension, kind in UNSUPPORTED_FORMATS.items():
             if path.lower().endswith(extension):
                 return Hint(what=f"{path} is {kind}", fix="store it as NIfTI")
     return None
@@ -351,7 +351,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
 )
 
 
-def lists_of_splits(files: SourceFiles) -> dict[str, str]:
+def find_split_lists(files: SourceFiles) -> dict[str, str]:
     """Return the path of the list for each split, if lists divide the images of these files; otherwise {}.
 
     VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an

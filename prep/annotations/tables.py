@@ -21,7 +21,7 @@ from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_column
 from halofeed.prep.annotations.contract import is_split_name, report_unreadable
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.file_names import is_image_name
-from halofeed.prep.sources.files import ByteStream, SourceFiles
+from halofeed.prep.sources.files import SourceFiles, SourceStream
 
 MAX_CACHED_BYTES = 4 << 20
 """Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
@@ -67,7 +67,7 @@ class TableText:
         stream = io.BufferedReader(_CheckedStream(self._open(), self._check_unchanged))
         return io.TextIOWrapper(stream, "utf-8-sig", "replace", newline)
 
-    def _open(self) -> ByteStream:
+    def _open(self) -> SourceStream:
         if self._cached is not None:
             return io.BytesIO(self._cached)
         with report_unreadable(self._files, self._name):
@@ -103,7 +103,7 @@ class TableText:
 class _CheckedStream(io.RawIOBase):
     """Stream that calls `check` at its end with the digest of everything read."""
 
-    def __init__(self, stream: ByteStream, check: Callable[[str], None]) -> None:
+    def __init__(self, stream: SourceStream, check: Callable[[str], None]) -> None:
         self._stream, self._check = stream, check
         self._chunk, self._digest = memoryview(b""), hashlib.sha256()
 
@@ -150,7 +150,7 @@ class ColumnRules:
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: creation takes a third of the time
-class Row:
+class TableRow:
     """Row of a table: its location, its cells by column, and the fault of its form."""
 
     file: str
@@ -183,7 +183,7 @@ class Table:
     header: tuple[str, ...]
     columns: tuple[str, ...]
     unread: tuple[str, ...]
-    rows: Iterable[Row]
+    rows: Iterable[TableRow]
     note: str = ""
 
 
@@ -191,9 +191,9 @@ class Table:
 class _LazyRows:
     """Rows that are parsed again for each iteration."""
 
-    read: Callable[[], Iterator[Row]]
+    read: Callable[[], Iterator[TableRow]]
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[TableRow]:
         return self.read()
 
 
@@ -303,13 +303,13 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
             )
         return found
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[TableRow]:
         for line, cells in islice(written(), skipped, None):
             if len(cells) > len(header) and not any(cells[len(header) :]):
                 cells = cells[: len(header)]
             fault = f"{len(cells)} cells under {len(header)} columns" if len(cells) != len(header) else ""
             known = cells_of(line, dict(zip(header, cells, strict=False)))
-            yield Row(file=name, line=line, cells=known, fault=fault)
+            yield TableRow(file=name, line=line, cells=known, fault=fault)
 
     return replace(_table(name, header, mapping, rows, text), note=note)
 
@@ -370,7 +370,7 @@ def _table(
     name: str,
     header: Sequence[str],
     mapping: ColumnMapping,
-    rows: Callable[[], Iterator[Row]],
+    rows: Callable[[], Iterator[TableRow]],
     text: TableText,
 ) -> Table:
     found = tuple(rows()) if text.is_cached else _LazyRows(rows)
@@ -436,9 +436,9 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     mapping = _check_columns(name, list(header), rule)
     cells_of = _cell_reader(name, mapping, rule)
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[TableRow]:
         for line, entry in entries():
-            yield Row(file=name, line=line, cells=cells_of(line, entry))
+            yield TableRow(file=name, line=line, cells=cells_of(line, entry))
 
     return _table(name, list(header), mapping, rows, text)
 

@@ -29,25 +29,25 @@ from halofeed.prep.convert.picture_tasks import class_features
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.frame_choice import choose_frames
 from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.gif_webp_bmp import riff_chunks
-from halofeed.prep.formats.picture.image import undecodable
-from halofeed.prep.formats.picture.png import read_header
+from halofeed.prep.formats.picture.image import decode_error
+from halofeed.prep.formats.picture.png import read_png_header
 from halofeed.prep.geometry.resize import ResizePlan
-from halofeed.prep.options.option import derived
+from halofeed.prep.options.option import copy_options
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.schemas import keys
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
-from halofeed.system.memory import Need, with_margin
+from halofeed.system.memory import ReserveMemory, with_margin
 
 LABEL_BYTES = 8
 """Bytes for each pixel of a mask, beside those of its reader: its values, its ids, and the merged ids."""
@@ -55,7 +55,7 @@ STEP_S = 0.01
 """Tolerance in seconds: GIF rounds durations to hundredths of a second, other formats to thousandths."""
 _CURE = "save masks as a folder of PNG files, one for each frame"
 
-Label = NDArray[Any]
+ClipLabel = NDArray[Any]
 """Class indices [height, width]."""
 
 
@@ -63,7 +63,7 @@ Label = NDArray[Any]
 class _Mask:
     """An opened mask, whose `decode` yields values [height, width] for ascending indices of frames."""
 
-    decode: Callable[[Sequence[int]], Iterator[Label]]
+    decode: Callable[[Sequence[int]], Iterator[ClipLabel]]
     held_bytes: int
 
 
@@ -84,7 +84,7 @@ class ClipLabels:
     held_bytes: int
     overlapped: int = 0
 
-    def read(self, indices: Sequence[int]) -> Iterator[Label]:
+    def read(self, indices: Sequence[int]) -> Iterator[ClipLabel]:
         """Yield the class indices of these frames, each once, by ascending index.
 
         Raises:
@@ -118,7 +118,7 @@ def open_clip_labels(
     reference: SourceExample,
     files: SourceFiles,
     clip: Clip,
-    options: ClipOptions,
+    options: FrameOptions,
 ) -> ClipLabels:
     """Open the masks of a clip: folders of PNG files, or animated PNG, GIF or WebP files, with one mask for each frame.
 
@@ -191,8 +191,8 @@ def _numbers(stem: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"[0-9]+", stem)))
 
 
-def _open_folder(files: SourceFiles, paths: Sequence[str], options: ClipOptions) -> _Mask:
-    def decode(indices: Sequence[int]) -> Iterator[Label]:
+def _open_folder(files: SourceFiles, paths: Sequence[str], options: FrameOptions) -> _Mask:
+    def decode(indices: Sequence[int]) -> Iterator[ClipLabel]:
         for index in indices:
             try:
                 yield read_label_image(
@@ -204,13 +204,13 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: ClipOptions)
     return _Mask(decode=decode, held_bytes=max(files.size(path) or 0 for path in paths))
 
 
-def _open_animation(files: SourceFiles, path: str, clip: Clip, options: ClipOptions) -> _Mask:
+def _open_animation(files: SourceFiles, path: str, clip: Clip, options: FrameOptions) -> _Mask:
     options.need(with_margin(files.size(path) or 0))
     data = files.read(path)
     name = animation_format(data)
     if name is None:
         begins = f"{path} begins with {data[:8].hex(' ') or 'nothing'}"
-        raise undecodable(
+        raise decode_error(
             "mask of a clip is no animation without loss",
             f"{begins}; read are animated PNG, GIF and lossless WebP; {_CURE}",
         )
@@ -218,7 +218,7 @@ def _open_animation(files: SourceFiles, path: str, clip: Clip, options: ClipOpti
         kind == b"VP8 " or (kind == b"ANMF" and bytes(payload[16:20]) != b"VP8L")
         for kind, payload in riff_chunks(data)
     ):
-        raise undecodable("mask is stored with loss", f"{path} is a lossy WebP file; {_CURE}")
+        raise decode_error("mask is stored with loss", f"{path} is a lossy WebP file; {_CURE}")
     take = _numbers_of_png(data) if name == "png" else _gray_values
     opened = open_animation(data, name, options, take)
     _check_count(path, opened.frames, clip)
@@ -242,24 +242,24 @@ def _check_times(path: str, mask: Clip, clip: Clip) -> None:
         )
 
 
-def _numbers_of_png(data: bytes) -> Callable[[Image.Image, ReadOptions], Label]:
-    header = read_header(data)
+def _numbers_of_png(data: bytes) -> Callable[[Image.Image, ReadOptions], ClipLabel]:
+    header = read_png_header(data)
 
-    def take(image: Image.Image, options: ReadOptions) -> Label:
+    def take(image: Image.Image, options: ReadOptions) -> ClipLabel:
         check_mode(image.mode)
         return class_indices(np.array(image, np.uint8 if image.mode == "1" else None), header)
 
     return take
 
 
-def _gray_values(image: Image.Image, options: ReadOptions) -> Label:
+def _gray_values(image: Image.Image, options: ReadOptions) -> ClipLabel:
     """Return the gray values of a composed frame of a GIF or WebP file, whose palette may change between frames."""
     colors = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
     if (colors[..., 3:] < 255).any():
-        raise undecodable("mask has transparent pixels", f"which are of no class; {_CURE}")
+        raise decode_error("mask has transparent pixels", f"which are of no class; {_CURE}")
     gray = colors[..., 0]
     if (colors[..., 1:3] != gray[..., None]).any():
-        raise undecodable(
+        raise decode_error(
             "mask is in color",
             "the palette of an animation may change from frame to frame; expected the gray value 1 for class 1, and "
             f"so on, or {_CURE}",
@@ -284,12 +284,12 @@ class ClipConverter:
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: Need | None = None
+        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return a record for each window of one source; raise SourceError where it cannot be converted."""
         recipe, need = self.recipe, need or self.recipe.lone_need()
-        picture = derived(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
-        options = ClipOptions(
+        picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
+        options = FrameOptions(
             picture=picture,
             frame_rate=recipe.folder_frame_rate,
             incomplete=recipe.incomplete_clips,

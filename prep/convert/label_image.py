@@ -15,25 +15,30 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.formats.picture import DecodedImage
-from halofeed.prep.formats.picture.image import check_pixel_count, undecodable
-from halofeed.prep.formats.picture.pillow import decoder_failures, open_with, plan_pillow, take_pixels
+from halofeed.prep.formats.picture.image import check_pixel_count, decode_error
+from halofeed.prep.formats.picture.pillow import (
+    copy_pixels,
+    decoder_failures,
+    estimate_pillow,
+    open_with_plugin,
+)
 from halofeed.prep.formats.picture.pixels import apply_orientation
-from halofeed.prep.formats.picture.png import GRAY, PALETTE, SIGNATURE, Header, read_header
+from halofeed.prep.formats.picture.png import GRAY, PALETTE, PNG_SIGNATURE, PngHeader, read_png_header
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
-from halofeed.prep.geometry.scan import Overlap
+from halofeed.prep.geometry.scan import OverlapRule
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.kernels import resize_mask
 from halofeed.prep.voxels.label_volumes import merge_class_masks, merge_labels
-from halofeed.system.memory import Need, unlimited, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
 VOC_VOID = 255
 MOST_SINGLE = 8
 _CURE = "save it as an 8-bit PNG with one value for each class, by the tool that drew it"
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
-    (SIGNATURE, PngImagePlugin.PngImageFile),
+    (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
     ((b"II*\0", b"MM\0*"), TiffImagePlugin.TiffImageFile),
     (b"BM", BmpImagePlugin.BmpImageFile),
     ((b"GIF87a", b"GIF89a"), GifImagePlugin.GifImageFile),
@@ -53,7 +58,7 @@ _COLORS = ("RGB", "RGBA", "LA")
 _DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
 
 
-def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> NDArray[Any]:
+def read_label_image(data: bytes, max_pixels: int, need: ReserveMemory = no_memory_limit) -> NDArray[Any]:
     """Return the class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or its palette indices.
 
     Color with equal red, green and blue counts as gray. A GIF needs a gray palette, whose values are the class indices,
@@ -72,12 +77,12 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
             if data.startswith(b"\xff\xd8")
             else "not a PNG, TIFF, BMP or GIF"
         )
-        raise undecodable(
+        raise decode_error(
             "label image is not a PNG", f"{kind}: begins with {data[:8].hex(' ') or 'nothing'}; {_CURE}"
         )
-    header = read_header(data) if data.startswith(SIGNATURE) else None
+    header = read_png_header(data) if data.startswith(PNG_SIGNATURE) else None
     with decoder_failures():
-        image = open_with(opener, data)
+        image = open_with_plugin(opener, data)
     size = (image.height, image.width)
     check_pixel_count(size, max_pixels, " in the label")
     if header is None:
@@ -87,7 +92,7 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
         check_mode(image.mode)
     dtype = np.dtype(np.uint8 if in_color else _DEPTHS[image.mode])
     bands = len(image.getbands())
-    planned = plan_pillow(
+    planned = estimate_pillow(
         size, {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1), bands, dtype.itemsize
     )
     need(with_margin(len(data) + planned.peak_bytes))
@@ -99,7 +104,7 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
         def take(part: Image.Image) -> NDArray[Any]:
             return np.asarray(part).astype(dtype).reshape(part.height, part.width, bands)
 
-        values = take_pixels(image, take, bands, dtype.name)
+        values = copy_pixels(image, take, bands, dtype.name)
     if in_color:
         return _gray(values, image.mode, header)
     if header is None:
@@ -110,32 +115,32 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
 def _check_sound(image: Image.Image) -> None:
     """Refuse a TIFF, BMP or GIF that is lossy, rotated or inverted, or has several pages."""
     if getattr(image, "n_frames", 1) > 1:
-        raise undecodable("label image holds several pictures", f"{image.n_frames}; {_CURE}")  # type: ignore[attr-defined]
+        raise decode_error("label image holds several pictures", f"{image.n_frames}; {_CURE}")  # type: ignore[attr-defined]
     if image.format != "TIFF":
         return
     compression = str(image.info.get("compression", "raw"))
     if compression not in _LOSSLESS:
-        raise undecodable("label image is stored with loss", f"TIFF with compression {compression}; {_CURE}")
+        raise decode_error("label image is stored with loss", f"TIFF with compression {compression}; {_CURE}")
     tags = image.tag_v2  # type: ignore[attr-defined]
     bits = tags.get(258, (1,))
     if tags.get(274, 1) != 1 or tags.get(262) == 0 or any(bit not in (1, 8, 16, 32) for bit in bits):
         detail = "TIFF that is turned, whose white is 0, or of 2, 4 or 12 bits"
-        raise undecodable("label image is ambiguous", f"{detail}; {_CURE}")
+        raise decode_error("label image is ambiguous", f"{detail}; {_CURE}")
     if image.mode in _COLORS and set(bits) != {8}:
-        raise undecodable("label image is in color", f"{bits} bits; {_CURE}")
+        raise decode_error("label image is in color", f"{bits} bits; {_CURE}")
 
 
-def _gray(values: NDArray[Any], mode: str, header: Header | None) -> NDArray[Any]:
+def _gray(values: NDArray[Any], mode: str, header: PngHeader | None) -> NDArray[Any]:
     """Return the gray values of opaque color [height, width, band] with equal bands."""
     gray = values[..., 0]
     colors = 1 if mode == "LA" else 3
     if header is not None and header.depth == 16:
-        raise undecodable("label image is in color", f"16 bits a color; {_CURE}")
+        raise decode_error("label image is in color", f"16 bits a color; {_CURE}")
     if any(not np.array_equal(gray, values[..., band]) for band in range(1, colors)):
         detail = f"mode {mode}; expected gray values or a palette, one value for each class; {_CURE}"
-        raise undecodable("label image is in color", detail)
+        raise decode_error("label image is in color", detail)
     if values.shape[2] > colors and (values[..., colors] != 255).any():
-        raise undecodable("label image is in color", f"it is transparent in places; {_CURE}")
+        raise decode_error("label image is in color", f"it is transparent in places; {_CURE}")
     return np.ascontiguousarray(gray)
 
 
@@ -152,12 +157,12 @@ def _by_palette(indices: NDArray[Any], image: Image.Image) -> NDArray[Any]:
         detail = (
             f"{image.format} with a palette of colors or transparency, which writers order anew in each file"
         )
-        raise undecodable("label image is in color", f"{detail}; {_CURE}")
+        raise decode_error("label image is in color", f"{detail}; {_CURE}")
     if not is_gray or image.format == "GIF":
         return palette[indices, 0] if is_gray else indices
     if not np.array_equal(palette[used, 0], used):
         detail = f"{image.format} whose gray values are not the indices of its palette"
-        raise undecodable("label image is ambiguous", f"{detail}; {_CURE}")
+        raise decode_error("label image is ambiguous", f"{detail}; {_CURE}")
     return indices
 
 
@@ -166,9 +171,9 @@ def has_voc_palette(data: bytes) -> bool:
 
     In this palette, the bits of an index, three at a time, are the highest bits of red, green and blue.
     """
-    if not data.startswith(SIGNATURE):
+    if not data.startswith(PNG_SIGNATURE):
         return False
-    header = read_header(data)
+    header = read_png_header(data)
     palette = header.payload(data, b"PLTE") if header.color_type == PALETTE else None
     expected = bytearray(3 * 256)
     for index in range(256):
@@ -180,12 +185,12 @@ def has_voc_palette(data: bytes) -> bool:
 def check_mode(mode: str) -> None:
     """Refuse a PNG that Pillow reads as color or with transparency."""
     if mode not in _DEPTHS:
-        raise undecodable(
+        raise decode_error(
             "label image is in color", f"mode {mode}; expected gray values or a palette; {_CURE}"
         )
 
 
-def class_indices(values: NDArray[Any], header: Header) -> NDArray[Any]:
+def class_indices(values: NDArray[Any], header: PngHeader) -> NDArray[Any]:
     """Return the stored numbers of a PNG from Pillow's values, which may be changed in place."""
     if header.color_type == GRAY and header.depth in (2, 4):
         values //= 255 // (2**header.depth - 1)  # Pillow scales 0 to 3, and 0 to 15, to 0 to 255
@@ -281,7 +286,11 @@ def renumbered(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDAr
 
 
 def read_picture_labels(
-    recipe: Recipe, labels: LabelMap, reference: SourceExample, files: SourceFiles, need: Need = unlimited
+    recipe: Recipe,
+    labels: LabelMap,
+    reference: SourceExample,
+    files: SourceFiles,
+    need: ReserveMemory = no_memory_limit,
 ) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
     """Return a picture's class indices [height, width], or None without labels, and findings about them.
 
@@ -314,7 +323,7 @@ def merged_labels(
     Raises:
         SourceError: as `read_picture_labels`.
     """
-    overlap: Overlap = recipe.class_overlap  # type: ignore[assignment]
+    overlap: OverlapRule = recipe.class_overlap  # type: ignore[assignment]
     overlapped = 0
     found: NDArray[Any] | None = None
     if reference.class_masks:

@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.annotations.class_names import plain_name
+from halofeed.prep.annotations.class_names import normalize_class_name
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, renumbered
 from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
-from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
-from halofeed.prep.geometry.volume import Plan
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
+from halofeed.prep.geometry.volume import VolumePlan
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
-from halofeed.prep.voxels.label_volumes import LARGEST_CLASS, merge_class_masks, merge_labels
+from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
-from halofeed.schemas.fields import MOST_CLASSES, count_shared
+from halofeed.schemas.fields import MOST_CLASSES, count_overlaps
 
 Voxels = NDArray[Any]
 _HIGHEST_BIT = 30
@@ -63,7 +63,7 @@ class LabelReader:
     files: SourceFiles
     grid: Grid
     canonical: Grid
-    admit: Callable[[Mask, int], None]
+    admit: Callable[[MaskScan, int], None]
     options: ScanOptions
 
     def read(self) -> Labels | None:
@@ -76,7 +76,7 @@ class LabelReader:
         if found is None or not self._as_sets:
             return found
         sets = found.values.astype(self.labels.stored_dtype(sets=True), copy=False)
-        shared = count_shared(count_labels(sets))
+        shared = count_overlaps(count_labels(sets))
         finding = Finding(name="voxels of several classes", treatment="noted", detail=f"{shared} voxels")
         return Labels(values=sets, findings=(*found.findings, finding) if shared else found.findings)
 
@@ -85,7 +85,7 @@ class LabelReader:
         return self.recipe.holds_class_sets()
 
     @property
-    def _overlap(self) -> Overlap:
+    def _overlap(self) -> OverlapRule:
         return self.recipe.class_overlap  # type: ignore[return-value]
 
     def _of_files(self) -> Labels | None:
@@ -136,16 +136,16 @@ class LabelReader:
             found.append(Finding(name="class masks overlap", treatment="corrected", detail=detail))
         return Labels(values=merged, findings=tuple(found))
 
-    def _check_name(self, mask: Mask, name: str) -> None:
+    def _check_name(self, mask: MaskScan, name: str) -> None:
         """Refuse a class mask whose file contains the name of another class of the data set."""
-        own = {plain_name(one) for one in mask.names.values()} if mask.values else set()
-        others = {plain_name(one) for one in self.labels.ids} - {plain_name(name)}
+        own = {normalize_class_name(one) for one in mask.names.values()} if mask.values else set()
+        others = {normalize_class_name(one) for one in self.labels.ids} - {normalize_class_name(name)}
         if own and own <= others:
             listed = ", ".join(map(repr, mask.names.values()))
             detail = f"it is the mask of {name!r} by its file's name, and names {listed} itself; rename one of them"
             raise SourceError("annotation", "names of the mask disagree", detail)
 
-    def _of_file(self, mask: Mask, path: str) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
+    def _of_file(self, mask: MaskScan, path: str) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
         """Return a file's ids, findings, number of voxels of several classes, and names of classes or None."""
         choice, labels = self.recipe.class_choice(), self.labels
         if mask.read_classes is None:
@@ -178,7 +178,7 @@ class LabelReader:
         names = targets.values() if labels.by_names or not mask.values else None
         return values, [*mask.findings, *findings], overlapped, names
 
-    def _ids_of_named_values(self, mask: Mask, targets: Mapping[int, str]) -> dict[int, int]:
+    def _ids_of_named_values(self, mask: MaskScan, targets: Mapping[int, str]) -> dict[int, int]:
         """Return the id or set of each named value: by its name, or by the value where only the value is known.
 
         Raises:
@@ -186,14 +186,14 @@ class LabelReader:
         """
         labels = self.labels
         ids = _ids_of_names(targets, labels, sets=self._as_sets)
-        known = {plain_name(name): identity for name, identity in labels.ids.items() if identity}
+        known = {normalize_class_name(name): identity for name, identity in labels.ids.items() if identity}
         for number, name in targets.items():
             value = mask.values[number]
             if labels.ignore is not None and value == labels.ignore[0]:
                 ids[number] = labels.ignore[1]
                 continue
             by_value = labels.id_of_value(value)
-            by_name = labels.ids.get(name, known.get(plain_name(name)))
+            by_name = labels.ids.get(name, known.get(normalize_class_name(name)))
             if (by_name == by_value and by_value) or (by_name is None and by_value and not labels.by_names):
                 ids[number] = labels.set_of(by_value) if self._as_sets else by_value
             elif by_name != by_value and not labels.by_names:
@@ -204,7 +204,7 @@ class LabelReader:
                 raise SourceError("annotation", "names and values of the label disagree", detail)
         return ids
 
-    def _aligned(self, mask: Mask, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
+    def _aligned(self, mask: MaskScan, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
         """Return a mask's values on the scan's canonical grid, and findings."""
         turned = plan_canonical(mask.grid)
         values = view_of(turned, stored)
@@ -269,7 +269,7 @@ def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> 
     for place, (number, name) in enumerate(names.items(), start=1):
         identity = labels.ids.get(name)
         if identity is None or (identity == 0 and name.lower() != "background"):
-            ids[number] = 1 << min(beyond, _HIGHEST_BIT) if sets else LARGEST_CLASS + place
+            ids[number] = 1 << min(beyond, _HIGHEST_BIT) if sets else MAX_CLASS + place
             beyond += 1
         else:
             ids[number] = labels.set_of(identity) if sets else identity
@@ -278,7 +278,7 @@ def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> 
 
 def _check_known(names: Mapping[int, str], present: Iterable[int], labels: LabelMap) -> None:
     """Refuse voxels of classes without an id, or with the background's id."""
-    lost = [names[identity] for identity in present if identity > LARGEST_CLASS]
+    lost = [names[identity] for identity in present if identity > MAX_CLASS]
     if unknown := [name for name in lost if name not in labels.ids]:
         known = ", ".join(map(repr, labels.names.values()))
         raise SourceError(
@@ -311,7 +311,7 @@ def _resampled(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Vo
     return on_scan, (finding, *_outside_findings(source, onto, values))
 
 
-def _outside_findings(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:
+def _outside_findings(grid: Grid, onto: VolumePlan, values: Voxels) -> tuple[Finding, ...]:
     """Return a finding where a part of the mask lies outside its scan and is lost."""
     coverage = measure_coverage(grid, [onto], values)
     share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))

@@ -11,21 +11,21 @@ from dataclasses import replace
 from halofeed.errors import UsageError
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import default_dtype
-from halofeed.prep.voxels.counts import Counts, mean_and_deviation, percentile
-from halofeed.prep.voxels.intensity import Standard, Window
+from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
+from halofeed.prep.voxels.intensity import IntensityWindow, Standardization
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Intensities
 
 PERCENTILES = (0.5, 99.5)
 
 
-def foreground_scheme(manifest: Manifest, split: str) -> tuple[Window, Standard]:
+def foreground_scheme(manifest: Manifest, split: str) -> tuple[IntensityWindow, Standardization]:
     """Return the window and the normalization from the labeled voxels of a split, in the unit of its records.
 
     Raises:
         UsageError: the split has no labeled voxels with counted values.
     """
-    counts = Counts.from_json((manifest.split(split).statistics.intensities or Intensities()).foreground)
+    counts = ValueCounts.from_json((manifest.split(split).statistics.intensities or Intensities()).foreground)
     ends = [percentile(counts, percent) for percent in PERCENTILES] if counts.total else [0.0, 0.0]
     if ends[0] >= ends[1]:
         raise UsageError(
@@ -33,7 +33,7 @@ def foreground_scheme(manifest: Manifest, split: str) -> tuple[Window, Standard]
             "cannot normalize anything"
         )
     mean, deviation = mean_and_deviation(counts)
-    return Window(low=ends[0], high=ends[1]), Standard(mean=mean, deviation=deviation)
+    return IntensityWindow(low=ends[0], high=ends[1]), Standardization(mean=mean, deviation=deviation)
 
 
 def normalized_like(recipe: Recipe, manifest: Manifest, split: str = "train") -> Recipe:

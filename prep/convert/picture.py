@@ -20,17 +20,17 @@ from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footpr
 from halofeed.prep.formats.picture.jpeg_metadata import without_metadata
 from halofeed.prep.formats.picture.pixels import FEWER_BITS
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
-from halofeed.prep.options.option import derived
+from halofeed.prep.options.option import copy_options
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.recipe_options import DEFAULT_JPEG_QUALITY
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
-from halofeed.system.memory import Need, with_margin
+from halofeed.system.memory import ReserveMemory, with_margin
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
@@ -100,14 +100,14 @@ class PictureConverter:
 
     @cached_property
     def _read_options(self) -> ReadOptions:
-        return derived(ReadOptions, self.recipe, background=self.recipe.backdrop())
+        return copy_options(ReadOptions, self.recipe, background=self.recipe.backdrop())
 
     def new_tally(self) -> PictureTally:
         """Return a tally for the facts of records."""
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: Need | None = None
+        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         need = need or self.recipe.lone_need()
@@ -129,7 +129,7 @@ class PictureConverter:
         reference: SourceExample,
         data: bytes,
         label: NDArray[Any] | None = None,
-        need: Need | None = None,
+        need: ReserveMemory | None = None,
     ) -> Record:
         """Return the record of one source.
 

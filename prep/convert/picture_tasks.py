@@ -13,19 +13,25 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.annotations.resolve_boxes import in_pixels
+from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
 from halofeed.prep.convert.label_image import label_on_grid
 from halofeed.prep.convert.tallies import PictureFacts, count_labels
 from halofeed.prep.formats.picture import DecodedImage
-from halofeed.prep.geometry.boxes import OUTSIDE, BoxPolicy, PlacedBoxes, keypoint_features, place_boxes
+from halofeed.prep.geometry.boxes import (
+    KEYPOINTS_OUTSIDE,
+    BoxPolicy,
+    PlacedBoxes,
+    keypoint_features,
+    place_annotated_boxes,
+)
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.reference import Box, SourceExample
+from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
 from halofeed.schemas import keys
 from halofeed.schemas.files import ZERO_AREA
-from halofeed.schemas.tasks import KEPT
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 
 
@@ -149,8 +155,8 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     boxes = reference.boxes or ()
     if reference.normalized:
         frame_size = displayed_size(orientation, plan.source_size)
-        boxes = tuple(in_pixels(box, frame_size) for box in boxes)
-    placed = place_boxes(
+        boxes = tuple(scale_to_pixels(box, frame_size) for box in boxes)
+    placed = place_annotated_boxes(
         np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
         np.array([np.nan if box.area is None else box.area for box in boxes], np.float64),
         np.array([box.is_crowd for box in boxes], bool),
@@ -181,7 +187,7 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     if "keypoints" in recipe.keep:
         points, leave = keypoint_features([box.keypoints for box in kept], plan, orientation)
         features.update(points)
-        facts.warnings += (OUTSIDE,) if leave else ()
+        facts.warnings += (KEYPOINTS_OUTSIDE,) if leave else ()
     facts.labels.extend(ids)
     facts.boxes = len(kept)
     reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
@@ -225,9 +231,9 @@ def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Val
             continue
         values = [getattr(box, name) for box in boxes]
         if name == "view":
-            features[KEPT[name]] = [(value or "").encode() for value in values]
+            features[OPTIONAL_ATTRIBUTES[name]] = [(value or "").encode() for value in values]
         else:
-            features[KEPT[name]] = np.array(values, np.int64)
+            features[OPTIONAL_ATTRIBUTES[name]] = np.array(values, np.int64)
     return features
 
 

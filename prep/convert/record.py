@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from halofeed.prep.sources.reference import SourceExample
+from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas import keys
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import EncodedExample, Value, encode_example

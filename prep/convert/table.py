@@ -9,10 +9,10 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.picture import PictureConverter
 from halofeed.prep.convert.record import Record
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.schemas.statistics import Statistics
-from halofeed.system.memory import Need
+from halofeed.system.memory import ReserveMemory
 
 
 class Tally(Protocol):
@@ -29,7 +29,7 @@ class Converter(Protocol):
     """Converter of the files of one reference into records."""
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: Need | None = None
+        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return the records of one source; raise SourceError where it cannot be converted.
 

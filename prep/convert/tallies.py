@@ -15,13 +15,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.scan import Finding, Grid, Shape
-from halofeed.prep.geometry.volume import Plan, Ranges, View, whole
+from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
+from halofeed.prep.geometry.volume import AxisView, Ranges, VolumePlan, full_ranges
 from halofeed.prep.voxels.copying import in_memory_order
-from halofeed.prep.voxels.counts import Counts, count_intensities, merge_counts
+from halofeed.prep.voxels.counts import ValueCounts, count_intensities, merge_counts
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
-from halofeed.schemas.fields import count_members
+from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.statistics import Cut, Intensities, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
@@ -240,15 +240,15 @@ class Coverage:
         return (Finding(name=CLASS_CUT, treatment="noted", detail=f"up to {worst:.1%} of one"),)
 
 
-def shown_by(plan: Plan) -> Ranges:
+def shown_by(plan: VolumePlan) -> Ranges:
     """Return the part of the plan's target that shows the source and is no padding."""
     last = plan.steps[-1] if plan.steps else None
-    return last.inside if isinstance(last, View) else whole(plan.target.shape)
+    return last.inside if isinstance(last, AxisView) else full_ranges(plan.target.shape)
 
 
 def measure_coverage(
     grid: Grid,
-    plans: Sequence[Plan],
+    plans: Sequence[VolumePlan],
     labels: NDArray[Any] | None,
     channels: Sequence[int] = (),
     *,
@@ -281,7 +281,7 @@ def measure_coverage(
         if labels is not None:
             total, shown = _count_shown(labels, shares)
     if channels:
-        total, shown = count_members(total, channels), count_members(shown, channels)
+        total, shown = count_set_members(total, channels), count_set_members(shown, channels)
     scan_mm3 = math.prod(grid.shape) * voxel_mm3
     return Coverage(
         scan_mm3=round(scan_mm3),
@@ -296,7 +296,7 @@ def measure_coverage(
 
 
 def _body_cut_share(
-    image: NDArray[Any], shares: Sequence[NDArray[np.float64]] | None, plans: Sequence[Plan]
+    image: NDArray[Any], shares: Sequence[NDArray[np.float64]] | None, plans: Sequence[VolumePlan]
 ) -> float:
     """Return the share of the body's voxels that no record shows, from evenly spaced samples of large scans.
 
@@ -327,7 +327,7 @@ def percent_cut(share: float) -> int:
     return math.ceil(100 * share - _EDGE)
 
 
-def _shares(shape: Shape, plans: Sequence[Plan]) -> list[NDArray[np.float64]] | None:
+def _shares(shape: VolumeShape, plans: Sequence[VolumePlan]) -> list[NDArray[np.float64]] | None:
     """Return the share of each source voxel's side that the targets show, along each axis; None for oblique plans."""
     low, high = [math.inf] * 3, [-math.inf] * 3
     for plan in plans:
@@ -362,7 +362,7 @@ def _count_shown(
     return total, shown
 
 
-def _count_lost(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int]:
+def _count_lost(labels: NDArray[Any], plans: Sequence[VolumePlan]) -> Counter[int]:
     """Count the voxels of each value that no record of an oblique plan shows, slice by slice."""
     lost: Counter[int] = Counter()
     for depth, plane in enumerate(labels):
@@ -374,7 +374,7 @@ def _count_lost(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int]:
     return lost
 
 
-def _inside(points: NDArray[Any], plans: Sequence[Plan]) -> NDArray[np.bool_]:
+def _inside(points: NDArray[Any], plans: Sequence[VolumePlan]) -> NDArray[np.bool_]:
     """Return which source voxels [n, 3] any plan's target shows."""
     found = np.zeros(len(points), bool)
     for plan in plans:
@@ -407,24 +407,24 @@ class VolumeFacts:
         coverage: what all records of the scan show of it.
     """
 
-    shape: Shape
+    shape: VolumeShape
     inside_voxels: int
     labelled: bool
     label_voxels: Mapping[int, int]
     foreground_voxels: int
-    body: Counts
-    foreground: Counts
+    body: ValueCounts
+    foreground: ValueCounts
     first_of_scan: bool
     source: Grid
     modality: str
     findings: tuple[Finding, ...]
-    sized: Shape
+    sized: VolumeShape
     coverage: Coverage
 
 
 def count_values(
     image: NDArray[Any], store: str, labels: NDArray[Any] | None, least: float
-) -> tuple[Counts, Counts]:
+) -> tuple[ValueCounts, ValueCounts]:
     """Return the counts of the body and the foreground in stored [depth, height, width, channel], first channel."""
     rows = as_numbers(image[:, ::ROW_STEP, :, 0], store)
     body = count_intensities(rows, above=least)
@@ -441,7 +441,7 @@ class VolumeTally:
         self._counts: dict[str, Counter[Any]] = {name: Counter() for name in _VOLUME_COUNTS}
         self._stored_voxels = self._inside_voxels = 0
         self._body = self._foreground = merge_counts(())
-        self._largest: Shape = (0, 0, 0)
+        self._largest: VolumeShape = (0, 0, 0)
         self._largest_scan: tuple[int, ...] = (0, 0, 0)
 
     def add(self, facts: VolumeFacts) -> None:

@@ -34,13 +34,13 @@ from halofeed.prep.convert.tallies import (
 )
 from halofeed.prep.formats.volumes import open_scan
 from halofeed.prep.geometry.orientation import offset_between, plan_canonical, plan_orthogonal, tolerance_for
-from halofeed.prep.geometry.scan import Finding, Grid, Mask, Scan, Shape
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, Scan, VolumeShape
 from halofeed.prep.geometry.volume import (
-    Plan,
-    Tile,
-    View,
-    compose,
-    describe,
+    AxisView,
+    VolumePlan,
+    VolumeTile,
+    describe_grid,
+    join_plans,
     plan_crop_or_pad,
     plan_resample,
     plan_stretch,
@@ -48,25 +48,30 @@ from halofeed.prep.geometry.volume import (
 )
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import SCAN
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.copying import in_memory_order
-from halofeed.prep.voxels.counts import percentile_window, standard_of
+from halofeed.prep.voxels.counts import measure_standardization, percentile_window
 from halofeed.prep.voxels.encode import encode_raw
-from halofeed.prep.voxels.intensity import LARGEST_ROUNDING_LOSS, IntensityPlan, check_declared, check_values
+from halofeed.prep.voxels.intensity import (
+    LARGEST_ROUNDING_LOSS,
+    IntensityPlan,
+    check_declared,
+    check_values_are_hu,
+)
 from halofeed.prep.voxels.label_volumes import (
     CT_FOREGROUND_HU,
-    carry_box,
     foreground_box,
     label_box,
-    mean_of,
+    mean_intensity,
     plan_foreground_crop,
+    transform_box,
 )
 from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets, view_of
 from halofeed.schemas import keys
-from halofeed.schemas.fields import count_members
+from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.tfexample import Value
-from halofeed.system.memory import Need, with_margin
+from halofeed.system.memory import ReserveMemory, with_margin
 
 MOVED_PLANE, COMPUTED_PLANE, SAMPLED_PLANE, OBLIQUE_PLANE = 2, 32, 40, 240
 """Bytes for each voxel of a slice during slice-wise work: moved, windowed in floats, sampled along the axes, and
@@ -81,7 +86,9 @@ def held_bytes(scans: Sequence[Scan]) -> int:
     return sum(scan.held_bytes for scan in scans)
 
 
-def label_bytes(scans: Sequence[Scan], grid: Grid, mask: Mask, merged_bytes: int, *, several: bool) -> int:
+def label_bytes(
+    scans: Sequence[Scan], grid: Grid, mask: MaskScan, merged_bytes: int, *, several: bool
+) -> int:
     """Return the maximum number of bytes held while one mask of a scan is read and merged with those before it.
 
     Args:
@@ -98,7 +105,9 @@ def label_bytes(scans: Sequence[Scan], grid: Grid, mask: Mask, merged_bytes: int
     return with_margin(held_bytes(scans) + merged_bytes + mask.held_bytes + working + planes + BESIDES)
 
 
-def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], label_item_bytes: int) -> int:
+def conversion_bytes(
+    recipe: Recipe, canonical: VolumePlan, scans: Sequence[Scan], label_item_bytes: int
+) -> int:
     """Return the maximum number of bytes held while scans of one grid, and their labels, become records.
 
     Args:
@@ -142,12 +151,12 @@ def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], lab
     return with_margin(max(stages) + planes + BESIDES)
 
 
-def _keeps_voxels(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], sampled: int) -> bool:
+def _keeps_voxels(recipe: Recipe, canonical: VolumePlan, scans: Sequence[Scan], sampled: int) -> bool:
     """Return whether the record's voxels are the scan's, reordered in their own memory at most."""
     return (
         not sampled
         and canonical.target.shape == (recipe.depth, recipe.height, recipe.width)
-        and all(isinstance(step, View) and step.order == (0, 1, 2) for step in canonical.steps)
+        and all(isinstance(step, AxisView) and step.order == (0, 1, 2) for step in canonical.steps)
         and sum(scan.channels for scan in scans) == 1
         and scans[0].read_bytes > 0
     )
@@ -205,7 +214,7 @@ class VolumeConverter:
         return VolumeTally()
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: Need | None = None
+        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return the record of one scan, or one for each tile.
 
@@ -245,7 +254,7 @@ class VolumeConverter:
             options=replace(options, origin=origin),
         ).read()
         image = self._read_image(scans)
-        assumed = check_values(scans, image) if in_hu else ()
+        assumed = check_values_are_hu(scans, image) if in_hu else ()
         names = _channel_names(scans)
         # This drops the functions that read, and with them the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
@@ -298,7 +307,7 @@ class VolumeConverter:
         """Return the class id of each bit where labels are sets of classes; else ()."""
         return self.labels.channels if self.recipe.holds_class_sets() else ()
 
-    def _moved(self, plan: Plan, label: Voxels, *, spare: bool) -> Voxels:
+    def _moved(self, plan: VolumePlan, label: Voxels, *, spare: bool) -> Voxels:
         if self._channels:
             return apply_sets(plan, label, len(self._channels), spare=spare)
         ignored = self.labels.stored_ignore
@@ -325,7 +334,7 @@ class VolumeConverter:
         padding = np.min_scalar_type(self.recipe.pad_value[0])
         return image.astype(np.promote_types(image.dtype, padding), copy=False)
 
-    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[Shape, list[Tile]]:
+    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[VolumeShape, list[VolumeTile]]:
         """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid."""
         recipe = self.recipe
         shape = (recipe.depth or 1, recipe.height, recipe.width)
@@ -336,23 +345,23 @@ class VolumeConverter:
         plan = plan_orthogonal(grid)
         if spacing := recipe.spacing():
             step = plan_resample(plan.target, spacing, slice_wise=recipe.slice_wise, **kernels)  # type: ignore[arg-type]
-            plan = compose([plan, step])
+            plan = join_plans([plan, step])
         box = None
         if recipe.crop_foreground or recipe.center == "foreground":
-            box = carry_box(plan, foreground_box(image, _threshold(image)))
+            box = transform_box(plan, foreground_box(image, _threshold(image)))
         if recipe.crop_foreground:
             crop = plan_foreground_crop(plan.target, box)
-            plan, box = compose([plan, crop]), None
+            plan, box = join_plans([plan, crop]), None
         if recipe.center == "label" and labels is not None:
-            box = carry_box(plan, label_box(labels))
+            box = transform_box(plan, label_box(labels))
         if recipe.fit == "tiles":
             tiles = plan_tiles(plan.target, shape, recipe.overlap())
-            return plan.target.shape, [replace(tile, plan=compose([plan, tile.plan])) for tile in tiles]
+            return plan.target.shape, [replace(tile, plan=join_plans([plan, tile.plan])) for tile in tiles]
         if recipe.fit == "stretch":
             last = plan_stretch(plan.target, shape, **kernels)
         else:
             last = plan_crop_or_pad(plan.target, shape, None if box is None else box.center)
-        return plan.target.shape, [Tile(number=0, origin=(0, 0, 0), plan=compose([plan, last]))]
+        return plan.target.shape, [VolumeTile(number=0, origin=(0, 0, 0), plan=join_plans([plan, last]))]
 
     def _plan_values(self, image: Voxels, least: float) -> list[IntensityPlan]:
         """Return the plan of the values of each channel."""
@@ -362,13 +371,18 @@ class VolumeConverter:
             windows = [percentile_window(channel, low, high, above=least) for channel in channels]
             return [IntensityPlan(store=recipe.dtype, window=window) for window in windows]
         if recipe.normalize == SCAN:
-            return [IntensityPlan(store=recipe.dtype, standard=standard_of(channel)) for channel in channels]
+            return [
+                IntensityPlan(store=recipe.dtype, standard=measure_standardization(channel))
+                for channel in channels
+            ]
         plan = IntensityPlan(
             store=recipe.dtype, window=recipe.fixed_window(), standard=recipe.fixed_standard()
         )
         return [plan] * len(channels)
 
-    def _stores_first(self, parts: Sequence[Tile], image: Voxels, values: Sequence[IntensityPlan]) -> bool:
+    def _stores_first(
+        self, parts: Sequence[VolumeTile], image: Voxels, values: Sequence[IntensityPlan]
+    ) -> bool:
         """Return whether voxels may be stored before they are moved: none is resampled, and none can be refused."""
         return (
             2 * sum(math.prod(part.plan.target.shape) for part in parts) >= image.size
@@ -384,14 +398,14 @@ class VolumeConverter:
         self,
         *,
         reference: SourceExample,
-        part: Tile,
+        part: VolumeTile,
         image: Voxels,
         labels: Voxels | None,
         least: float,
         values: Sequence[IntensityPlan],
         source: Scan,
         findings: tuple[Finding, ...],
-        sized: Shape,
+        sized: VolumeShape,
         coverage: Coverage,
     ) -> Record:
         grid, upright = part.plan.target, part.plan.source
@@ -430,7 +444,7 @@ class VolumeConverter:
             shape=grid.shape,
             inside_voxels=int(np.prod([high - low for low, high in zip(*extent, strict=True)])),
             labelled=labels is not None,
-            label_voxels=count_members(counted, self._channels) if self._channels else counted,
+            label_voxels=count_set_members(counted, self._channels) if self._channels else counted,
             foreground_voxels=sum(counted.values()) - counted.get(0, 0),
             body=body,
             foreground=foreground,
@@ -463,13 +477,15 @@ def _check_channels(canonical: Grid, others: Sequence[Scan], tolerance_voxels: f
         grid = plan_canonical(scan.grid).target
         offset, apart = offset_between(canonical, grid)
         if offset > tolerance_voxels:
-            detail = f"{describe(canonical)}, {describe(grid)}{apart}"
+            detail = f"{describe_grid(canonical)}, {describe_grid(grid)}{apart}"
             raise SourceError("geometry", "channels lie on different grids", detail + tolerance_for(offset))
 
 
 def _threshold(image: Voxels) -> float:
     """Return the value that separates the patient from the background; see the option `center`."""
-    return CT_FOREGROUND_HU if float(image[..., 0].min()) <= CT_FOREGROUND_HU else mean_of(image[..., 0])
+    return (
+        CT_FOREGROUND_HU if float(image[..., 0].min()) <= CT_FOREGROUND_HU else mean_intensity(image[..., 0])
+    )
 
 
 def _channel_names(scans: Sequence[Scan]) -> list[str]:

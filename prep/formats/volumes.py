@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.geometry.scan import Grid, Mask, Scan
-from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, NAMES
+from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
+from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ class VolumeFormat:
     extensions: tuple[str, ...]
     begins: Callable[[bytes], bool]
     open_scan: Callable[[SourceFiles, str, Members, ScanOptions, Volume], Scan]
-    open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
+    open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], MaskScan]
 
 
 def _file_format(name: str, begins: Callable[[bytes], bool]) -> VolumeFormat:
     """Return the entry of a format with one volume per file."""
     return VolumeFormat(
-        extensions=NAMES[name].extensions,
+        extensions=FORMAT_EXTENSIONS[name].extensions,
         begins=begins,
         open_scan=lambda files, path, members, options, volume: _open_file(name, files, path, options).scan(
             options
@@ -79,7 +79,7 @@ def _dicom_scan(
     return open_series(files, members or (path,), options.series, volume)
 
 
-def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
+def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> MaskScan:
     from halofeed.prep.formats.dicom.masks import open_dicom_mask
 
     return open_dicom_mask(
@@ -112,7 +112,7 @@ DETECTION_BYTES = 352
 READABLE_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension in entry.extensions)
 """Extensions of volume files. A pair may be named by either of its files; DICOM files may have any name."""
 
-RECOGNIZED = {
+UNSUPPORTED_FORMATS = {
     ".mnc": "a MINC volume",
     ".npy": "a NumPy array, which has no affine",
     ".npz": "NumPy arrays, which have no affine",
@@ -141,7 +141,7 @@ def open_scan(
         path: path of a volume's file, or of the folder of a DICOM series.
         members: files of a DICOM series, or their records in a listing. By default all files below the folder `path`.
         options: limits, and the treatment of flaws.
-        volume: the scan of a DICOM series that holds several, see `halofeed.prep.formats.dicom.grouping.Series`.
+        volume: the scan of a DICOM series that holds several, see `halofeed.prep.formats.dicom.grouping.DicomSeries`.
 
     Raises:
         SourceError: the format is not supported, or its reader refuses the file.
@@ -154,7 +154,9 @@ def open_scan(
     return _open(files, path, lambda entry: entry.open_scan(files, path, (), options, None))
 
 
-def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions | None = None) -> Mask:
+def open_mask(
+    files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions | None = None
+) -> MaskScan:
     """Open a mask by its header: a label volume, a DICOM SEG or an RTSTRUCT.
 
     Args:
@@ -214,7 +216,7 @@ def _format_of(files: SourceFiles, path: str) -> str:
     name = _format_by_name(path)
     if name is not None:
         return name
-    for extension, kind in RECOGNIZED.items():
+    for extension, kind in UNSUPPORTED_FORMATS.items():
         if path.lower().endswith(extension):
             detail = f"{kind}; supported: {', '.join(READABLE_EXTENSIONS)}; {_ADVICE[extension]}"
             raise SourceError("read", "not a volume format that is read", detail)

@@ -24,8 +24,8 @@ from halofeed.prep.geometry.resize import (
     invert_affine,
     stored_to_file,
 )
-from halofeed.prep.sources.reference import Keypoint
-from halofeed.schemas.tasks import KEPT
+from halofeed.prep.sources.example import Keypoint
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 
 _Boxes = npt.NDArray[np.float64]
@@ -86,7 +86,7 @@ class PlacedBoxes:
     zero_area: npt.NDArray[np.int64]
 
 
-def place_boxes(
+def place_annotated_boxes(
     boxes: npt.ArrayLike,
     areas: npt.ArrayLike,
     is_crowd: npt.ArrayLike,
@@ -256,7 +256,7 @@ def _areas(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
 
 
-OUTSIDE = "keypoints that are labeled and lie outside of the picture: kept as they are"
+KEYPOINTS_OUTSIDE = "keypoints that are labeled and lie outside of the picture: kept as they are"
 
 
 def keypoint_features(
@@ -281,7 +281,7 @@ def keypoint_features(
     is_outside = (stored < -NOISE_PIXELS) | (stored > np.array(plan.resized_size) + NOISE_PIXELS)
     has_position = (visibility > 0) | (placed != 0).any(axis=1)
     normalized = np.where(has_position[:, None], stored / np.array(plan.output_size), 0).astype(np.float32)
-    key = KEPT["keypoints"]
+    key = OPTIONAL_ATTRIBUTES["keypoints"]
     labeled = [sum(point.visibility > 0 for point in one) for one in objects]
     features: dict[str, Value] = {
         f"{key}/num": np.array(labeled, np.int64),

@@ -19,20 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Grid, Shape
+from halofeed.prep.geometry.scan import GRID_TOLERANCE_VOXELS, MAX_GRID_TOLERANCE_VOXELS, Grid, VolumeShape
 from halofeed.prep.geometry.volume import (
-    Plan,
+    AxisView,
     Resample,
-    View,
-    compose,
-    describe,
+    VolumePlan,
+    describe_grid,
     distance_mm,
     distance_voxels,
+    full_ranges,
+    join_plans,
     plan_nothing,
-    plan_step,
+    plan_volume_step,
     plan_window,
     triple,
-    whole,
 )
 
 SHEAR_COSINE: Final = 1e-3
@@ -42,7 +42,7 @@ SAME_VOXEL: Final = 1e-3
 """`plan_onto` treats voxels of two grids as the same if they are within this fraction of a voxel."""
 
 
-def plan_canonical(grid: Grid) -> Plan:
+def plan_canonical(grid: Grid) -> VolumePlan:
     """Plan to permute and reverse axes so that depth points to superior, height to anterior, width to the right.
 
     The assignment of voxel axes to patient axes maximizes the sum of the cosines. The affine keeps oblique
@@ -63,13 +63,13 @@ def plan_canonical(grid: Grid) -> Plan:
     return _plan_turn(grid, triple(order), direction)
 
 
-def _plan_turn(grid: Grid, order: Shape, direction: Shape) -> Plan:
+def _plan_turn(grid: Grid, order: VolumeShape, direction: VolumeShape) -> VolumePlan:
     if order == (0, 1, 2) and direction == (1, 1, 1):
         return plan_nothing(grid)
     shape = triple([grid.shape[axis] for axis in order])
     first = triple([0 if sign > 0 else size - 1 for sign, size in zip(direction, shape, strict=True)])
-    return plan_step(
-        grid, View(shape=shape, order=order, direction=direction, first=first, inside=whole(shape))
+    return plan_volume_step(
+        grid, AxisView(shape=shape, order=order, direction=direction, first=first, inside=full_ranges(shape))
     )
 
 
@@ -93,7 +93,7 @@ def shear_cosine(grid: Grid) -> float:
     return max(abs(float(cosines[:, a] @ cosines[:, b])) for a, b in combinations(range(3), 2))
 
 
-def plan_orthogonal(grid: Grid) -> Plan:
+def plan_orthogonal(grid: Grid) -> VolumePlan:
     """Plan to resample a sheared volume (gantry tilt) on an orthogonal grid that covers it; else change nothing.
 
     The two axes nearest to a right angle keep their directions and spacings. The third axis becomes their normal, and
@@ -124,10 +124,10 @@ def plan_orthogonal(grid: Grid) -> Plan:
     matrix[:3, :3] = np.linalg.solve(linear, columns)
     matrix[:3, 3] = matrix[:3, :3] @ ((low + high - sizes + 1) / 2)
     step = Resample(shape=triple(sizes.tolist()), matrix=_clean(matrix))
-    return plan_step(grid, step)
+    return plan_volume_step(grid, step)
 
 
-def plan_onto(source: Grid, target: Grid) -> Plan:
+def plan_onto(source: Grid, target: Grid) -> VolumePlan:
     """Plan to bring a volume onto another grid: linear interpolation for images, nearest voxel for masks.
 
     If the voxels of both grids coincide, they are copied unchanged. A target voxel more than half a voxel outside
@@ -138,7 +138,7 @@ def plan_onto(source: Grid, target: Grid) -> Plan:
     matrix = _clean(np.linalg.solve(source.affine, target.affine))
     turn = _turn_of(source, target.shape, matrix)
     if turn is None:
-        plan = plan_step(source, Resample(shape=target.shape, matrix=matrix))
+        plan = plan_volume_step(source, Resample(shape=target.shape, matrix=matrix))
     else:
         inner = _clean(np.linalg.solve(turn.to_source, matrix))
         ratios = np.diag(inner)[:3]
@@ -148,12 +148,12 @@ def plan_onto(source: Grid, target: Grid) -> Plan:
             last = plan_window(turn.target, triple(start.tolist()), target.shape)
         else:
             inner[:3, :3] = np.diag(ratios)
-            last = plan_step(turn.target, Resample(shape=target.shape, matrix=inner))
-        plan = compose([turn, last])
+            last = plan_volume_step(turn.target, Resample(shape=target.shape, matrix=inner))
+        plan = join_plans([turn, last])
     return replace(plan, target=target)
 
 
-def _turn_of(source: Grid, shape: Shape, matrix: NDArray[np.float64]) -> Plan | None:
+def _turn_of(source: Grid, shape: VolumeShape, matrix: NDArray[np.float64]) -> VolumePlan | None:
     """Return the permutation that aligns each source axis with one target axis, or None if there is none."""
     linear = matrix[:3, :3]
     order = triple(np.abs(linear).argmax(axis=0).tolist())
@@ -174,7 +174,7 @@ def _clean(matrix: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(np.where(np.abs(matrix - rounded) < 1e-9, rounded, matrix), np.float64)
 
 
-def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = SAME_GRID_VOXELS) -> float:
+def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = GRID_TOLERANCE_VOXELS) -> float:
     """Refuse a mask whose voxels are not at the positions of the image voxels, in any stored order.
 
     Args:
@@ -192,7 +192,7 @@ def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = SAME_GRI
     offset, distance_text = offset_between(first, second)
     if offset <= tolerance_voxels:
         return offset
-    detail = f"image {describe(first)}, mask {describe(second)}{distance_text}"
+    detail = f"image {describe_grid(first)}, mask {describe_grid(second)}{distance_text}"
     cure = "--mask-grid resample brings it onto the image's"
     detail += f"; {cure}{tolerance_for(offset)}"
     raise SourceError("geometry", "mask lies on another grid than its image", detail)
@@ -204,7 +204,7 @@ def tolerance_for(offset: float) -> str:
     >>> tolerance_for(0.2345), tolerance_for(0.5)
     ('; --mask-grid-tolerance 0.24 accepts it', '')
     """
-    if offset > LARGEST_TOLERANCE - 0.01:
+    if offset > MAX_GRID_TOLERANCE_VOXELS - 0.01:
         return ""
     return f"; --mask-grid-tolerance {math.ceil(100 * offset) / 100:g} accepts it"
 

@@ -183,10 +183,10 @@ def displayed_to_file(orientation: int, file_size: Size) -> PixelAffine:
 def stored_to_file(plan: ResizePlan, orientation: int = 1) -> PixelAffine:
     """Return the affine from stored points to points in the source file; records keep it as `image/transform`."""
     file_size = displayed_size(orientation, plan.source_size)
-    return compose(displayed_to_file(orientation, file_size), stored_to_displayed(plan))
+    return compose_affines(displayed_to_file(orientation, file_size), stored_to_displayed(plan))
 
 
-def compose(second: PixelAffine, first: PixelAffine) -> PixelAffine:
+def compose_affines(second: PixelAffine, first: PixelAffine) -> PixelAffine:
     """Return the affine that applies `first`, then `second`.
 
     >>> compose(np.array([2.0, 0, 0, 0, 2, 0]), np.array([1.0, 0, 5, 0, 1, 7])).tolist()

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Shape = tuple[int, int, int]
+VolumeShape = tuple[int, int, int]
 Triple = tuple[float, float, float]
-SAME_GRID_VOXELS = 0.05
+GRID_TOLERANCE_VOXELS = 0.05
 """Default tolerance, as a fraction of a voxel, between the grids of two files: writers round affines differently."""
-LARGEST_TOLERANCE = 0.5
-Overlap = Literal["refuse", "last", "first", "channels"]
+MAX_GRID_TOLERANCE_VOXELS = 0.5
+OverlapRule = Literal["refuse", "last", "first", "channels"]
 """Handling of voxels in several classes. "refuse": reject the file. "last" or "first": keep that class. "channels":
 keep all; each class is a set with one member (`halofeed.schemas.fields`), and a voxel is the union of its sets."""
 
@@ -29,7 +29,7 @@ class Grid:
             superior, 1).
     """
 
-    shape: Shape
+    shape: VolumeShape
     affine: NDArray[np.float64]
 
     @property
@@ -69,7 +69,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class ScanIdentity:
     """Hashed identifiers of a DICOM scan, which a mask refers to.
 
     Args:
@@ -82,9 +82,9 @@ class Origin:
     frames: frozenset[bytes]
     images: frozenset[bytes]
 
-    def __or__(self, other: Origin) -> Origin:
+    def __or__(self, other: ScanIdentity) -> ScanIdentity:
         """Merge the identifiers of scans that become channels of one example."""
-        return Origin(
+        return ScanIdentity(
             series=self.series | other.series,
             frames=self.frames | other.frames,
             images=self.images | other.images,
@@ -120,11 +120,11 @@ class Scan:
     read: Callable[[], NDArray[Any]]
     held_bytes: int = 0
     read_bytes: int = 0
-    origin: Origin | None = None
+    origin: ScanIdentity | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Mask:
+class MaskScan:
     """Label volume whose header was read and checked.
 
     Args:
@@ -150,7 +150,7 @@ class Mask:
     findings: tuple[Finding, ...]
     files: tuple[str, ...]
     read: Callable[[], NDArray[Any]]
-    read_classes: Callable[[Mapping[int, int], Overlap], tuple[NDArray[Any], int]] | None = None
+    read_classes: Callable[[Mapping[int, int], OverlapRule], tuple[NDArray[Any], int]] | None = None
     held_bytes: int = 0
     read_bytes: int = 0
     value_bytes: int = 4

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.geometry.scan import Grid, Shape, Triple
+from halofeed.prep.geometry.scan import Grid, Triple, VolumeShape
 from halofeed.prep.geometry.taps import known_kernel
 
 Matrix = NDArray[np.float64]
@@ -46,7 +46,7 @@ AGREE_MM: Final = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class View:
+class AxisView:
     """Step that copies voxels unchanged.
 
     Along target axis a, target voxel t is source voxel first[a] + direction[a]·t of source axis order[a].
@@ -59,11 +59,11 @@ class View:
         inside: range of target voxels that have a source voxel, per target axis; the others are padding.
     """
 
-    shape: Shape
-    first: Shape
+    shape: VolumeShape
+    first: VolumeShape
     inside: Ranges
-    order: Shape = (0, 1, 2)
-    direction: Shape = (1, 1, 1)
+    order: VolumeShape = (0, 1, 2)
+    direction: VolumeShape = (1, 1, 1)
 
     @property
     def matrix(self) -> Matrix:
@@ -77,7 +77,7 @@ class View:
     @property
     def pads(self) -> bool:
         """True if some target voxels have no source voxel."""
-        return self.inside != whole(self.shape)
+        return self.inside != full_ranges(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +93,7 @@ class Resample:
         antialias: whether image and one-hot kernels are widened along axes that shrink.
     """
 
-    shape: Shape
+    shape: VolumeShape
     matrix: Matrix
     image_kernels: tuple[str, str, str] = ("linear", "linear", "linear")
     mask_kernel: str = "nearest"
@@ -107,7 +107,7 @@ class Resample:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class VolumePlan:
     """Steps from the voxels of one grid to those of another.
 
     Args:
@@ -118,7 +118,7 @@ class Plan:
 
     source: Grid
     target: Grid
-    steps: tuple[View | Resample, ...]
+    steps: tuple[AxisView | Resample, ...]
 
     @property
     def to_source(self) -> Matrix:
@@ -134,21 +134,21 @@ class Plan:
         return any(isinstance(step, Resample) for step in self.steps)
 
 
-def plan_step(grid: Grid, step: View | Resample) -> Plan:
+def plan_volume_step(grid: Grid, step: AxisView | Resample) -> VolumePlan:
     """Return the plan with one step."""
     if int(np.prod([int(size) for size in step.shape], dtype=object)) > MAX_VOXELS:
         detail = f"{grid.shape} voxels would become {step.shape}; --spacing-mm is in millimeters"
         raise SourceError("geometry", "volume would become too large", detail)
     target = Grid(shape=step.shape, affine=grid.affine @ step.matrix)
-    return Plan(source=grid, target=target, steps=(step,))
+    return VolumePlan(source=grid, target=target, steps=(step,))
 
 
-def plan_nothing(grid: Grid) -> Plan:
+def plan_nothing(grid: Grid) -> VolumePlan:
     """Return the plan that does not change a volume."""
-    return Plan(source=grid, target=grid, steps=())
+    return VolumePlan(source=grid, target=grid, steps=())
 
 
-def compose(plans: Sequence[Plan]) -> Plan:
+def join_plans(plans: Sequence[VolumePlan]) -> VolumePlan:
     """Join plans in order, and merge adjacent views.
 
     Raises:
@@ -159,24 +159,24 @@ def compose(plans: Sequence[Plan]) -> Plan:
     for before, after in pairwise(plans):
         if not grids_agree(before.target, after.source):
             raise UsageError(
-                f"compose: a plan from {describe(after.source)} follows one to {describe(before.target)}"
+                f"compose: a plan from {describe_grid(after.source)} follows one to {describe_grid(before.target)}"
             )
-    steps: list[View | Resample] = []
+    steps: list[AxisView | Resample] = []
     for step in (step for plan in plans for step in plan.steps):
         previous = steps[-1] if steps else None
-        if isinstance(step, View) and isinstance(previous, View):
+        if isinstance(step, AxisView) and isinstance(previous, AxisView):
             steps[-1] = _join(previous, step)
         else:
             steps.append(step)
-    return Plan(source=plans[0].source, target=plans[-1].target, steps=tuple(steps))
+    return VolumePlan(source=plans[0].source, target=plans[-1].target, steps=tuple(steps))
 
 
-def whole(shape: Shape) -> Ranges:
+def full_ranges(shape: VolumeShape) -> Ranges:
     """Return the ranges of a complete volume."""
     return tuple((0, size) for size in shape)
 
 
-def _join(first: View, second: View) -> View:
+def _join(first: AxisView, second: AxisView) -> AxisView:
     """Return the view that is equal to `first` followed by `second`."""
     order, direction, start, inside = [], [], [], []
     for axis in range(3):
@@ -192,7 +192,7 @@ def _join(first: View, second: View) -> View:
             low, high = origin - high + 1, origin - low + 1
         low, high = max(low, second.inside[axis][0]), min(high, second.inside[axis][1])
         inside.append((low, high) if low < high else (0, 0))
-    return View(
+    return AxisView(
         shape=second.shape,
         order=triple(order),
         direction=triple(direction),
@@ -201,7 +201,7 @@ def _join(first: View, second: View) -> View:
     )
 
 
-def triple(values: Sequence[int]) -> Shape:
+def triple(values: Sequence[int]) -> VolumeShape:
     """Convert three integers to a tuple."""
     first, second, third = values
     return int(first), int(second), int(third)
@@ -227,7 +227,7 @@ def _corner_offsets_mm(a: Grid, b: Grid) -> NDArray[np.float64]:
     return b.to_mm(corners) - a.to_mm(corners)
 
 
-def describe(grid: Grid) -> str:
+def describe_grid(grid: Grid) -> str:
     """Return shape and spacing as text for messages."""
     shape = "×".join(str(size) for size in grid.shape)
     return f"{shape} voxels of {'×'.join(f'{spacing:.4g}' for spacing in grid.spacing_mm)} mm"
@@ -244,7 +244,7 @@ def plan_resample(
     mask_kernel: str = "nearest",
     slice_wise: SliceWise = "auto",
     antialias: bool = True,
-) -> Plan:
+) -> VolumePlan:
     """Plan to sample the same field of view at another spacing.
 
     The new spacing is exact. The new size is round(extent / spacing), at least 1, and the center of the volume does not
@@ -273,12 +273,12 @@ def plan_resample(
 
 def plan_stretch(
     grid: Grid,
-    shape: Shape,
+    shape: VolumeShape,
     *,
     image_kernel: str = "linear",
     mask_kernel: str = "nearest",
     antialias: bool = True,
-) -> Plan:
+) -> VolumePlan:
     """Plan to sample the same field of view, edge to edge, with another number of voxels and any spacing."""
     _check_shape(shape)
     ratios = [old / new for old, new in zip(grid.shape, shape, strict=True)]
@@ -287,13 +287,13 @@ def plan_stretch(
 
 def _plan_axes(
     grid: Grid,
-    shape: Shape,
+    shape: VolumeShape,
     ratios: Sequence[float],
     image_kernel: str,
     mask_kernel: str,
     low_axis: int | None,
     antialias: bool,
-) -> Plan:
+) -> VolumePlan:
     """Plan to resample each axis about the center of the volume; a ratio is source voxels per target voxel."""
     known_kernel(image_kernel)
     if mask_kernel not in MASK_KERNELS:
@@ -313,7 +313,7 @@ def _plan_axes(
         mask_kernel=mask_kernel,
         antialias=antialias,
     )
-    return plan_step(grid, step)
+    return plan_volume_step(grid, step)
 
 
 def _low_resolution_axis(old: Sequence[float], new: Sequence[float], slice_wise: SliceWise) -> int | None:
@@ -335,7 +335,7 @@ def _low_resolution_axis(old: Sequence[float], new: Sequence[float], slice_wise:
 # Crop and pad
 
 
-def plan_crop_or_pad(grid: Grid, shape: Shape, center: ArrayLike | None = None) -> Plan:
+def plan_crop_or_pad(grid: Grid, shape: VolumeShape, center: ArrayLike | None = None) -> VolumePlan:
     """Plan to crop or pad each axis to `shape`.
 
     An odd voxel goes to the start of the axis, for both padding and cropping, so that cropping undoes padding:
@@ -360,7 +360,7 @@ def plan_crop_or_pad(grid: Grid, shape: Shape, center: ArrayLike | None = None) 
     return plan_window(grid, triple(starts), shape)
 
 
-def plan_window(grid: Grid, start: Shape, shape: Shape) -> Plan:
+def plan_window(grid: Grid, start: VolumeShape, shape: VolumeShape) -> VolumePlan:
     """Plan the window of `shape` that starts at voxel `start`; voxels outside the volume are padding."""
     if start == (0, 0, 0) and shape == grid.shape:
         return plan_nothing(grid)
@@ -368,7 +368,7 @@ def plan_window(grid: Grid, start: Shape, shape: Shape) -> Plan:
     for origin, new, old in zip(start, shape, grid.shape, strict=True):
         low, high = max(0, -origin), min(new, old - origin)
         inside.append((low, high) if low < high else (0, 0))
-    return plan_step(grid, View(shape=shape, first=start, inside=tuple(inside)))
+    return plan_volume_step(grid, AxisView(shape=shape, first=start, inside=tuple(inside)))
 
 
 def _check_shape(shape: Sequence[Any]) -> None:
@@ -380,7 +380,7 @@ def _check_shape(shape: Sequence[Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tile:
+class VolumeTile:
     """One patch of a volume.
 
     Args:
@@ -390,8 +390,8 @@ class Tile:
     """
 
     number: int
-    origin: Shape
-    plan: Plan
+    origin: VolumeShape
+    plan: VolumePlan
 
 
 def tile_starts(size: int, tile: int, overlap: int) -> list[int]:
@@ -404,7 +404,7 @@ def tile_starts(size: int, tile: int, overlap: int) -> list[int]:
     return [round(number * (size - tile) / gaps) for number in range(gaps + 1)] if gaps else [0]
 
 
-def plan_tiles(grid: Grid, shape: Shape, overlap: Shape = (0, 0, 0)) -> tuple[Tile, ...]:
+def plan_tiles(grid: Grid, shape: VolumeShape, overlap: VolumeShape = (0, 0, 0)) -> tuple[VolumeTile, ...]:
     """Plan patches of `shape` that cover the volume; neighbors share at least `overlap` voxels along each axis.
 
     An axis shorter than its tile is padded around its center and has one tile.
@@ -426,6 +426,6 @@ def plan_tiles(grid: Grid, shape: Shape, overlap: Shape = (0, 0, 0)) -> tuple[Ti
         for first, size, side, shared in zip(start, padded.target.shape, shape, overlap, strict=True)
     ]
     return tuple(
-        Tile(number=number, origin=triple(origin), plan=plan_window(grid, triple(origin), shape))
+        VolumeTile(number=number, origin=triple(origin), plan=plan_window(grid, triple(origin), shape))
         for number, origin in enumerate(product(*starts))
     )

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError, UsageError
-from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
+from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import class_masks, coco, dicom, folders, msd, nnunet, pairs, table, voc
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 
 __all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
@@ -42,7 +42,7 @@ LAYOUTS: dict[str, Layout] = {
             summary="split/class/image or class/image",
             list_references=folders.list_references,
             takes_clips=True,
-            in_parts=InParts(
+            in_parts=PartwiseListing(
                 look=folders.look, settle=folders.resolve_rules, references_of=folders.references_of
             ),
         ),

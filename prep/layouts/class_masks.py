@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from halofeed.errors import AnnotationsError
-from halofeed.prep.annotations.class_names import in_class_order
+from halofeed.prep.annotations.class_names import sort_class_names
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, pair_up
+from halofeed.prep.annotations.pairing import NEITHER, LabelFiles, PairKey, SortedFiles, pair_up
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.layouts.pairs import by_pattern, other_scans, split_by_folder
-from halofeed.prep.sources.file_names import stem_of, whole_scans
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.file_names import iterate_scans, stem_of
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import SourceExample
 
 _MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
 
@@ -33,7 +33,7 @@ def list_references(
     """
     found = _find(images, annotation_file, options)
     classes = _target_classes(found, images.root, options)
-    masks: dict[Key, dict[str, list[Label]]] = {}
+    masks: dict[PairKey, dict[str, list[LabelFiles]]] = {}
     for key, label in found.labels:
         for name, _ in label.class_masks:
             masks.setdefault(key, {}).setdefault(name, []).append(label)
@@ -49,13 +49,13 @@ def label_values(
 ) -> Mapping[int, str]:
     """Return values from 1 for the classes of the options in their order, or for all classes sorted by name."""
     chosen = _target_classes(_find(images, annotation_file, options), images.root, options)
-    classes = options.classes or in_class_order(chosen.values())
+    classes = options.classes or sort_class_names(chosen.values())
     return {0: "background", **dict(enumerate(classes, start=1))}
 
 
 def _target_classes(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
     """Return the data set class of each mask class, in the order of its values."""
-    choice, names = options.choice, in_class_order(label.class_masks[0][0] for _, label in found.labels)
+    choice, names = options.choice, sort_class_names(label.class_masks[0][0] for _, label in found.labels)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
     if missing := [name for name in options.classes if name not in targets.values()]:
@@ -65,7 +65,7 @@ def _target_classes(found: SortedFiles, root: str, options: LayoutOptions) -> Ma
     choice.check_known(names, f"the masks of {root}")
     if not targets:
         raise AnnotationsError(f"--map-classes leaves out every class: {present}")
-    order = options.classes or in_class_order(targets.values())
+    order = options.classes or sort_class_names(targets.values())
     return dict(sorted(targets.items(), key=lambda item: order.index(item[1])))
 
 
@@ -104,7 +104,7 @@ def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> So
     paths = images.sizes()
     result = SortedFiles(paths=paths)
     beside: dict[str, list[str]] = {}
-    for path in whole_scans(paths, takes):
+    for path in iterate_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
         if last.lower() in _MASK_FOLDERS:
@@ -123,8 +123,8 @@ def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> So
 
 
 def _join_masks(
-    masks: Mapping[str, Sequence[Label]], classes: Mapping[str, str], options: LayoutOptions
-) -> Label:
+    masks: Mapping[str, Sequence[LabelFiles]], classes: Mapping[str, str], options: LayoutOptions
+) -> LabelFiles:
     """Return the label of a scan: its mask of each selected class."""
     chosen = [(name, masks[name]) for name in classes if name in masks]
     absent = [name for name in classes if name not in masks]
@@ -139,4 +139,4 @@ def _join_masks(
         problem = ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
     first = min(label.path for found in masks.values() for label in found)
     taken = tuple((classes[name], found[0].path) for name, found in chosen)
-    return Label(path=first, class_masks=taken, problem=problem)
+    return LabelFiles(path=first, class_masks=taken, problem=problem)

@@ -13,7 +13,7 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.columns import CORNERS, is_geometry, normalize_name, to_corners
 from halofeed.prep.annotations.contract import (
-    LEAST_BAD_OBJECTS,
+    MIN_BAD_OBJECTS,
     LayoutOptions,
     check_box,
     check_rotation,
@@ -36,8 +36,8 @@ from halofeed.prep.layouts.coco_keypoints import (
     notes_of,
     skeletons_of,
 )
+from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, SourceExample
 
 _KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
@@ -277,7 +277,7 @@ def _refuse_lost_categories(
         for one, category in zip(annotations, written, strict=True)
         if one["category_id"] not in names_by_id
     ]
-    many = len(lost) >= LEAST_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
+    many = len(lost) >= MIN_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
     if lost and (many or len(lost) == len(annotations)):
         raise AnnotationsError(
             f"{name}: annotation {lost[0][0]} has category_id {lost[0][1]!r}, which is no "

@@ -8,7 +8,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import parse_number
-from halofeed.prep.sources.reference import Keypoint
+from halofeed.prep.sources.example import Keypoint
 
 WITH_FRACTIONS = (
     "keypoints have fractions: taken as places from the picture's corner, not as COCO's numbers of pixels"

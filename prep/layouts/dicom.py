@@ -12,28 +12,28 @@ from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     NO_IMAGE,
-    Key,
-    Label,
+    LabelFiles,
+    PairKey,
     find_split_folder,
     pair_up,
     single_file_label,
     split_at,
 )
 from halofeed.prep.annotations.patterns import compile_pattern
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     extension_of,
     folder_of,
     is_scan_name,
     is_volume_name,
+    iterate_scans,
     missing_part,
     stem_of,
-    whole_scans,
 )
-from halofeed.prep.sources.files import UNREAD, SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import SourceExample
+from halofeed.prep.sources.files import UNREADABLE_FILE, SourceFiles, unlisted_folders
 
 if TYPE_CHECKING:
-    from halofeed.prep.formats.dicom.grouping import Apart, Series
+    from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
     from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 
@@ -72,7 +72,7 @@ class FoundSeries:
     """
 
     source: str
-    scan: Series
+    scan: DicomSeries
     problem: Problem | None
     damaged: str | None
 
@@ -139,7 +139,7 @@ def list_references(
             "--layout csv"
         )
     listing = series_below(images, (), options)["."]
-    scans = list(whole_scans(listing.named))
+    scans = list(iterate_scans(listing.named))
     found, apart = _find_series(images, listing, options), listing.apart
     if not found:
         raise AnnotationsError(_no_series_message(images.root, apart, scans))
@@ -215,7 +215,7 @@ def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOpt
     for one in listing.apart:
         if one.may_be_slice:
             damaged[folder_of(one.path)].append(one.path)
-            if one.error is not None and one.error.reason == UNREAD:
+            if one.error is not None and one.error.reason == UNREADABLE_FILE:
                 unread[one.path] = f"{one.path}: {one.error.detail}"
     for folder in unlisted_folders(images):
         damaged[folder_of(folder)].append(folder)
@@ -235,7 +235,7 @@ def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOpt
     return sorted(found, key=lambda one: one.source)
 
 
-def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str]]) -> list[str | None]:
+def _damaged_beside(series: Sequence[DicomSeries], damaged: Mapping[str, Sequence[str]]) -> list[str | None]:
     """Return for each series the damaged file that may be one of its slices, or None.
 
     A damaged file may belong to any series with files in its folder. If the series lack as many slices as files are
@@ -278,14 +278,14 @@ def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
     return result
 
 
-def _is_unread_volume(one: Apart) -> bool:
+def _is_unread_volume(one: OtherFile) -> bool:
     """Return whether a file is a volume in an unsupported format; with DICOM series it is probably a label."""
-    from halofeed.prep.formats.volumes import RECOGNIZED
+    from halofeed.prep.formats.volumes import UNSUPPORTED_FORMATS
 
-    return one.kind == "not DICOM" and one.path.lower().endswith(tuple(RECOGNIZED))
+    return one.kind == "not DICOM" and one.path.lower().endswith(tuple(UNSUPPORTED_FORMATS))
 
 
-def _selection_problem(series: Series, policy: SeriesPolicy) -> Problem | None:
+def _selection_problem(series: DicomSeries, policy: SeriesPolicy) -> Problem | None:
     if series.chosen:
         return None
     asked = [f"--series-modality {','.join(policy.modalities)}"] if policy.modalities else []
@@ -293,7 +293,7 @@ def _selection_problem(series: Series, policy: SeriesPolicy) -> Problem | None:
     return "selection", "series is not chosen", f"{series.modality or 'no modality'}; {' and '.join(asked)}"
 
 
-def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
+def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str]:
     """Return the series that a SEG or RTSTRUCT refers to."""
     if one.refers_to:
         fits = [series for series in found if series.scan.series in one.refers_to]
@@ -310,7 +310,7 @@ def _referenced_series(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
 
 def _nifti_labels(
     masks: Sequence[str], named: Sequence[str], found: Sequence[FoundSeries], options: LayoutOptions
-) -> list[tuple[list[str], Label]]:
+) -> list[tuple[list[str], LabelFiles]]:
     """Return each NIfTI file as a label, with the series that it may belong to."""
     paths = set(named)
     pattern = None
@@ -381,10 +381,10 @@ def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
 
 
 def _sort_labels(
-    labels: Iterable[tuple[list[str], Label]],
-) -> tuple[list[tuple[Key, Label]], list[SourceExample]]:
+    labels: Iterable[tuple[list[str], LabelFiles]],
+) -> tuple[list[tuple[PairKey, LabelFiles]], list[SourceExample]]:
     """Return the labels with exactly one series, and an example with a problem for each of the others."""
-    fitting: list[tuple[Key, Label]] = []
+    fitting: list[tuple[PairKey, LabelFiles]] = []
     unfit = []
     for sources, label in labels:
         if len(sources) == 1:
@@ -398,7 +398,7 @@ def _sort_labels(
     return fitting, unfit
 
 
-def _other_files(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
+def _other_files(apart: Iterable[OtherFile], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
     """Yield an example for each file that is neither slice nor mask, unless a series already names it as damaged."""
     folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
     for one in apart:
@@ -425,7 +425,7 @@ def _count_kinds(kinds: Iterable[str]) -> list[str]:
     return [f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items())]
 
 
-def _no_series_message(root: str, apart: Sequence[Apart], named: Sequence[str]) -> str:
+def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[str]) -> str:
     """Return a message with the reason why a folder has no series, and a fix.
 
     Args:

@@ -16,9 +16,9 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.resolve_boxes import add_class_notes, similar_class_notes
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 
 _IMAGE_FOLDER = re.compile(
     r"(jpeg|png)?_?(images?|imgs?|pictures?|photos?)(tr|ts)?([-_ ]?\d{1,2})?|rgb|colou?rs?|leftimg8bit|frames?",
@@ -72,7 +72,7 @@ def list_references(
 
 
 @dataclass(kw_only=True)
-class Seen:
+class FolderSummary:
     """Folders of the images, which determine all rules; one image per folder is enough.
 
     Args:
@@ -85,7 +85,7 @@ class Seen:
     classes: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
-    def add(self, other: Seen) -> None:
+    def add(self, other: FolderSummary) -> None:
         """Merge the summary of files that come later."""
         for folder, path in other.firsts.items():
             self.firsts.setdefault(folder, path)
@@ -109,9 +109,9 @@ class Rules:
     markers: frozenset[str] = frozenset()
 
 
-def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
+def look(paths: Iterable[str], options: LayoutOptions) -> FolderSummary:
     """Return the summary of the paths of all files, or of the files below some folders."""
-    seen = Seen()
+    seen = FolderSummary()
     for path in filter(options.takes, paths):
         folder = path.rpartition("/")[0]
         seen.firsts.setdefault(folder, path)
@@ -122,7 +122,7 @@ def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
 
 
 def resolve_rules(
-    seen: Seen, others: Iterable[str], files: SourceFiles, options: LayoutOptions
+    seen: FolderSummary, others: Iterable[str], files: SourceFiles, options: LayoutOptions
 ) -> Rules | None:
     """Return the rules from the merged summary; None if the decision needs all paths.
 
@@ -144,12 +144,12 @@ def resolve_rules(
     return rules
 
 
-def _classes_of(seen: Seen, rules: Rules) -> set[str]:
+def _classes_of(seen: FolderSummary, rules: Rules) -> set[str]:
     parts = (path.split("/")[rules.first_is_split :] for path in seen.firsts.values())
     return {path[0] for path in parts if len(path) > 1}
 
 
-def _resolve_rules(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions) -> Rules:
+def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, options: LayoutOptions) -> Rules:
     firsts = sorted(seen.firsts.values())
     if not options.folders_are_classes:
         _check_not_image_folder(seen.firsts, root)

@@ -11,9 +11,9 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.sources.file_names import extension_of, locate, relative_path, whole_scans
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.file_names import extension_of, find_annotated_file, iterate_scans, relative_path
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import SourceExample
 
 NAME = "dataset.json"
 
@@ -92,7 +92,7 @@ def _is_mac_metadata(path: Any) -> bool:
     return isinstance(path, str) and path.rpartition("/")[2].startswith("._")
 
 
-def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, str]:
+def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, str]:
     """Return the class names by value, in ascending order; raise AnnotationsError for an invalid or duplicate entry.
 
     Args:
@@ -117,7 +117,7 @@ def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, s
     return dict(sorted(found.items()))
 
 
-def check_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
+def check_dataset_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the channels 0, 1, ... in order; raise AnnotationsError if a number is missing."""
     expected = [str(number) for number in range(len(names))]
     if not names or set(names) != set(expected) or not all(isinstance(name, str) for name in names.values()):
@@ -126,7 +126,7 @@ def check_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple
     return tuple(names[number] for number in expected)
 
 
-SPLITS = {"training": "train", "validation": "validation", "test": "test"}
+MSD_SPLITS = {"training": "train", "validation": "validation", "test": "test"}
 """Lists of a dataset.json and their splits; the Decathlon itself has no validation list."""
 
 _EXPECTED = 'a list of {"image": ..., "label": ...}, or of paths where there are no labels'
@@ -153,7 +153,7 @@ def list_references(
             "version 1 has them; say --layout nnunet"
         )
     listed: list[SourceExample] = []
-    for part, split in SPLITS.items():
+    for part, split in MSD_SPLITS.items():
         entries = document.part(part, list, _EXPECTED) if part in document.content else []
         for number, entry in enumerate(entries):
             if not _is_mac_metadata(_image_of(entry)):
@@ -161,7 +161,7 @@ def list_references(
                 listed.append(_example(entry, place, split, document, images, options))
     listed = _refuse_repeated(listed)
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
-    for path in whole_scans(images.sizes()):
+    for path in iterate_scans(images.sizes()):
         if path not in used:
             problem = ("selection", "file is not in dataset.json", "")
             listed.append(SourceExample(source=path, key=path, problem=problem))
@@ -179,7 +179,7 @@ def label_values(
             f'{document.path}: labels: expected {{"1": "spleen"}}, got names before values, as nnU-Net writes them; '
             "say --layout nnunet"
         )
-    return check_values(document.path, labels.items())
+    return check_label_values(document.path, labels.items())
 
 
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
     if "modality" not in document.content:
         return ()
     names = document.part("modality", dict, '{"0": "CT", ...}')
-    return check_channel_names(document.path, "modality", names)
+    return check_dataset_channel_names(document.path, "modality", names)
 
 
 def _example(
@@ -200,8 +200,8 @@ def _example(
         return SourceExample(source=place, key=place, split=split, problem=problem)
     source = image
     try:
-        source = locate(image, "image", images, document.folder)
-        mask = locate(label, "label", images, document.folder) if label else None
+        source = find_annotated_file(image, "image", images, document.folder)
+        mask = find_annotated_file(label, "label", images, document.folder) if label else None
     except SourceError as error:
         return SourceExample(source=source, key=source, split=split, problem=error.at(place).args)
     fault = None
@@ -226,11 +226,11 @@ def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
 def _named_paths(document: DatasetJson, images: SourceFiles) -> set[str]:
     """Return the paths that any entry names, including entries with a problem."""
     found = set()
-    for part in SPLITS:
+    for part in MSD_SPLITS:
         for entry in document.content.get(part, ()):
             for written in entry.values() if isinstance(entry, dict) else (entry,):
                 try:
-                    found.add(locate(str(written), "image", images, document.folder))
+                    found.add(find_annotated_file(str(written), "image", images, document.folder))
                 except SourceError:
                     continue
     return found

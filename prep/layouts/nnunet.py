@@ -10,17 +10,17 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
-from halofeed.prep.annotations.pairing import Key, Label, pair_up, single_file_label
+from halofeed.prep.annotations.pairing import LabelFiles, PairKey, pair_up, single_file_label
 from halofeed.prep.layouts.msd import (
     DatasetJson,
-    check_channel_names,
-    check_values,
+    check_dataset_channel_names,
+    check_label_values,
     names_cases,
     read_dataset_json,
 )
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, SINGLE_FILE_EXTENSIONS, is_document_name
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import SourceExample
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
 _CASE = re.compile(r"(.+)_(\d{4})")
@@ -54,8 +54,8 @@ def list_references(
     _check_not_decathlon(dataset.document, images)
     label_values(annotations, images, annotation_file, options)
     below = f"{dataset.document.folder}/" if dataset.document.folder else ""
-    found: list[tuple[Key, SourceExample]] = []
-    labels: list[tuple[Key, Label]] = []
+    found: list[tuple[PairKey, SourceExample]] = []
+    labels: list[tuple[PairKey, LabelFiles]] = []
     strays: list[SourceExample] = []
     ending = dataset.file_ending
     is_unnumbered = _is_unnumbered(dataset, images, below)
@@ -123,14 +123,14 @@ def label_values(
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
     regions = [name for name, value in labels.items() if isinstance(value, list)]
     if not regions:
-        return check_values(document.path, ((value, name) for name, value in labels.items()))
+        return check_label_values(document.path, ((value, name) for name, value in labels.items()))
     if options.regions == "refuse":
         raise AnnotationsError(
             f"{document.path}: labels: {', '.join(regions[:5])}: a region is several values, and a label volume "
             "has one class a voxel; --regions combine keeps the values, each with the names of all regions that hold "
             "it, and --class-overlap channels (volumes) makes each region a channel"
         )
-    return check_values(document.path, _combine_regions(labels))
+    return check_label_values(document.path, _combine_regions(labels))
 
 
 def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[str, tuple[int, ...]]:
@@ -148,7 +148,7 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
         values = written if isinstance(written, list) else [written]
         if values == [0]:
             continue
-        checked = check_values(document.path, ((value, f"{name} {value}") for value in values))
+        checked = check_label_values(document.path, ((value, f"{name} {value}") for value in values))
         if not checked or 0 in checked:
             raise AnnotationsError(
                 f"{document.path}: labels: {name}: expected values above 0, such as [1, 2], got {written!r}; 0 is the "
@@ -191,7 +191,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
         )
     return _Dataset(
         document=document,
-        channels=check_channel_names(document.path, "channel_names", names),
+        channels=check_dataset_channel_names(document.path, "channel_names", names),
         file_ending=ending,
         training=document.part("numTraining", int, "the number of training cases"),
     )
@@ -200,7 +200,9 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
 def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
     """Convert a document of version 1, which has the Decathlon's keys, to version 2."""
     _check_not_decathlon(document, files)
-    values = check_values(document.path, document.part("labels", dict, '{"0": "background", ...}').items())
+    values = check_label_values(
+        document.path, document.part("labels", dict, '{"0": "background", ...}').items()
+    )
     changed = {
         "channel_names": document.content["modality"],
         "labels": {name: value for value, name in values.items()},

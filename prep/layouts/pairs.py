@@ -12,7 +12,7 @@ from halofeed.prep.annotations.contract import LayoutOptions, read_required
 from halofeed.prep.annotations.labels import from_file
 from halofeed.prep.annotations.pairing import (
     NEITHER,
-    Key,
+    PairKey,
     SortedFiles,
     find_split_folder,
     join_channels,
@@ -22,16 +22,16 @@ from halofeed.prep.annotations.pairing import (
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     DICOM_EXTENSIONS,
     extension_of,
     is_volume_name,
+    iterate_scans,
     missing_part,
     stem_of,
-    whole_scans,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.prep.sources.reference import SourceExample
 
 _CLASSES_FILE = "_classes.csv"
 _SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
@@ -129,15 +129,15 @@ def label_values(
 
 def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:
     """Return the volumes and pictures that are neither images nor labels of the requested kind."""
-    return [path for path in whole_scans(images.sizes()) if not options.takes_scan(path)]
+    return [path for path in iterate_scans(images.sizes()) if not options.takes_scan(path)]
 
 
 def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
     """Sort all files of a folder by the patterns of images and labels; for errors see `join_channels`."""
     paths = images.sizes()
     result = SortedFiles(paths=paths)
-    channels: list[tuple[Key, Mapping[str, str], SourceExample]] = []
-    for path in whole_scans(paths, options.takes_scan):
+    channels: list[tuple[PairKey, Mapping[str, str], SourceExample]] = []
+    for path in iterate_scans(paths, options.takes_scan):
         understood = pair.classify(path)
         if understood is None:
             result.neither.append(path)
@@ -164,8 +164,8 @@ def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -
 
 
 def split_by_folder(
-    images: list[tuple[Key, SourceExample]], root: str, chosen: bool | None
-) -> list[tuple[Key, SourceExample]]:
+    images: list[tuple[PairKey, SourceExample]], root: str, chosen: bool | None
+) -> list[tuple[PairKey, SourceExample]]:
     """Return the images with the split that a folder of their path names."""
     folders = [example.source.split("/")[:-1] for _, example in images]
     place = find_split_folder(folders, chosen, root)
@@ -177,7 +177,7 @@ def split_by_folder(
 
 def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
     paths = images.sizes()
-    scans = list(whole_scans(paths, options.takes_scan))
+    scans = list(iterate_scans(paths, options.takes_scan))
     for sort in (
         _sort_by_folder,
         _sort_by_suffix,
@@ -227,7 +227,7 @@ def _sort_by_folder(
     return result
 
 
-def _without_suffix(key: Key, images: Collection[Key]) -> Key:
+def _without_suffix(key: PairKey, images: Collection[PairKey]) -> PairKey:
     """Return the key of a label without the suffix of rule 2 if only that key has an image: 1_mask for the image 1."""
     suffix, path = key
     folder, _, stem = path.rpartition("/")
@@ -278,7 +278,7 @@ def list_lits(
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: LiTS names need no annotation file; name the folder")
     paths = images.sizes()
-    volumes = [path for path in whole_scans(paths) if is_volume_name(path)]
+    volumes = [path for path in iterate_scans(paths) if is_volume_name(path)]
     named = {path: match for path in volumes if (match := _LITS_NAME.fullmatch(stem_of(path)))}
     scans = [path for path, match in named.items() if match["image"]]
     if not scans:

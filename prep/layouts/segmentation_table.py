@@ -14,24 +14,24 @@ from halofeed.prep.annotations.contract import LayoutOptions, sort_examples, spl
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.tables import (
     ColumnRules,
-    Row,
+    TableRow,
     check_groups_are_read,
     check_ignored,
     read_tables,
     unread_column_notes,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
+from halofeed.prep.sources.example import SourceExample, data_files
 from halofeed.prep.sources.file_names import (
     FolderIndex,
-    files_of,
+    find_annotated_file,
     is_document_name,
     is_scan_name,
-    locate,
+    iterate_scans,
     relative_path,
-    whole_scans,
+    volume_files,
 )
 from halofeed.prep.sources.files import SourceFiles, path_from
-from halofeed.prep.sources.reference import SourceExample, data_files
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
@@ -77,7 +77,7 @@ def list_references(
     check_ignored(tables, options.ignore_columns)
     check_groups_are_read(tables, needed=options.needs_groups)
     index = FolderIndex(images)
-    listed: list[tuple[Row, SourceExample]] = []
+    listed: list[tuple[TableRow, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
     folders = dict.fromkeys(folder for rows in rows_of for row in rows for folder in _folders_of(row, index))
     series = series_below(images, tuple(folders), options) if folders else {}
@@ -92,7 +92,7 @@ def list_references(
     yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
 
 
-def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
+def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:
     """Yield the folders that a row names as its image, without the suffix of a series."""
     for written in () if row.fault else _split_cell(row.cell("image")):
         path = relative_path(written, index.files.root)
@@ -104,7 +104,7 @@ def _folders_of(row: Row, index: FolderIndex) -> Iterator[str]:
 
 
 def _example(
-    row: Row, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
+    row: TableRow, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
 ) -> SourceExample:
     written = _split_cell(row.cell("image"))
     source = relative_path(written[0], index.files.root) if written else row.place
@@ -131,7 +131,7 @@ def _example(
         return replace(known, problem=error.at(row.place).args)
 
 
-def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
+def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:
     """Return the row with paths that lead upwards from the table converted to paths from the root."""
     cells = {}
     for column in ("image", "label"):
@@ -176,7 +176,7 @@ def _with_image(
         if any(found):
             detail = f"{'; '.join(written)}; save those in folders as NIfTI"
             raise SourceError("annotation", "channels are DICOM folders and files", detail)
-        paths = [locate(path, "image", images) for path in written]
+        paths = [find_annotated_file(path, "image", images) for path in written]
         if len(set(paths)) < len(paths):
             raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
         if others := [path for path in paths if not is_scan_name(path)]:
@@ -186,7 +186,7 @@ def _with_image(
     if (series := _series_at(written[0], index, options, listings)) is not None:
         return _as_channels(known, [series])
     is_file = images.size(relative_path(written[0], images.root)) is not None
-    path = locate(written[0], "image", images)
+    path = find_annotated_file(written[0], "image", images)
     return replace(known, source=path, members=() if is_file and options.takes_scan(path) else (path,))
 
 
@@ -238,15 +238,15 @@ def _label(written: str, index: FolderIndex) -> str:
     is_folder = images.size(path) is None and images.has_folder(path)
     below = index.below(path) if is_folder else []
     if not below:
-        return locate(written, "label", images)
-    if set(below) - set(files_of(below[0])):
+        return find_annotated_file(written, "label", images)
+    if set(below) - set(volume_files(below[0])):
         raise SourceError("annotation", "label folder holds several files", f"{len(below)} files in {path}")
-    return locate(below[0], "label", images)
+    return find_annotated_file(below[0], "label", images)
 
 
-def _refuse_repeated(listed: Sequence[tuple[Row, SourceExample]]) -> list[SourceExample]:
+def _refuse_repeated(listed: Sequence[tuple[TableRow, SourceExample]]) -> list[SourceExample]:
     """Return the examples, with one problem in place of all rows of an image that occurs several times."""
-    by_source: dict[str, list[tuple[Row, SourceExample]]] = {}
+    by_source: dict[str, list[tuple[TableRow, SourceExample]]] = {}
     for row, example in listed:
         by_source.setdefault(example.source, []).append((row, example))
     result = []
@@ -260,7 +260,7 @@ def _refuse_repeated(listed: Sequence[tuple[Row, SourceExample]]) -> list[Source
     return result
 
 
-def _named_paths(listed: Iterable[tuple[Row, SourceExample]], root: str) -> set[str]:
+def _named_paths(listed: Iterable[tuple[TableRow, SourceExample]], root: str) -> set[str]:
     """Return the paths that any row names, including rows with a problem."""
     return {
         relative_path(path, root)
@@ -288,7 +288,7 @@ def _unlisted(
         paths = [path for folder in inside for path in images.files_in(folder)]
     else:
         paths = list(images.sizes())
-    whole = set(whole_scans(set(paths), takes))
+    whole = set(iterate_scans(set(paths), takes))
     others: Counter[str] = Counter()
     for path in paths:
         folder = path.rpartition("/")[0]

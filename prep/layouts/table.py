@@ -34,8 +34,8 @@ from halofeed.prep.annotations.resolve_boxes import (
 )
 from halofeed.prep.annotations.tables import (
     ColumnRules,
-    Row,
     Table,
+    TableRow,
     check_groups_are_read,
     check_ignored,
     read_tables,
@@ -43,11 +43,11 @@ from halofeed.prep.annotations.tables import (
     unread_column_notes,
 )
 from halofeed.prep.layouts import segmentation_table
+from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, SourceExample
-from halofeed.schemas.tasks import KEPT
-from halofeed.system.spill import ExternalSort, Record
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
+from halofeed.system.spill import ExternalSort, SortedRecord
 
 _SEPARATORS = ("|", ";", ",")
 """Characters that people use to separate several classes in one cell."""
@@ -165,20 +165,20 @@ class _Image:
 
     source: str
     number: int
-    rows: list[tuple[Row, str]]
+    rows: list[tuple[TableRow, str]]
     notes: tuple[str, ...]
-    missing_rows: list[tuple[Row, str]]
+    missing_rows: list[tuple[TableRow, str]]
     error: SourceError | None
 
 
-def _image(source: str, records: Iterable[Record]) -> _Image:
-    rows: list[tuple[Row, str]] = []
-    missing_rows: list[tuple[Row, str]] = []
+def _image(source: str, records: Iterable[SortedRecord]) -> _Image:
+    rows: list[tuple[TableRow, str]] = []
+    missing_rows: list[tuple[TableRow, str]] = []
     messages: dict[str, None] = {}
     error = None
     first = -1
     for _, place, (fault, file, line, cells, row_fault, split, notes) in records:
-        row = Row(file=file, line=line, cells=cells, fault=row_fault)
+        row = TableRow(file=file, line=line, cells=cells, fault=row_fault)
         first = place if first < 0 else first
         (rows if fault is None else missing_rows).append((row, split))
         messages.update(dict.fromkeys(notes))
@@ -251,7 +251,7 @@ def _resolve_tables(
 
 def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
     try:
-        return _written_classes(Row(file="", line=0, cells={"class": cell}), options)
+        return _written_classes(TableRow(file="", line=0, cells={"class": cell}), options)
     except SourceError:
         return ()
 
@@ -265,7 +265,7 @@ def _image_query(folder: str, name: str) -> ImageQuery:
 
 def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
     """Return a note on the columns that only --keep would read."""
-    unkept = [name for name in KEPT if name in table.columns and name not in options.keep]
+    unkept = [name for name in OPTIONAL_ATTRIBUTES if name in table.columns and name not in options.keep]
     return (f"columns of {table.file} that --keep would keep: {', '.join(unkept)}",) if unkept else ()
 
 
@@ -295,7 +295,7 @@ def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
     return not plain
 
 
-def _agree(source: str, rows: Sequence[Row], column: str, values: Sequence[str]) -> str:
+def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[str]) -> str:
     """Return the value that all rows of an image have; raise AnnotationsError if they differ."""
     for row, value in zip(rows, values, strict=True):
         if value != values[0]:
@@ -330,7 +330,7 @@ def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceE
         return SourceExample(**known, problem=error.args)
 
 
-def _size(rows: Sequence[Row]) -> tuple[int, int] | None:
+def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
     sizes = {declared_size(row.cell("height"), row.cell("width")) for row in rows}
     if len(sizes) > 1:
         detail = f"{rows[0].place} and others: {sorted(str(size) for size in sizes)}"
@@ -338,7 +338,7 @@ def _size(rows: Sequence[Row]) -> tuple[int, int] | None:
     return sizes.pop()
 
 
-def _box(row: Row) -> Box | None:
+def _box(row: TableRow) -> Box | None:
     """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
@@ -356,7 +356,7 @@ def _box(row: Row) -> Box | None:
     return check_box(Box(**sides, **flags, label=classes[0], area=area), row.place)
 
 
-def _flag(row: Row, column: str) -> bool:
+def _flag(row: TableRow, column: str) -> bool:
     text = row.cell(column).lower()
     if text not in _FLAGS:
         raise SourceError("annotation", "flag is neither 0 nor 1", f"{row.place} {column} is {text!r}")
@@ -404,7 +404,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
                 )
 
 
-def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tuple[str, ...]:
+def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) -> tuple[str, ...]:
     """Return the distinct classes of one image.
 
     Raises:
@@ -433,11 +433,11 @@ def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tupl
     return tuple(places)
 
 
-def _is_empty_list(row: Row) -> bool:
+def _is_empty_list(row: TableRow) -> bool:
     return _listed_classes(row.cell("class")) == ()
 
 
-def _written_classes(row: Row, options: LayoutOptions) -> list[str]:
+def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:
     """Return the classes in one row; raise SourceError if one has no name."""
     cell = row.cell("class")
     listed = _listed_classes(cell)

@@ -28,9 +28,9 @@ from halofeed.prep.annotations.contract import (
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import Size, note_similar_classes, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import common_folder, is_image_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import Box, SourceExample
 
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")

@@ -10,8 +10,8 @@ from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
+from halofeed.prep.sources.example import FileSelection, with_data_files
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import FileSelection, with_data_files
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.kinds import KINDS, Kind
 from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB

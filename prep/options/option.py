@@ -33,7 +33,7 @@ def refusal(check: Callable[[], object], start: str = "") -> list[str]:
     return []
 
 
-def derived(kind: type[T], options: Any, **others: Any) -> T:
+def copy_options(kind: type[T], options: Any, **others: Any) -> T:
     """Build the dataclass `kind` from fields of the same names in `options`; `others` override them.
 
     Raises:

@@ -18,14 +18,14 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.splits import compile_group_pattern
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.kind_rules import CLIP_RULES, PICTURE_RULES, VOLUME_RULES, KindRules
-from halofeed.prep.options.option import derived, flag, refusal
+from halofeed.prep.options.option import copy_options, flag, refusal
 from halofeed.prep.options.recipe_options import ClipOptions, RecipeOptions
+from halofeed.prep.sources.example import FileSelection
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
-from halofeed.prep.sources.reference import FileSelection
 from halofeed.schemas.fields import SETS
 from halofeed.schemas.kinds import with_current_option_names
-from halofeed.schemas.tasks import KEPT, TASKS
-from halofeed.system.memory import MEBIBYTE, MemoryBudget, Need, budget_of_process
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, TASKS
+from halofeed.system.memory import MEBIBYTE, MemoryBudget, ReserveMemory, process_budget
 
 RULES = (CLIP_RULES, VOLUME_RULES, PICTURE_RULES)
 """Rules of each kind of image. The first one whose option the recipe sets applies."""
@@ -67,8 +67,8 @@ class Recipe(RecipeOptions):
             )
         if not self.class_separator:
             found.append("--class-separator: expected a text, none or auto, got an empty one")
-        if unknown := [name for name in self.keep if name not in KEPT]:
-            found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(KEPT)}")
+        if unknown := [name for name in self.keep if name not in OPTIONAL_ATTRIBUTES]:
+            found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}")
         if (pattern := self.group_pattern) is not None:
             found += refusal(lambda: compile_group_pattern(pattern))
         return found
@@ -124,9 +124,9 @@ class Recipe(RecipeOptions):
         Args:
             room_bytes: memory that the machine has for this process; None if unknown.
         """
-        return budget_of_process(self.max_memory * MEBIBYTE, room_bytes)
+        return process_budget(self.max_memory * MEBIBYTE, room_bytes)
 
-    def lone_need(self) -> Need:
+    def lone_need(self) -> ReserveMemory:
         """Return the memory check for an input that is converted alone."""
         return MemoryBudget(self.max_memory * MEBIBYTE).share().need
 
@@ -148,7 +148,7 @@ class Recipe(RecipeOptions):
             source_splits: False if the layout must ignore the source's own splits.
             listing: the source's listing, if it decides which paths are images.
         """
-        return derived(
+        return copy_options(
             LayoutOptions,
             self,
             regions=SETS if self.holds_class_sets() else self.regions,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from halofeed.errors import UsageError
-from halofeed.prep.annotations.columns import FORMS
-from halofeed.prep.formats.clip.frame_choice import INCOMPLETE, SHORT, FrameChoice
+from halofeed.prep.annotations.columns import BOX_FORMS
+from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.options.option import option, refusal
 from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
@@ -48,13 +48,13 @@ class ClipOptions:
     short_clips: str = option(
         "refuse",
         "a source with fewer frames than --frames is rejected, or its last frame is repeated",
-        choices=SHORT,
+        choices=SHORT_CLIP_CHOICES,
     )
     incomplete_clips: str = option(
         "refuse",
         "a truncated source, or one with missing frames, is rejected, or its available frames are kept and a warning "
         "counts them",
-        choices=INCOMPLETE,
+        choices=INCOMPLETE_CLIP_CHOICES,
     )
 
     def clip_problems(self) -> Iterator[str]:
@@ -109,7 +109,7 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners "
         "(xmin,ymin,xmax,ymax), corner-size (upper left x,y, then width,height, as in COCO), center-size (center x,y, "
         "then width,height); auto accepts columns whose names are unambiguous, and refuses others",
-        choices=FORMS,
+        choices=BOX_FORMS,
     )
     ignore_columns: tuple[str, ...] = option(
         (),

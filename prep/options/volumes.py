@@ -20,17 +20,17 @@ from halofeed.prep.formats.volume.reading_options import (
     ScanOptions,
     SeriesPolicy,
 )
-from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
-from halofeed.prep.options.option import derived, option, refusal
-from halofeed.prep.voxels.intensity import STORES, WINDOWS, Standard, Window, named_window
+from halofeed.prep.geometry.scan import GRID_TOLERANCE_VOXELS, MAX_GRID_TOLERANCE_VOXELS, Triple, VolumeShape
+from halofeed.prep.options.option import copy_options, option, refusal
+from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityWindow, Standardization, named_window
 from halofeed.schemas.fields import SETS
-from halofeed.system.memory import Need, unlimited
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 SCAN = "scan"
 """Value of `normalize` that scales each scan by its own mean and deviation."""
 INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
-FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAWS)
+FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class VolumeOptions:
         choices=("refuse", "resample", "voxels"),
     )
     mask_grid_tolerance: float = option(
-        SAME_GRID_VOXELS,
+        GRID_TOLERANCE_VOXELS,
         "largest offset of a mask, or a further channel, from its scan's grid along each axis, as a fraction of a "
         "voxel below 0.5; within it the offset is ignored",
     )
@@ -151,7 +151,7 @@ class VolumeOptions:
         "volumes",
         "DICOM: a series with several images at each position (phases, echoes, b-values, times) becomes one scan of "
         "each, or one scan with as many channels (give --channels), or is refused",
-        choices=reading_options.SPLITS,
+        choices=reading_options.SERIES_SPLITS,
     )
     alternating_slices: str = option(
         "refuse",
@@ -265,10 +265,10 @@ class VolumeOptions:
         windows = (self.window, self.window_hu, self.window_percentiles)
         if sum(map(bool, windows)) > 1:
             yield "--window, --window-hu and --window-percentiles: give one of them"
-        if not 0 <= self.mask_grid_tolerance < LARGEST_TOLERANCE:
+        if not 0 <= self.mask_grid_tolerance < MAX_GRID_TOLERANCE_VOXELS:
             yield (
                 f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
-                f"{LARGEST_TOLERANCE:g}; --mask-grid resample takes masks that lie further off"
+                f"{MAX_GRID_TOLERANCE_VOXELS:g}; --mask-grid resample takes masks that lie further off"
             )
         if (window := self.window) is not None:
             yield from refusal(lambda: _parse_window(window), "--window: ")
@@ -306,13 +306,13 @@ class VolumeOptions:
         """Return the mapping from classes of the source to classes of the data set."""
         return ClassChoice.of(self.classes, self.map_classes)
 
-    def fixed_window(self) -> Window | None:
+    def fixed_window(self) -> IntensityWindow | None:
         """Return the window in HU that all scans share; None where there is none."""
         if self.window_hu:
-            return Window(low=self.window_hu[0], high=self.window_hu[1])
+            return IntensityWindow(low=self.window_hu[0], high=self.window_hu[1])
         return _parse_window(self.window) if self.window is not None else None
 
-    def fixed_standard(self) -> Standard | None:
+    def fixed_standard(self) -> Standardization | None:
         """Return the mean and deviation of --normalize that all scans share; None where there are none.
 
         Raises:
@@ -324,7 +324,7 @@ class VolumeOptions:
             mean, deviation = map(float, str(self.normalize).split("/"))
         except ValueError as error:
             raise UsageError("expected scan, or MEAN/DEVIATION such as 101.3/38.2") from error
-        return Standard(mean=mean, deviation=deviation)
+        return Standardization(mean=mean, deviation=deviation)
 
     def scales_each_scan(self) -> bool:
         """Return True if each scan has its own scale, which its records state."""
@@ -334,7 +334,7 @@ class VolumeOptions:
         """Return True if the window applies to Hounsfield units only."""
         return self.fixed_window() is not None and self.window_unit == "hu"
 
-    def overlap(self) -> Shape:
+    def overlap(self) -> VolumeShape:
         """Return --tile-overlap; zeros where it is left out."""
         return self.tile_overlap if len(self.tile_overlap) == 3 else (0, 0, 0)
 
@@ -359,9 +359,9 @@ class VolumeOptions:
             **choices,  # type: ignore[arg-type]
         )
 
-    def scan_options(self, need: Need = unlimited) -> ScanOptions:
+    def scan_options(self, need: ReserveMemory = no_memory_limit) -> ScanOptions:
         """Return the options of the volume readers; they call `need` with the bytes that a volume takes."""
-        return derived(
+        return copy_options(
             ScanOptions,
             self,
             need=need,
@@ -378,7 +378,7 @@ def default_dtype(options: VolumeOptions) -> str:
     return "uint8" if options.window or options.window_hu or options.window_percentiles else STORES[0]
 
 
-def _parse_window(text: str) -> Window:
+def _parse_window(text: str) -> IntensityWindow:
     center, slash, width = text.partition("/")
     if not slash:
         return named_window(text)
@@ -386,7 +386,7 @@ def _parse_window(text: str) -> Window:
         ends = float(center), float(width)
     except ValueError as error:
         raise UsageError(f"expected a name or center/width, got {text!r}") from error
-    return Window.from_center(*ends)
+    return IntensityWindow.from_center(*ends)
 
 
 def _written(values: tuple[float, ...]) -> str:

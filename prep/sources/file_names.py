@@ -14,13 +14,13 @@ from posixpath import splitext
 
 from halofeed.errors import Problem, SourceError
 from halofeed.prep.sources.files import (
-    BELOW,
-    UNREAD,
+    BELOW_IMAGES_FOLDER,
+    UNREADABLE_FILE,
     SourceFiles,
     absolute_path,
-    is_there,
-    lies_outside,
+    outside_message,
     path_below,
+    path_exists,
 )
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
@@ -70,7 +70,7 @@ def is_video_name(path: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Names:
+class FormatExtensions:
     """Lower-case extensions of the files of one volume format.
 
     Args:
@@ -89,22 +89,24 @@ class Names:
         return (*self.single, *self.pairs, *self.pairs.values(), *self.headers)
 
 
-NAMES = {
-    "nifti": Names(single=(".nii.gz", ".nii"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}),
-    "nrrd": Names(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
-    "metaimage": Names(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
-    "mgh": Names(single=(".mgz", ".mgh")),
+FORMAT_EXTENSIONS = {
+    "nifti": FormatExtensions(single=(".nii.gz", ".nii"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}),
+    "nrrd": FormatExtensions(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
+    "metaimage": FormatExtensions(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
+    "mgh": FormatExtensions(single=(".mgz", ".mgh")),
 }
 
-SINGLE_FILE_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.single)
-VOLUME_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.extensions)
+SINGLE_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.single)
+VOLUME_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.extensions)
 DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
-_PAIRS = {header: voxels for names in NAMES.values() for header, voxels in names.pairs.items()}
+_PAIRS = {header: voxels for names in FORMAT_EXTENSIONS.values() for header, voxels in names.pairs.items()}
 _PARTNERS = {**_PAIRS, **{voxels: header for header, voxels in _PAIRS.items()}}
 _PAIRED = tuple(_PARTNERS)
-DATA_FILE_LINES = {ending: line for names in NAMES.values() for ending, line in names.headers.items()}
+DATA_FILE_LINES = {
+    ending: line for names in FORMAT_EXTENSIONS.values() for ending, line in names.headers.items()
+}
 
-_EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS, ".apng", *DICOM_EXTENSIONS)
+_EXTENSIONS = (*VOLUME_FILE_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS, ".apng", *DICOM_EXTENSIONS)
 
 
 def extension_of(path: str) -> str:
@@ -138,12 +140,14 @@ def is_volume_name(path: str) -> bool:
     >>> is_volume_name("a.nii.gz"), is_volume_name("a.mha"), is_volume_name("a.gz")
     (True, True, False)
     """
-    return path.lower().endswith(VOLUME_EXTENSIONS) and extension_of(path).lower() in VOLUME_EXTENSIONS
+    return (
+        path.lower().endswith(VOLUME_FILE_EXTENSIONS) and extension_of(path).lower() in VOLUME_FILE_EXTENSIONS
+    )
 
 
 def is_scan_name(path: str) -> bool:
     """Return whether a name is that of a volume or of a picture."""
-    return extension_of(path).lower() in (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS)
+    return extension_of(path).lower() in (*VOLUME_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
 
 
 def partner_of(path: str) -> str | None:
@@ -159,7 +163,7 @@ def partner_of(path: str) -> str | None:
     return path.removesuffix(extension) + (partner.upper() if extension.isupper() else partner)
 
 
-def files_of(path: str) -> tuple[str, ...]:
+def volume_files(path: str) -> tuple[str, ...]:
     """Return the files of a volume from the path of one of them, the header first.
 
     >>> files_of("a.nii.gz"), files_of("a.img")
@@ -171,7 +175,7 @@ def files_of(path: str) -> tuple[str, ...]:
     return (path, partner) if ".hdr" in extension_of(path).lower() else (partner, path)
 
 
-def whole_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_name) -> Iterator[str]:
+def iterate_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_name) -> Iterator[str]:
     """Yield every volume and picture once, in the order of `paths`; a .hdr/.img pair is represented by its header.
 
     An .img without its .hdr keeps its own name, so `missing_part` can report it.
@@ -181,20 +185,20 @@ def whole_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_n
         takes: function that returns whether to include a path.
     """
     for path in paths:
-        if takes(path) and (files_of(path)[0] == path or files_of(path)[0] not in paths):
+        if takes(path) and (volume_files(path)[0] == path or volume_files(path)[0] not in paths):
             yield path
 
 
 def missing_part(path: str, paths: Collection[str]) -> Problem | None:
     """Return the problem of a .hdr/.img pair if one of its files is not among `paths`, else None."""
-    files = files_of(path)
+    files = volume_files(path)
     for file, what in zip(files, (".hdr file with the header", ".img file with the voxels"), strict=False):
         if len(files) > 1 and file not in paths:
             return ("read", f"the {what} is missing", f"no {file.rpartition('/')[2]}")
     return None
 
 
-def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str:
+def find_annotated_file(written: str, what: str, files: SourceFiles, folder: str = "") -> str:
     """Return the path below `files` that annotations mean; for a .hdr/.img pair the path of the header.
 
     The function does not search other folders: patients often have files with the same name, such as `seg.nii.gz`.
@@ -212,18 +216,18 @@ def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str
     is_local = "://" not in files.root
     if path.startswith("..") or (path.startswith("/") and not is_local) or files.size(path) is None:
         leads_out = os.path.isabs(written) or path.startswith("../")
-        if leads_out and is_local and is_there(os.path.join(absolute_path(files.root), path)):
+        if leads_out and is_local and path_exists(os.path.join(absolute_path(files.root), path)):
             reason = f"{what} file lies outside --images"
-            raise SourceError("annotation", reason, lies_outside(written))
+            raise SourceError("annotation", reason, outside_message(written))
         if not path.startswith(("/", "..")) and (refusal := files.refusal(path)):
-            raise SourceError("read", UNREAD, f"{path}: {refusal}")
+            raise SourceError("read", UNREADABLE_FILE, f"{path}: {refusal}")
         shown = path_below(files.root, written) or written
         near = "" if path.startswith(("/", "..")) else _hint(path, files.files_in(path.rpartition("/")[0]))
-        raise SourceError("annotation", f"{what} file not found", f"{shown!r} {BELOW}{near}")
-    problem = missing_part(path, [file for file in files_of(path) if files.size(file) is not None])
+        raise SourceError("annotation", f"{what} file not found", f"{shown!r} {BELOW_IMAGES_FOLDER}{near}")
+    problem = missing_part(path, [file for file in volume_files(path) if files.size(file) is not None])
     if problem is not None:
         raise SourceError(*problem)
-    return files_of(path)[0]
+    return volume_files(path)[0]
 
 
 def relative_path(written: str, root: str, folder: str = "") -> str:

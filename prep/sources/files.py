@@ -15,19 +15,19 @@ from typing import Protocol
 from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.walk import (
     ACCESS_ERRORS,
-    Part,
+    PartialListing,
     folder_fault,
     has_many_files,
     is_hidden,
     list_below,
     list_part,
 )
-from halofeed.system.atomic_files import file_type, open_regular, read_regular, system_name, text_of_name
+from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular, read_regular
 from halofeed.system.memory import machine_memory
 
-UNREAD = "file cannot be read"
+UNREADABLE_FILE = "file cannot be read"
 """Reason of the `SourceError` for a file that exists but is not readable."""
-CHANGED = "file has changed since it was listed"
+CHANGED_FILE = "file has changed since it was listed"
 """Reason of the `SourceError` for a file whose content differs from what was read before."""
 Stamp = tuple[int, ...]
 """Inode, bytes, and the times of the last change of content and inode in ns; or the version in a store."""
@@ -35,7 +35,7 @@ _SETTLED_NS = 2_000_000_000
 """Time stamps have steps of 2 s on FAT and a few ms elsewhere; two changes within one step are indistinguishable."""
 
 
-class ByteStream(Protocol):
+class SourceStream(Protocol):
     """Stream that is read in order."""
 
     def read(self, size: int, /) -> bytes:
@@ -79,7 +79,7 @@ class SourceFiles(Protocol):
     def read(self, path: str) -> bytes:
         """Return the bytes of one file; SourceError of stage `read` if that fails."""
 
-    def open(self, path: str) -> ByteStream:
+    def open(self, path: str) -> SourceStream:
         """Return a stream of one file; SourceError as in `read`, and OSError while the stream is read."""
 
     def head(self, path: str, size: int) -> bytes:
@@ -117,18 +117,18 @@ def path_below(root: str, written: str) -> str | None:
 
 def absolute_path(root: str) -> str:
     """Return the absolute path of a folder, decoded as in `halofeed.system.atomic_files`."""
-    return text_of_name(os.path.abspath(root))
+    return decode_name(os.path.abspath(root))
 
 
-def is_there(path: str, *, regular: bool = False) -> bool:
+def path_exists(path: str, *, regular: bool = False) -> bool:
     """Return whether a file or folder (or a regular file) exists; the path is decoded like all paths here."""
     try:
-        return (os.path.isfile if regular else os.path.exists)(system_name(path))
+        return (os.path.isfile if regular else os.path.exists)(encode_name(path))
     except UnicodeEncodeError:
         return False
 
 
-def check_source(flag: str, path: str) -> bool:
+def check_source_path(flag: str, path: str) -> bool:
     """Return whether a path that the user typed is a regular file; False for a folder.
 
     Raises:
@@ -163,18 +163,18 @@ def path_from(folder: str, written: str, root: str) -> str:
     named, above = absolute_path(folder), absolute_path(root)
     candidates = [os.path.normpath(os.path.join(start, written)) for start in (_real(named), named)]
     found = [below for path in candidates if (below := path_below(root, path)) is not None]
-    existing = [below for below in found if is_there(os.path.join(above, below))]
+    existing = [below for below in found if path_exists(os.path.join(above, below))]
     outside = os.path.relpath(candidates[0], _real(above)).replace(os.sep, "/")
     return next(iter([*existing, *found]), outside)
 
 
-BELOW = "below the images' folder"
+BELOW_IMAGES_FOLDER = "below the images' folder"
 """Part of the message about a missing file. It omits the folder, which is not part of the data set."""
 
 
-def lies_outside(written: str) -> str:
+def outside_message(written: str) -> str:
     """Return the message about a file that exists outside the images' folder."""
-    return f"{written!r} is not {BELOW}; say --images with a folder that holds both"
+    return f"{written!r} is not {BELOW_IMAGES_FOLDER}; say --images with a folder that holds both"
 
 
 def unlisted_folders(files: SourceFiles) -> list[str]:
@@ -186,7 +186,7 @@ def unlisted_folders(files: SourceFiles) -> list[str]:
 def _real(folder: str) -> str:
     """Return an absolute folder without symbolic links; cached, because each file of a table needs it."""
     try:
-        return text_of_name(os.path.realpath(system_name(folder)))
+        return decode_name(os.path.realpath(encode_name(folder)))
     except ValueError:  # a NUL character or a lone surrogate: no folder has such a name
         return folder
 
@@ -269,7 +269,7 @@ class LocalFiles:
         start = f"{folder}/" if folder else ""
         try:
             with os.scandir(self._full(folder)) as entries:
-                found = [start + text_of_name(entry.name) for entry in entries if not _is_folder(entry)]
+                found = [start + decode_name(entry.name) for entry in entries if not _is_folder(entry)]
         except OSError as error:
             if error.errno not in _NO_SUCH_FOLDER:
                 self._faults[folder or "."] = folder_fault(folder, error)
@@ -284,7 +284,7 @@ class LocalFiles:
         except (OSError, ValueError, MemoryError) as error:
             raise _unread(error) from error
 
-    def open(self, path: str) -> ByteStream:
+    def open(self, path: str) -> SourceStream:
         try:
             return open_regular(self._full(path), machine_memory())
         except (OSError, ValueError) as error:
@@ -313,18 +313,18 @@ class LocalFiles:
                         return False
         return len(self.sizes()) <= count
 
-    def straight(self, folder: str) -> Part | None:
+    def straight(self, folder: str) -> PartialListing | None:
         """List the files directly in a folder; None if there are very many, or if `below` takes the same time."""
         with self._listed():
             return None if has_many_files(self.root, folder) else list_part(self.root, folder, deep=False)
 
-    def below(self, folder: str) -> Part:
+    def below(self, folder: str) -> PartialListing:
         """List the files below a folder, and nothing else; links to folders are not followed."""
         with self._listed():
             return list_part(self.root, folder, deep=True)
 
     def _full(self, path: str) -> str:
-        return os.path.join(self.root, system_name(path))
+        return os.path.join(self.root, encode_name(path))
 
 
 _NO_SUCH_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -351,7 +351,7 @@ def _unread(error: OSError | ValueError | MemoryError) -> SourceError:
     reason = error.strerror if isinstance(error, OSError) else None
     if isinstance(error, MemoryError):
         reason = "there is not enough memory to hold it"
-    return SourceError("read", UNREAD, reason or str(error))
+    return SourceError("read", UNREADABLE_FILE, reason or str(error))
 
 
 def _size_of(file: str) -> int | None:

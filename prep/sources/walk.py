@@ -20,7 +20,7 @@ import numpy as np
 
 from halofeed.errors import Problem
 from halofeed.schemas.files import SELECTION
-from halofeed.system.atomic_files import system_name, text_of_name
+from halofeed.system.atomic_files import decode_name, encode_name
 
 DICT_MAX_FILES = 200_000
 """Up to this number of files a dict is used, which is faster; above it the compact table saves memory."""
@@ -28,7 +28,7 @@ _DECODED_NAMES = 4096
 _FILES_PER_BATCH = 100_000
 
 
-class Sizes(Mapping[str, int]):
+class FileSizes(Mapping[str, int]):
     """Sorted relative paths and their sizes in bytes; a path takes about 12 bytes plus its last component.
 
     >>> sizes = Sizes()
@@ -153,8 +153,8 @@ _FILE_SYSTEM_FOLDER = "lost+found"
 """Folder that a file system creates at its top level; only the administrator may read it."""
 
 
-HIDDEN: Problem = (SELECTION, "hidden, or left behind by a system or a tool", "")
-EMPTY: Problem = (SELECTION, "folder holds no files", "")
+HIDDEN_FILE: Problem = (SELECTION, "hidden, or left behind by a system or a tool", "")
+EMPTY_FOLDER: Problem = (SELECTION, "folder holds no files", "")
 _LEFT_BEHIND = frozenset(
     (
         *("__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
@@ -213,10 +213,10 @@ def has_many_files(root: str, folder: str) -> bool:
 
 
 def _full(root: str, folder: str) -> str:
-    return os.path.join(root, system_name(folder)) if folder else root
+    return os.path.join(root, encode_name(folder)) if folder else root
 
 
-def list_part(root: str, folder: str, *, deep: bool) -> Part:
+def list_part(root: str, folder: str, *, deep: bool) -> PartialListing:
     """List the files below one folder, or only those directly in it, with the rules of `list_below`.
 
     Args:
@@ -228,7 +228,7 @@ def list_part(root: str, folder: str, *, deep: bool) -> Part:
     inside = walk.list_one(folder, _full(root, folder))
     if deep:
         walk.list_all(inside)
-    return Part(
+    return PartialListing(
         files=walk.sizes.items(),
         folders=() if deep else tuple(path for path, _ in inside),
         faults=walk.faults,
@@ -244,7 +244,7 @@ def folder_fault(path: str, error: OSError) -> Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PartialListing:
     """Files below one folder of a source, or only those directly in it.
 
     Args:
@@ -266,7 +266,7 @@ class Part:
 class _Walk:
     """State of a listing: `seen` has the path of each folder by device and inode, `links` are still to follow."""
 
-    sizes: Sizes = field(default_factory=Sizes)
+    sizes: FileSizes = field(default_factory=FileSizes)
     faults: dict[str, Problem] = field(default_factory=dict)
     links: list[tuple[str, str]] = field(default_factory=list)
     seen: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -298,7 +298,7 @@ class _Walk:
         if files:
             self.sizes.add_folder(path, files)
         elif path and not inside and path not in self.faults and len(self.links) == links:
-            self.faults[path] = EMPTY
+            self.faults[path] = EMPTY_FOLDER
         return sorted(inside)
 
     def _add_entry(
@@ -308,9 +308,9 @@ class _Walk:
         files: list[tuple[str, int]],
         inside: list[tuple[str, str]],
     ) -> None:
-        name = text_of_name(entry.name)
+        name = decode_name(entry.name)
         if is_hidden(name):
-            self.faults[_joined(folder, name)] = HIDDEN
+            self.faults[_joined(folder, name)] = HIDDEN_FILE
             return
         may_be_folder = True
         try:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.voxels.intensity import Standard, Window, not_finite
+from halofeed.prep.voxels.intensity import IntensityWindow, Standardization, not_finite
 
 _DROPPED_BITS: Final = 12
 _SLAB_VOXELS: Final = 1 << 20
@@ -27,7 +27,7 @@ _KEYS: Final = 1 << (32 - _DROPPED_BITS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Counts:
+class ValueCounts:
     """Number of occurrences of each value.
 
     Args:
@@ -51,7 +51,7 @@ class Counts:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, int]) -> Counts:
+    def from_json(cls, document: Mapping[str, int]) -> ValueCounts:
         """Read the document that `to_json` returned."""
         pairs = sorted((float(value), count) for value, count in document.items())
         values, counts = zip(*pairs, strict=True) if pairs else ((), ())
@@ -64,7 +64,7 @@ def _text(value: float) -> str:
 
 def count_intensities(
     array: NDArray[Any], mask: NDArray[Any] | None = None, above: float | None = None
-) -> Counts:
+) -> ValueCounts:
     """Count the values of an array, some slices at a time.
 
     Args:
@@ -125,22 +125,22 @@ def _keys_of(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(((single.view(np.uint32) + half) >> np.uint32(_DROPPED_BITS)).astype(np.int64))
 
 
-def merge_counts(parts: Iterable[Counts]) -> Counts:
+def merge_counts(parts: Iterable[ValueCounts]) -> ValueCounts:
     """Return the sum of counts."""
-    parts = [Counts(values=np.empty(0), counts=np.empty(0, np.int64)), *parts]
+    parts = [ValueCounts(values=np.empty(0), counts=np.empty(0, np.int64)), *parts]
     values = np.concatenate([part.values for part in parts])
     return _counts_of(values, np.concatenate([part.counts for part in parts]))
 
 
-def _counts_of(values: NDArray[np.float64], counts: NDArray[np.int64]) -> Counts:
+def _counts_of(values: NDArray[np.float64], counts: NDArray[np.int64]) -> ValueCounts:
     """Sum the counts of values, which may be in any order and occur several times."""
     distinct, indices = np.unique(values, return_inverse=True)
     sums = np.zeros(len(distinct), np.int64)
     np.add.at(sums, indices, counts)
-    return Counts(values=distinct, counts=sums)
+    return ValueCounts(values=distinct, counts=sums)
 
 
-def percentile(counts: Counts, percent: float) -> float:
+def percentile(counts: ValueCounts, percent: float) -> float:
     """Return the smallest value that at least `percent` of all counted values do not exceed.
 
     >>> percentile(Counts(values=np.array([1.0, 5.0]), counts=np.array([9, 1])), 90)
@@ -153,7 +153,7 @@ def percentile(counts: Counts, percent: float) -> float:
     return float(counts.values[np.searchsorted(np.cumsum(counts.counts), rank)])
 
 
-def mean_and_deviation(counts: Counts) -> tuple[float, float]:
+def mean_and_deviation(counts: ValueCounts) -> tuple[float, float]:
     """Return mean and population standard deviation for z-scores; the result does not depend on the merge order."""
     _check_any(counts)
     total = counts.total
@@ -163,7 +163,9 @@ def mean_and_deviation(counts: Counts) -> tuple[float, float]:
     return mean, math.sqrt(variance)
 
 
-def percentile_window(array: NDArray[Any], low: float, high: float, above: float | None = None) -> Window:
+def percentile_window(
+    array: NDArray[Any], low: float, high: float, above: float | None = None
+) -> IntensityWindow:
     """Return the window between two percentiles of the values of one scan, for MR, which has no fixed unit.
 
     Args:
@@ -180,10 +182,10 @@ def percentile_window(array: NDArray[Any], low: float, high: float, above: float
     if ends[0] >= ends[1]:
         detail = f"percentiles {low:g} and {high:g} are {ends[0]:g}"
         raise SourceError("intensity", "values do not differ", detail)
-    return Window(low=ends[0], high=ends[1])
+    return IntensityWindow(low=ends[0], high=ends[1])
 
 
-def standard_of(array: NDArray[Any]) -> Standard:
+def measure_standardization(array: NDArray[Any]) -> Standardization:
     """Return mean and deviation of the values of one scan above its minimum, for z-scores.
 
     Raises:
@@ -193,10 +195,10 @@ def standard_of(array: NDArray[Any]) -> Standard:
     mean, deviation = mean_and_deviation(counts)
     if not deviation:
         raise SourceError("intensity", "values do not differ", f"all above the least are {mean:g}")
-    return Standard(mean=mean, deviation=deviation)
+    return Standardization(mean=mean, deviation=deviation)
 
 
-def _check_any(counts: Counts) -> None:
+def _check_any(counts: ValueCounts) -> None:
     if not len(counts.counts):
         raise SourceError(
             "intensity",

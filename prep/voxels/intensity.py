@@ -22,7 +22,7 @@ _MAX_SAMPLED: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class IntensityWindow:
     """Range of values that are distinguished, `low` to `high` inclusive; values outside become the nearer end.
 
     >>> Window.from_center(40, 400)
@@ -37,24 +37,24 @@ class Window:
             raise UsageError(f"window: expected a low below a high, got {self.low} and {self.high}")
 
     @classmethod
-    def from_center(cls, center: float, width: float) -> Window:
+    def from_center(cls, center: float, width: float) -> IntensityWindow:
         """Create center ± width / 2, as in DICOM's LINEAR_EXACT (PS3.3 C.11.2.1.3.2)."""
         return cls(low=center - width / 2, high=center + width / 2)
 
 
-WINDOWS: Final[Mapping[str, Window]] = {
-    "abdomen": Window.from_center(40, 400),
-    "bone": Window.from_center(400, 1800),
-    "brain": Window.from_center(40, 80),
-    "liver": Window.from_center(30, 150),
-    "lung": Window.from_center(-600, 1500),
-    "mediastinum": Window.from_center(50, 350),
+WINDOWS: Final[Mapping[str, IntensityWindow]] = {
+    "abdomen": IntensityWindow.from_center(40, 400),
+    "bone": IntensityWindow.from_center(400, 1800),
+    "brain": IntensityWindow.from_center(40, 80),
+    "liver": IntensityWindow.from_center(30, 150),
+    "lung": IntensityWindow.from_center(-600, 1500),
+    "mediastinum": IntensityWindow.from_center(50, 350),
 }
 """Common windows in HU, by the names that radiologists use (center, width)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standard:
+class Standardization:
     """Mean that is subtracted from values, and deviation that they are then divided by."""
 
     mean: float
@@ -67,7 +67,7 @@ class Standard:
             )
 
 
-def named_window(name: str) -> Window:
+def named_window(name: str) -> IntensityWindow:
     """Return the preset window with this name; UsageError lists the known ones with their figures."""
     if name not in WINDOWS:
         known = ", ".join(f"{key} ({window.low:g} to {window.high:g} HU)" for key, window in WINDOWS.items())
@@ -91,8 +91,8 @@ class IntensityPlan:
     """
 
     store: str
-    window: Window | None = None
-    standard: Standard | None = None
+    window: IntensityWindow | None = None
+    standard: Standardization | None = None
 
     def __post_init__(self) -> None:
         if self.store not in STORES:
@@ -255,7 +255,7 @@ def check_declared(scans: Sequence[Scan]) -> None:
             _refuse(f"the file says {scan.modality}, {reason}")
 
 
-def check_values(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Finding, ...]:
+def check_values_are_hu(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Finding, ...]:
     """Return a finding if only the values suggest Hounsfield units.
 
     Args:
@@ -280,7 +280,7 @@ def check_values(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Finding, .
     return (Finding(name="values taken for Hounsfield units", treatment="noted", detail=detail),)
 
 
-def check_channel_names(names: Sequence[str]) -> None:
+def check_channels_are_ct(names: Sequence[str]) -> None:
     """Refuse channel names of a data set that mean another modality than CT.
 
     Raises:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.geometry.scan import Grid, Overlap, Shape, Triple
-from halofeed.prep.geometry.volume import Plan, plan_window, triple
+from halofeed.prep.geometry.scan import Grid, OverlapRule, Triple, VolumeShape
+from halofeed.prep.geometry.volume import VolumePlan, plan_window, triple
 
 CT_FOREGROUND_HU: Final = -500.0
 """Between air (-1000) and fat (-100); the lungs inside the body do not change its box."""
@@ -21,15 +21,15 @@ CT_FOREGROUND_HU: Final = -500.0
 class VoxelBox:
     """Box of voxels from `start` up to, but not including, `stop`, along depth, height and width."""
 
-    start: Shape
-    stop: Shape
+    start: VolumeShape
+    stop: VolumeShape
 
     def __post_init__(self) -> None:
         if any(low >= high for low, high in zip(self.start, self.stop, strict=True)):
             raise UsageError(f"box: expected starts below stops, got {self.start} to {self.stop}")
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> VolumeShape:
         """Voxels along each axis."""
         return triple([high - low for low, high in zip(self.start, self.stop, strict=True)])
 
@@ -78,12 +78,12 @@ def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.
     return VoxelBox(start=triple(low), stop=triple(high))
 
 
-def mean_of(array: NDArray[Any]) -> float:
+def mean_intensity(array: NDArray[Any]) -> float:
     """Return the mean of all voxels: the threshold between the body and the background of an MR scan."""
     return sum(float(np.sum(plane, dtype=np.float64)) for plane in array) / array.size
 
 
-def carry_box(plan: Plan, box: VoxelBox | None) -> VoxelBox | None:
+def transform_box(plan: VolumePlan, box: VoxelBox | None) -> VoxelBox | None:
     """Return the target voxels that a box of source voxels overlaps; None without a box or if it is cropped away.
 
     So a box found in the stored array remains valid after reorientation and resampling.
@@ -101,7 +101,7 @@ def carry_box(plan: Plan, box: VoxelBox | None) -> VoxelBox | None:
     return VoxelBox(start=triple(low.tolist()), stop=triple(high.tolist()))
 
 
-def plan_foreground_crop(grid: Grid, box: VoxelBox | None) -> Plan:
+def plan_foreground_crop(grid: Grid, box: VoxelBox | None) -> VolumePlan:
     """Plan to crop to a box.
 
     Raises:
@@ -112,12 +112,12 @@ def plan_foreground_crop(grid: Grid, box: VoxelBox | None) -> Plan:
     return plan_window(grid, box.start, box.shape)
 
 
-OVERLAP_CURE = "--class-overlap last or first decides, channels keeps both"
-LARGEST_CLASS = 65535
+OVERLAP_HINT = "--class-overlap last or first decides, channels keeps both"
+MAX_CLASS = 65535
 
 
 def merge_class_masks(
-    masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overlap = "refuse", *, may_repeat: bool = False
+    masks: Iterable[tuple[int, NDArray[Any]]], overlap: OverlapRule = "refuse", *, may_repeat: bool = False
 ) -> tuple[NDArray[Any], int]:
     """Merge masks of one class each. Only one mask is held at a time, so `masks` may read them lazily.
 
@@ -143,10 +143,8 @@ def merge_class_masks(
     seen: set[int] = set()
     overlapped = 0
     for value, mask in masks:
-        if not 1 <= value <= LARGEST_CLASS or (value in seen and not may_repeat):
-            raise UsageError(
-                f"class value {value}: expected each value from 1 to {LARGEST_CLASS} at most once"
-            )
+        if not 1 <= value <= MAX_CLASS or (value in seen and not may_repeat):
+            raise UsageError(f"class value {value}: expected each value from 1 to {MAX_CLASS} at most once")
         seen.add(value)
         inside = _inside(mask, value)
         del mask  # else it stays in memory while the next one is read
@@ -164,7 +162,7 @@ def merge_class_masks(
         claimed = earlier[(earlier != 0) & (earlier != value)]
         if claimed.size and overlap == "refuse":
             others = ", ".join(map(str, np.unique(claimed).tolist()))
-            detail = f"{claimed.size} voxels of class {value} are in class {others} too; {OVERLAP_CURE}"
+            detail = f"{claimed.size} voxels of class {value} are in class {others} too; {OVERLAP_HINT}"
             raise SourceError("annotation", "masks of one scan overlap", detail)
         overlapped += claimed.size
         if overlap == "first":
@@ -176,7 +174,7 @@ def merge_class_masks(
     return labels, overlapped
 
 
-def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> tuple[NDArray[Any], int]:
+def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
     """Merge two label volumes on one grid, and count the voxels with different classes.
 
     Args:
@@ -201,7 +199,7 @@ def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> 
     if voxels and overlap == "refuse":
         pairs = sorted({*zip(labels[differ].tolist(), more[differ].tolist(), strict=True)})
         listed = ", ".join(f"{first} and {second}" for first, second in pairs[:5])
-        detail = f"{voxels} voxels are of classes {listed}; {OVERLAP_CURE}"
+        detail = f"{voxels} voxels are of classes {listed}; {OVERLAP_HINT}"
         raise SourceError("annotation", "masks of one scan overlap", detail)
     taken = (more != 0) if overlap == "last" else (more != 0) & (labels == 0)
     return np.where(taken, more, labels), voxels

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.scan import Grid, Shape, Triple
+from halofeed.prep.geometry.scan import Grid, Triple, VolumeShape
 
-AIR_HU = -1000
+PHANTOM_AIR_HU = -1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ ORGANS = (
     Organ(name="bladder", label=4, hu=8, center_mm=(-4, 12, -28), radii_mm=(12, 10, 11)),
 )
 """Asymmetric, so a swapped or reversed axis changes the position of every organ. In mm of the patient."""
-LABELLED = tuple(organ for organ in ORGANS if organ.label)
+LABELED_ORGANS = tuple(organ for organ in ORGANS if organ.label)
 
 
 def draw(grid: Grid, organs: Sequence[Organ] = ORGANS) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
     """Draw image (HU) and mask on a grid; a voxel has the value at its center."""
-    image = np.full(grid.shape, AIR_HU, np.int16)
+    image = np.full(grid.shape, PHANTOM_AIR_HU, np.int16)
     mask = np.zeros(grid.shape, np.uint8)
     height, width = np.indices(grid.shape[1:], dtype=np.float64)
     for depth in range(grid.shape[0]):
@@ -74,7 +74,7 @@ def grid_around(
         tilt_degrees: gantry tilt: each slice is further anterior than the one below.
         center_mm: center of the volume (right, anterior, superior).
     """
-    shape: Shape = tuple(  # type: ignore[assignment]
+    shape: VolumeShape = tuple(  # type: ignore[assignment]
         max(1, round(extent / spacing)) for extent, spacing in zip(extent_mm, spacing_mm, strict=True)
     )
     affine = np.eye(4)
@@ -93,7 +93,7 @@ def rotation(degrees: float) -> NDArray[np.float64]:
     return np.asarray(np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross)
 
 
-Orientation = tuple[Shape, Shape]
+Orientation = tuple[VolumeShape, VolumeShape]
 """(order, direction): stored axis a is axis order[a], forwards (1) or backwards (-1)."""
 
 

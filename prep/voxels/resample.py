@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.prep.geometry.taps import Taps, axis_taps, nearest_indices, positions, snap
-from halofeed.prep.geometry.volume import Matrix, Plan, Ranges, Resample, View, whole
+from halofeed.prep.geometry.volume import AxisView, Matrix, Ranges, Resample, VolumePlan, full_ranges
 from halofeed.prep.voxels.copying import copy_voxels, make_contiguous
 
 BLOCK_SLICES: Final = 16
@@ -274,7 +274,7 @@ def _linear(
     return total
 
 
-def apply_image(plan: Plan, array: NDArray[Any], fill: float, spare: bool = False) -> NDArray[Any]:
+def apply_image(plan: VolumePlan, array: NDArray[Any], fill: float, spare: bool = False) -> NDArray[Any]:
     """Bring an image to the target grid of a plan.
 
     Args:
@@ -289,14 +289,14 @@ def apply_image(plan: Plan, array: NDArray[Any], fill: float, spare: bool = Fals
     return _apply(plan, array, fill, interpolate=True, spare=spare)
 
 
-def apply_mask(plan: Plan, mask: NDArray[Any], spare: bool = False, fill: int = 0) -> NDArray[Any]:
+def apply_mask(plan: VolumePlan, mask: NDArray[Any], spare: bool = False, fill: int = 0) -> NDArray[Any]:
     """Bring class values [depth, height, width] to the target grid of a plan; padding is `fill`."""
     if mask.ndim != 3 or mask.dtype.kind not in "iu":
         raise UsageError(f"mask: expected integers [depth, height, width], got {mask.dtype} {mask.shape}")
     return _apply(plan, mask, fill, interpolate=False, spare=spare)
 
 
-def apply_sets(plan: Plan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:
+def apply_sets(plan: VolumePlan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:
     """Bring sets of classes to the target grid of a plan; each class is sampled as a separate mask."""
     if not plan.resamples:
         return apply_mask(plan, sets, spare=spare)
@@ -310,7 +310,7 @@ def apply_sets(plan: Plan, sets: NDArray[Any], classes: int, spare: bool = False
     return result
 
 
-def view_of(plan: Plan, array: NDArray[Any]) -> NDArray[Any]:
+def view_of(plan: VolumePlan, array: NDArray[Any]) -> NDArray[Any]:
     """Return the voxels in the order and crop of a plan of views, without a copy.
 
     Raises:
@@ -324,12 +324,14 @@ def view_of(plan: Plan, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _check_array(plan: Plan, array: NDArray[Any]) -> None:
+def _check_array(plan: VolumePlan, array: NDArray[Any]) -> None:
     if array.shape[:3] != plan.source.shape or array.ndim not in (3, 4):
         raise UsageError(f"array: expected {plan.source.shape}, or that and channels, got {array.shape}")
 
 
-def _apply(plan: Plan, array: NDArray[Any], fill: float, *, interpolate: bool, spare: bool) -> NDArray[Any]:
+def _apply(
+    plan: VolumePlan, array: NDArray[Any], fill: float, *, interpolate: bool, spare: bool
+) -> NDArray[Any]:
     _check_array(plan, array)
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
@@ -348,26 +350,26 @@ def _apply(plan: Plan, array: NDArray[Any], fill: float, *, interpolate: bool, s
 
 
 def _apply_steps(
-    plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool
+    plan: VolumePlan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool
 ) -> NDArray[Any]:
     """Apply the steps to one channel. A view after a resampling step is merged into its output."""
     steps = list(plan.steps)
     while steps:
         step = steps.pop(0)
         after = steps[0] if steps else None
-        if isinstance(step, View) and not step.pads:
+        if isinstance(step, AxisView) and not step.pads:
             array = _apply_view(step, array)
             continue
-        if isinstance(step, View):
+        if isinstance(step, AxisView):
             written = step
-        elif isinstance(after, View):  # voxels that it crops away are not sampled
+        elif isinstance(after, AxisView):  # voxels that it crops away are not sampled
             written = after
             del steps[0]
         else:
-            written = View(shape=step.shape, first=(0, 0, 0), inside=whole(step.shape))
+            written = AxisView(shape=step.shape, first=(0, 0, 0), inside=full_ranges(step.shape))
         result = np.empty(written.shape, array.dtype)
         unpadded, ranges = _unpadded_part(written, result)
-        if isinstance(step, View):
+        if isinstance(step, AxisView):
             copy_voxels(array[_slices(ranges)], unpadded)
         else:
             _sample(array, step, ranges, unpadded, fill, interpolate)
@@ -408,7 +410,7 @@ def _slices(ranges: Ranges) -> tuple[slice, ...]:
     return tuple(slice(*ends) for ends in ranges)
 
 
-def _apply_view(view: View, array: NDArray[Any]) -> NDArray[Any]:
+def _apply_view(view: AxisView, array: NDArray[Any]) -> NDArray[Any]:
     """Return the target of a view without padding, as strides over its source."""
     ordered = array.transpose(*view.order, *range(3, array.ndim))
     cuts = []
@@ -418,7 +420,7 @@ def _apply_view(view: View, array: NDArray[Any]) -> NDArray[Any]:
     return ordered[tuple(cuts)]
 
 
-def _unpadded_part(view: View, target: NDArray[Any]) -> tuple[NDArray[Any], Ranges]:
+def _unpadded_part(view: AxisView, target: NDArray[Any]) -> tuple[NDArray[Any], Ranges]:
     """Return the part of a view's target that is not padding, in the source's order of axes, and its source range."""
     part = target[_slices(view.inside)]
     ranges: list[tuple[int, int]] = [(0, 0)] * 3

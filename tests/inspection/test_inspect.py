@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import CorruptFileError, ManifestError, UsageError
-from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.describe_record import find_record
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.schemas.identity import example_id
@@ -30,7 +30,7 @@ def write(
 
 def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_recipe(tmp_path: Path) -> None:
     folder, examples = write(tmp_path)
-    text = re.sub(" +", " ", describe(folder))
+    text = re.sub(" +", " ", describe_dataset(folder))
     boxes = sum(len(example.boxes) for example in examples if example.split == "train")
     assert text.startswith("tiny 1.0.0: detection, 12 records, ")
     for expected in (
@@ -90,7 +90,7 @@ def test_a_wrong_record_is_refused_with_those_there_are(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder; name the version"):
-        describe(tmp_path / "nothing")
+        describe_dataset(tmp_path / "nothing")
     folder, _ = write(tmp_path)
     shard, number = find_record(Manifest.from_json((folder / "manifest.json").read_bytes()), "train:0")
     path = folder / shard.file
@@ -99,7 +99,7 @@ def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_
         describe_record(folder, "train:0")
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(ManifestError, match=r"manifest\.json"):
-        describe(folder)
+        describe_dataset(folder)
 
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
@@ -111,5 +111,5 @@ def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
 def test_an_empty_split_and_an_image_without_boxes_are_described(tmp_path: Path) -> None:
     examples = draw_examples("detection", {"train": 2}, most_boxes=0)
     folder = write_dataset(tmp_path, examples, task="detection")
-    assert "0 boxes in 2 images, 0 to 0 per image" in describe(folder)
+    assert "0 boxes in 2 images, 0 to 0 per image" in describe_dataset(folder)
     assert "Boxes, in pixels of the stored image\n  none" in describe_record(folder, "train:1")

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import UsageError
-from halofeed.inspection.describe_dataset import describe
+from halofeed.inspection.describe_dataset import describe_dataset
 from halofeed.inspection.html.report import write_report
-from halofeed.pipelines.source_registry import Origin, recall, remember
+from halofeed.pipelines.source_registry import SourceLocations, recall, remember
 from halofeed.schemas.manifest import read_manifest
 from tests.inspection.test_report import DRAWN_BY_DEFAULT, change, make, report
 from tests.support.conversions import draw_folders, run_convert
@@ -72,7 +72,7 @@ def test_sources_of_a_conversion_of_ones_own_are_shown_and_said(tmp_path: Path) 
         _, page = report(path, output=tmp_path / "report.html")
         assert len(page.all("img")) == 12
         assert f"Converted from {tmp_path / 'photos'} by" in page.words("recipe")
-    assert f'source: "{tmp_path / "photos"}"' in describe(folder)
+    assert f'source: "{tmp_path / "photos"}"' in describe_dataset(folder)
     assert str(tmp_path).encode() not in (folder / "manifest.json").read_bytes()
 
 
@@ -112,13 +112,13 @@ def test_without_a_home_nothing_is_remembered_and_nothing_fails(tmp_path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setattr(Path, "home", homeless)
     manifest = read_manifest(make(tmp_path))
-    assert not remember(str(tmp_path), manifest, Origin(source="/a", images="/b"))
+    assert not remember(str(tmp_path), manifest, SourceLocations(source="/a", images="/b"))
     assert recall(str(tmp_path), manifest) is None
 
 
 def test_what_is_remembered_is_readable_for_its_owner_alone_and_bounded(tmp_path, state, monkeypatch):
     monkeypatch.setattr("halofeed.pipelines.source_registry.MOST_KEPT", 3)
-    manifest, origin = read_manifest(make(tmp_path)), Origin(source="/a/\udcff", images="/b")
+    manifest, origin = read_manifest(make(tmp_path)), SourceLocations(source="/a/\udcff", images="/b")
     registry = state / "halofeed" / "data-sets"
     for number in range(5):
         assert remember(f"{tmp_path}/{number}", manifest, origin)
@@ -136,7 +136,7 @@ def test_what_is_remembered_is_readable_for_its_owner_alone_and_bounded(tmp_path
 @pytest.mark.parametrize("content", ["", "[]", "{}", "[" * 5000, '{"folder": 1}', "1" * 5000, "\0", "pipe"])
 def test_what_stands_in_its_place_is_passed_over(tmp_path: Path, state: Path, content: str) -> None:
     manifest = read_manifest(make(tmp_path))
-    assert remember(str(tmp_path), manifest, Origin(source="/a", images="/b"))
+    assert remember(str(tmp_path), manifest, SourceLocations(source="/a", images="/b"))
     (file,) = (state / "halofeed" / "data-sets").iterdir()
     file.unlink()
     if content == "pipe":

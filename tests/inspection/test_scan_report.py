@@ -23,8 +23,8 @@ from halofeed.inspection.overlay import overlay
 from halofeed.inspection.planes import ScanSample, center_of, load_scan
 from halofeed.inspection.words import MEANINGS
 from halofeed.prep.geometry.scan import Finding
-from halofeed.prep.voxels.intensity import Window
-from halofeed.prep.voxels.phantom import LABELLED
+from halofeed.prep.voxels.intensity import IntensityWindow
+from halofeed.prep.voxels.phantom import LABELED_ORGANS
 from halofeed.schemas.manifest import Split, read_manifest
 from halofeed.schemas.statistics import Statistics
 from tests.inspection.test_report import change, change_train, report
@@ -40,7 +40,7 @@ from tests.support.pages import (
 from tests.support.set_writer import refusal
 from tests.support.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation
 
-WINDOW = Window(low=-160, high=240)
+WINDOW = IntensityWindow(low=-160, high=240)
 BYTES = {"window": WINDOW, "store": "uint8"}
 PERCENTILES = {"window_percentiles": [0.5, 99.5]}
 TILT = Finding(name="gantry tilt", treatment="corrected", detail="16 degrees")
@@ -103,7 +103,7 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     train, test = (manifest.splits[name].statistics for name in ("train", "test"))
     marked = train.foreground_voxels + test.foreground_voxels
     voxels = {row[0]: row[1:] for row in rows(source, "labels")}
-    for organ in LABELLED:
+    for organ in LABELED_ORGANS:
         counted = train.label_voxels[str(organ.label)] + test.label_voxels[str(organ.label)]
         share = f"{100 * counted / marked:.1f} %"
         assert voxels[organ.name][:3] == [str(organ.label), "4", f"{counted:,}"]

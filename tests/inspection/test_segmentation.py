@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.stored_records import count_classes, oblique_degrees, orientation_of
 from halofeed.inspection.verify import verify
 from halofeed.prep.geometry.scan import Finding
-from halofeed.prep.voxels.intensity import Window
+from halofeed.prep.voxels.intensity import IntensityWindow
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
@@ -26,7 +26,7 @@ from tests.support.set_writer import encode_pixels
 from tests.support.volume_report_writer import CLASSES, draw_picture, draw_scan, write_segmentation
 from tests.support.volume_writer import DrawnScan
 
-WINDOW = Window(low=-160, high=240)
+WINDOW = IntensityWindow(low=-160, high=240)
 
 
 def scans(**more: Any) -> list[DrawnScan]:
@@ -72,7 +72,7 @@ def test_a_sound_data_set_has_no_problems(tmp_path: Path, records: list[DrawnSca
     report = verify(folder)
     assert report.ok, str(report)
     assert report.records == 4
-    assert "1 without, for prediction" in describe(folder)
+    assert "1 without, for prediction" in describe_dataset(folder)
     for record in ("train:0", "train:2", "test:0"):
         describe_record(folder, record)
 
@@ -240,7 +240,7 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
     tilt = Finding(name="gantry tilt", treatment="corrected", detail="16 degrees")
     records = [dataclasses.replace(drawn, findings=(tilt,)) for drawn in scans()]
     records[0] = dataclasses.replace(records[0], findings=(), modality="MR")
-    text = re.sub(" +", " ", describe(write_segmentation(tmp_path, records)))
+    text = re.sub(" +", " ", describe_dataset(write_segmentation(tmp_path, records)))
     liver = sum(int((drawn.label == 1).sum()) for drawn in records)
     marked = sum(int((drawn.label > 0).sum()) for drawn in records)
     for expected in (
@@ -264,7 +264,7 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
         assert re.search(f" {kind}: {figures}", text)
     recipe = {"spacing_mm": [6, 4, 4], "window": "abdomen", "fit": "tiles"}
     tiles = [*tiles_of("one", 2), *tiles_of("two", 2)]
-    text = describe(write_segmentation(tmp_path / "tiles", tiles, recipe=recipe))
+    text = describe_dataset(write_segmentation(tmp_path / "tiles", tiles, recipe=recipe))
     assert "every 6 x 4 x 4 mm, by tiles" in text and "4 tiles of 2 scans" in text
     assert "Black to white is -160 to 240 HU, the recipe's window." in text
     assert "Findings and corrections\n  none" in text

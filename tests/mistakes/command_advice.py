@@ -19,7 +19,7 @@ from halofeed.inspection.html.run_report import config_as_toml
 from halofeed.loader import Mixture
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.new_files import recipe_for_new_files
-from halofeed.trainer.plan.children import CompileResult
+from halofeed.trainer.plan.compile_pool import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.task import data_facts
 from tests.mistakes.conversion_advice import organs, patched, pictures, scans

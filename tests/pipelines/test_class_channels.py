@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from halofeed.errors import AnnotationsError, JobError, ManifestError
-from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
@@ -278,7 +278,7 @@ def test_a_scan_without_label_is_zero_in_every_channel(tmp_path: Path) -> None:
     done = convert(tmp_path / "s", tmp_path / "o", missing_masks="prediction")
     assert rejected(done) == {}
     assert not channels_by_source(done.folder)["alone/ct.nii"].any()
-    assert verify(done.folder).ok and "1 without, for prediction" in describe(done.folder)
+    assert verify(done.folder).ok and "1 without, for prediction" in describe_dataset(done.folder)
 
 
 def test_verify_finds_a_bit_that_is_flipped_and_one_of_no_class(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_inspect_and_the_report_speak_of_classes(tmp_path: Path) -> None:
     done = convert(source, tmp_path / "o", layout="dicom", classes=("BODY", "left kidney", "right kidney"))
     counts = {name: int(part.sum()) for name, part in PARTS.items()}
     everything, body = BODY.size, counts["BODY"]
-    text = describe(done.folder)
+    text = describe_dataset(done.folder)
     for number, (name, count) in enumerate(counts.items(), start=1):
         share = rf"{100 * count / body:.1f}".removesuffix(".0")
         assert re.search(rf"{number}  {name} +1 +{count:,} +{share}", text), text

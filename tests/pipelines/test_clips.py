@@ -15,8 +15,8 @@ from halofeed.loader import FlipDepth, FlipLeftRight, Loader, RandomCrop, Rotate
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.table import converter_of
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.reference import SourceExample
 from tests.support.clip_mask_writer import (
     FORMS,
     FRAMES,

@@ -18,7 +18,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from halofeed.errors import SourceError
 from halofeed.pipelines import convert as convert_module
 from halofeed.pipelines.options import RunnerChoice, choose_runner
-from halofeed.pipelines.run_distributed import SeriesSearch, find_series
+from halofeed.pipelines.run_distributed import SeriesSearch, find_series_in_job
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.dicom.series_listing import (
@@ -56,7 +56,7 @@ def with_table(source: Path) -> Path:
 
 def found_in(source: Path, scratch: Path, spread: Callable[..., Iterator[Any]] = map) -> SeriesListing:
     search = SeriesSearch(source=str(source), policy=SeriesPolicy(salt="s"), below=(), folder=str(scratch))
-    return find_series(LocalFiles(source), search, spread)["."]
+    return find_series_in_job(LocalFiles(source), search, spread)["."]
 
 
 @pytest.mark.parametrize("more", [{}, TABLE], ids=["folder", "table"])

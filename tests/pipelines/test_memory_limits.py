@@ -15,7 +15,7 @@ import pytest
 
 from halofeed.pipelines import options
 from halofeed.prep.convert import picture
-from halofeed.system.memory import MEBIBYTE, TOO_MUCH
+from halofeed.system.memory import MEBIBYTE, TOO_MUCH_MEMORY
 from tests.support.conversions import (
     CLASSES,
     bytes_of,
@@ -90,7 +90,7 @@ def test_bombs_are_rejected_below_the_bound_and_the_rest_is_converted(tmp_path: 
     assert sum((tmp_path / "src/hat" / name).stat().st_size for name in BOMBS) < 12e6
     folder, peak = convert_in_child(tmp_path / "src", tmp_path / "out", threads=3, max_memory=96)
     found = {entry["source"].rpartition("/")[2]: entry for entry in rejected_entries(folder)}
-    too_large = {name for name, entry in found.items() if entry["reason"] == TOO_MUCH}
+    too_large = {name for name, entry in found.items() if entry["reason"] == TOO_MUCH_MEMORY}
     assert too_large == BOMBS.keys()
     for name in too_large:
         assert re.fullmatch(
@@ -139,12 +139,18 @@ def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path
     (tmp_path / "src/hat/large.png").write_bytes(even_png(12000, 12000, 8, 6))
     folder, _ = convert_in_child(tmp_path / "src", tmp_path / "out", threads=2, most_bytes=500 << 20)
     (entry,) = rejected_entries(folder)
-    assert (entry["source"], entry["stage"], entry["reason"]) == ("hat/large.png", "decode", TOO_MUCH)
+    assert (entry["source"], entry["stage"], entry["reason"]) == ("hat/large.png", "decode", TOO_MUCH_MEMORY)
     assert len(read_all(folder, ["train"])) == 6
 
 
-RAISED = [(MemoryError("Unable to allocate 9 GiB"), TOO_MUCH), (RuntimeError("std::bad_alloc"), TOO_MUCH)]
-RAISED += [("opencv", TOO_MUCH), (RecursionError("maximum recursion depth exceeded"), "file is damaged")]
+RAISED = [
+    (MemoryError("Unable to allocate 9 GiB"), TOO_MUCH_MEMORY),
+    (RuntimeError("std::bad_alloc"), TOO_MUCH_MEMORY),
+]
+RAISED += [
+    ("opencv", TOO_MUCH_MEMORY),
+    (RecursionError("maximum recursion depth exceeded"), "file is damaged"),
+]
 RAISED += [(OverflowError("Python int too large to convert to C long"), "file is damaged")]
 RAISED += [(KeyError("a case that nobody thought of"), "halofeed fails at it")]
 
@@ -190,7 +196,7 @@ def test_what_a_machine_has_too_little_memory_for_another_run_converts(tmp_path,
         small.setattr(options, "machine_memory", lambda: 200 * MEBIBYTE)
         first = run_convert(tmp_path / "src", tmp_path / "out", **given)
     (entry,) = rejected_entries(first.folder)
-    assert (entry["source"], entry["reason"]) == ("hat/large.png", TOO_MUCH)
+    assert (entry["source"], entry["reason"]) == ("hat/large.png", TOO_MUCH_MEMORY)
     told = r"about [\d,]+ MiB; this machine has 160 for each worker; take fewer --workers"
     assert re.fullmatch(told, entry["detail"])
     again = run_convert(tmp_path / "src", tmp_path / "out", overwrite=True, **given)

@@ -19,11 +19,11 @@ import pytest
 
 from halofeed.demo import draw_data_set
 from halofeed.errors import CorruptFileError, JobError, StoreError, UsageError
-from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.pipelines import lease
-from halofeed.pipelines.beam_pipeline import Commit, SumUp, build
+from halofeed.pipelines.beam_pipeline import Commit, SumUp, build_pipeline
 from halofeed.pipelines.convert import convert as convert_here
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lease import held, leased, lock_of
@@ -192,7 +192,7 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
 
     def noted(pipeline: object, job: ShardJob, *more: object) -> None:
         jobs.append(job)
-        build(pipeline, job, *more)
+        build_pipeline(pipeline, job, *more)
 
     monkeypatch.setattr("halofeed.pipelines.convert.build", noted)
     for name in clean.settings:
@@ -352,8 +352,12 @@ def test_verify_finds_the_damage_that_it_finds_in_a_local_folder(clean, address,
 
 
 def test_inspect_and_report_say_of_an_address_what_they_say_of_a_folder(address, local, tmp_path):
-    whole = [line for line in describe(local).splitlines() if not line.startswith(("  source:", "  images:"))]
-    assert describe(address).replace(address, str(local)).splitlines() == whole
+    whole = [
+        line
+        for line in describe_dataset(local).splitlines()
+        if not line.startswith(("  source:", "  images:"))
+    ]
+    assert describe_dataset(address).replace(address, str(local)).splitlines() == whole
     assert describe_record(address, "train:3") == describe_record(local, "train:3")
     near = write_report(local, output=tmp_path / "near.html", sources=str(local.parents[2] / "source"))
     far = write_report(address, output=tmp_path / "far.html", sources=str(local.parents[2] / "source"))
@@ -363,7 +367,7 @@ def test_inspect_and_report_say_of_an_address_what_they_say_of_a_folder(address,
 
 def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):
     missing = f"{clean.address}/none/1.0.0"
-    for look in (verify, describe):
+    for look in (verify, describe_dataset):
         with pytest.raises(UsageError, match=re.escape(missing)):
             look(missing)
     store = clean.store()
@@ -373,4 +377,4 @@ def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
         proxy.fault = lambda method, path: "403"
         with pytest.raises(StoreError, match=clean.address):
-            describe(address)
+            describe_dataset(address)

@@ -176,13 +176,13 @@ def test_a_lasting_fault_is_told_with_the_object_after_a_few_attempts_and_expire
             proxy.asked.clear()
             with pytest.raises(StoreError, match=rf"{clean.address}/cards/7.jpg: .*{told}"):
                 act(f"{clean.address}/cards/7.jpg")
-            assert len(proxy.asked) == (1 if kind == "403" else base.ATTEMPTS)
+            assert len(proxy.asked) == (1 if kind == "403" else base.REQUEST_ATTEMPTS)
 
 
 def test_a_server_that_never_answers_is_not_waited_for(clean, monkeypatch):
     """The time-outs are the client's own, here a tenth of a second; whoever waited would get the answer."""
     monkeypatch.setattr(sys.modules[type(store_of(clean.address)).__module__], "SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(base, "ATTEMPTS", 2)
+    monkeypatch.setattr(base, "REQUEST_ATTEMPTS", 2)
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
         proxy.stall_seconds = 5
         proxy.fault = lambda method, path: "stall"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halofeed.errors import AnnotationsError, HalofeedError, JobError, UsageError
-from halofeed.prep.annotations.splits import split_of
+from halofeed.prep.annotations.splits import split_for_group
 from halofeed.prep.layouts import LayoutOptions, class_masks
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
@@ -40,7 +40,7 @@ def test_splits_by_hash_are_those_of_the_hash(source, tmp_path):
     given = tuple(f"{name}={share}" for name, share in shares.items())
     done = run_convert(source, tmp_path / "out", split_shares=given, split_seed=3, **FOLDERS)
     found = splits_of(done)
-    assert found == {name: split_of(name, shares, 3) for name in found}
+    assert found == {name: split_for_group(name, shares, 3) for name in found}
     assert len(found) == 24 and len(set(found.values())) == 3
 
 

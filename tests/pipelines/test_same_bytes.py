@@ -13,7 +13,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from halofeed.errors import JobError
 from halofeed.pipelines import commit, references
-from halofeed.pipelines.beam_pipeline import SumUp, build
+from halofeed.pipelines.beam_pipeline import SumUp, build_pipeline
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
 from halofeed.pipelines.plan import make_plan, open_sources
@@ -161,13 +161,13 @@ def submitted(source, tmp_path):
 
 def run(job, files):
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    build(pipeline, job, files)
+    build_pipeline(pipeline, job, files)
     pipeline.run().wait_until_finish()
 
 
 def test_what_is_shuffled_and_what_lies_by_shard_give_the_same_bytes(source, tmp_path, monkeypatch):
     monkeypatch.setattr(references, "REFERENCES_PER_FILE", 7)
-    monkeypatch.setattr(references, "BUFFER_BYTES", 200)
+    monkeypatch.setattr(references, "REFERENCE_BUFFER_BYTES", 200)
     shuffled, by_shard = (OutputFolder(str(tmp_path / name)) for name in ("shuffled", "by_shard"))
     for output in (shuffled, by_shard):
         output.make()
@@ -185,7 +185,7 @@ def test_shards_that_are_summed_up_by_several_give_the_same_bytes(source, tmp_pa
     """Two splits of three shards, so that groups have shards of both, and rejects lie in several."""
     folders = []
     for name, size in (("all", 256), ("some", at_once)):
-        monkeypatch.setattr(commit, "SHARDS_AT_ONCE", size)
+        monkeypatch.setattr(commit, "SHARDS_PER_SUM", size)
         output = OutputFolder(str(tmp_path / name))
         output.make()
         files = NumberedFiles(output)
@@ -195,7 +195,7 @@ def test_shards_that_are_summed_up_by_several_give_the_same_bytes(source, tmp_pa
 
 
 def test_a_shard_that_nobody_wrote_ends_the_commit_by_its_name(submitted, monkeypatch):
-    monkeypatch.setattr(commit, "SHARDS_AT_ONCE", 2)
+    monkeypatch.setattr(commit, "SHARDS_PER_SUM", 2)
     summing = SumUp(submitted.to_json())
     summing.setup()
     with pytest.raises(JobError, match="were not written: train/0; run the same command again"):
@@ -258,7 +258,7 @@ def is_pickled(coder: Coder) -> bool:
 
 def beam_graph(job, files):
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    build(pipeline, job, files)
+    build_pipeline(pipeline, job, files)
     return pipeline.to_runner_api(return_context=True)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify_record import record_problems
@@ -127,8 +127,8 @@ def test_boxes_have_one_class_each(tmp_path):
 
 
 def test_what_people_look_at_counts_every_class_and_the_trainer_refuses_several(kept, tmp_path):
-    assert any("hat" in line and " 3 " in line for line in describe(kept.folder).splitlines())
-    assert "labels" in describe(kept.folder)
+    assert any("hat" in line and " 3 " in line for line in describe_dataset(kept.folder).splitlines())
+    assert "labels" in describe_dataset(kept.folder)
     assert "0 coat, 1 hat" in "".join(describe_record(kept.folder, f"train:{number}") for number in range(4))
     text = Path(write_report(kept.folder, tmp_path / "report.html")).read_text()
     assert "halofeed train" not in text and "1 for each class of a picture" in text

@@ -22,8 +22,8 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.volume import VolumeConverter
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.reference import SourceExample
 from tests.support.allocations import traced
 from tests.support.conversions import convert_words, peak_bytes
 from tests.support.dicom_writer import write_series

@@ -10,7 +10,7 @@ import pytest
 from halofeed import errors
 from halofeed.errors import JobError
 from halofeed.pipelines.progress import WorkerProgress, job_error
-from halofeed.system.resource_errors import FIXES, during, in_words, resource_error
+from halofeed.system.resource_errors import FIXES, describe_error, error_context, resource_error
 
 ERRORS = [errors.UsageError("a"), errors.PartitionError("b")]
 ERRORS += [errors.SourceError("decode", "truncated", "8 bytes"), errors.AnnotationsError("c")]
@@ -52,10 +52,10 @@ def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
 
 @pytest.mark.parametrize(("number", "fix"), FIXES.items())
 def test_a_system_error_names_path_reason_and_fix(number, fix, tmp_path):
-    with pytest.raises(OSError) as caught, during("cannot write the report"):
+    with pytest.raises(OSError) as caught, error_context("cannot write the report"):
         raise OSError(number, os.strerror(number), "a/b")
     text = f"cannot write the report a/b: {os.strerror(number)}. {fix}"
-    assert in_words(caught.value) == text and fix[0].isupper() and "same command again" in fix
+    assert describe_error(caught.value) == text and fix[0].isupper() and "same command again" in fix
     match = re.escape(f"shard train/0: {text}")
     with pytest.raises(JobError, match=match), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
         raise RuntimeError("of a runner") from caught.value

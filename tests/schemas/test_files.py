@@ -61,7 +61,7 @@ def test_a_tree_is_synced_from_its_leaves_to_the_folder_that_holds_it(tmp_path, 
     (tmp_path / "run/state").mkdir(parents=True)
     (tmp_path / "run/state/leaf").write_bytes(b"1")
     (tmp_path / "run/about").write_bytes(b"2")
-    atomic_files.sync_tree(tmp_path / "run")
+    atomic_files.fsync_tree(tmp_path / "run")
     names = [str(Path(path).relative_to(tmp_path)) for path in synced]
     assert names == ["run/state/leaf", "run/state", "run/about", "run", "."]
 
@@ -75,7 +75,7 @@ def test_a_disk_that_fails_is_named_and_one_that_cannot_sync_is_no_error(tmp_pat
     (tmp_path / "file").write_bytes(b"")
     fails = pytest.raises(OSError, match=f"{tmp_path}/file")
     with contextlib.nullcontext() if number == errno.EINVAL else fails:
-        atomic_files.sync([str(tmp_path / "file")])
+        atomic_files.fsync_paths([str(tmp_path / "file")])
 
 
 def test_two_folders_change_places_and_what_is_open_stays_open(tmp_path):
@@ -83,10 +83,10 @@ def test_two_folders_change_places_and_what_is_open_stays_open(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
     with (tmp_path / "old/file").open() as held:
-        if not atomic_files.exchange(str(tmp_path / "new"), str(tmp_path / "old")):
+        if not atomic_files.swap_paths(str(tmp_path / "new"), str(tmp_path / "old")):
             pytest.skip("this file system exchanges no names")
         assert held.read() == "old"
     assert (tmp_path / "old/file").read_text() == "new" and (tmp_path / "new/file").read_text() == "old"
     with pytest.raises(FileNotFoundError):
-        atomic_files.exchange(str(tmp_path / "new"), str(tmp_path / "absent"))
-    assert not atomic_files.exchange(str(tmp_path / "new"), "/proc")
+        atomic_files.swap_paths(str(tmp_path / "new"), str(tmp_path / "absent"))
+    assert not atomic_files.swap_paths(str(tmp_path / "new"), "/proc")

@@ -9,8 +9,8 @@ from halofeed.errors import UsageError
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import (
     atomic_write,
-    no_wider_than,
-    open_own,
+    open_owned_file,
+    restricted_umask,
     temporary_folder,
     temporary_path,
 )
@@ -30,15 +30,15 @@ FOREIGN = {
 def made(folder: Path) -> Path:
     """A folder with a file of each sort that a list names."""
     folder.mkdir()
-    owned_files.begin(folder)
+    owned_files.begin_list(folder)
     atomic_write(folder / "a.json", b"[1]")
-    owned_files.note_growing(folder, "log.jsonl")
+    owned_files.record_growing_file(folder, "log.jsonl")
     (folder / "log.jsonl").write_text("{}")
-    owned_files.note_below(folder, "checkpoints/2", whole=False)
+    owned_files.record_library_folder(folder, "checkpoints/2", whole=False)
     (folder / "checkpoints/2/state").mkdir(parents=True)
     (folder / "checkpoints/2/state/d").write_bytes(b"123")
-    owned_files.note_below(folder, "checkpoints/2", whole=True)
-    owned_files.note_below(folder, "checkpoints/3", whole=False)
+    owned_files.record_library_folder(folder, "checkpoints/2", whole=True)
+    owned_files.record_library_folder(folder, "checkpoints/3", whole=False)
     (folder / "checkpoints/3/half").mkdir(parents=True)
     (folder / ".a.json.here.1.0123456789abcdef.new").write_text("of a killed process")
     return folder
@@ -47,20 +47,20 @@ def made(folder: Path) -> Path:
 def test_only_what_the_list_names_is_deleted_and_the_rest_is_listed(tmp_path):
     for number, (name, draw) in enumerate(FOREIGN.items()):
         folder = made(tmp_path / str(number))
-        assert not owned_files.others(folder)
+        assert not owned_files.foreign_paths(folder)
         draw(folder / name.rstrip("/"))
-        (line,) = owned_files.others(folder)
+        (line,) = owned_files.foreign_paths(folder)
         assert line.split(" (")[0] == name
         with pytest.raises(UsageError, match="--out .*does not delete; move it away(.|\n)*" + name):
-            owned_files.check_own(folder, "--out")
-        assert not owned_files.delete(folder) and os.path.lexists(folder / name.rstrip("/"))
+            owned_files.check_owned(folder, "--out")
+        assert not owned_files.delete_owned(folder) and os.path.lexists(folder / name.rstrip("/"))
         left = {str(path.relative_to(folder)) for path in folder.rglob("*")} - {owned_files.LIST}
         assert all(name.startswith(path) or path.startswith(name) for path in left), left
     assert Path("/etc/hostname").exists()
-    assert owned_files.delete(made(tmp_path / "whole")) and not (tmp_path / "whole").exists()
+    assert owned_files.delete_owned(made(tmp_path / "whole")) and not (tmp_path / "whole").exists()
     (tmp_path / "unlisted").mkdir()
     (tmp_path / "unlisted/a").write_text("mine")
-    assert not owned_files.delete(tmp_path / "unlisted") and (tmp_path / "unlisted/a").exists()
+    assert not owned_files.delete_owned(tmp_path / "unlisted") and (tmp_path / "unlisted/a").exists()
 
 
 def test_a_file_that_is_replaced_keeps_its_mode_and_no_link_is_followed(tmp_path):
@@ -71,11 +71,11 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_no_link_is_followed(tmp_path
     assert mine.read_text() == "mine" and (tmp_path / "link").read_bytes() == b"new"
     (tmp_path / "again").symlink_to(mine)
     with pytest.raises(OSError, match="regular file of halofeed's own; move away"):
-        open_own(tmp_path / "again", os.O_WRONLY | os.O_APPEND)
+        open_owned_file(tmp_path / "again", os.O_WRONLY | os.O_APPEND)
     mine.chmod(0o600)
     atomic_write(mine, b"private")
     assert mine.stat().st_mode & 0o777 == 0o600
-    with no_wider_than(mine):
+    with restricted_umask(mine):
         atomic_write(tmp_path / "also", b"private")
     atomic_write(tmp_path / "public", b"")
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("also", "public")]

@@ -14,7 +14,7 @@ from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volumes import ScanOptions, open_scan
-from halofeed.prep.geometry.scan import Grid, Mask, Scan
+from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 from halofeed.prep.layouts import LayoutOptions, SourceExample
 from halofeed.prep.layouts.dicom import list_references
 from halofeed.prep.sources.files import LocalFiles
@@ -64,12 +64,12 @@ def listed_by_source(root: Path, **policy: Any) -> dict[str, SourceExample]:
     return {one.source: one for one in listed(root, **policy)}
 
 
-def open_mask(file: bytes | Dataset, grid: Grid | None = None) -> Mask:
+def open_mask(file: bytes | Dataset, grid: Grid | None = None) -> MaskScan:
     data = file if isinstance(file, bytes) else saved(file)
     return open_dicom_mask(MemoryFiles({"mask.dcm": data}), "mask.dcm", grid)
 
 
-def last_wins(mask: Mask) -> NDArray[Any]:
+def last_wins(mask: MaskScan) -> NDArray[Any]:
     """Its voxels, of several classes the last."""
     assert mask.read_classes is not None
     return mask.read_classes({number: number for number in mask.names}, "last")[0]

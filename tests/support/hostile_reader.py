@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from halofeed.errors import HalofeedError
-from halofeed.inspection.describe_dataset import describe, describe_record
+from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.loader import Loader
@@ -69,7 +69,11 @@ def plain_report(folder: Path, sources: Path | None = None) -> None:
     assert "<script" not in text, "the report holds a script"
 
 
-READERS: dict[str, Callable[[Path], Any]] = {"manifest": read_manifest, "inspect": describe, "loader": load}
+READERS: dict[str, Callable[[Path], Any]] = {
+    "manifest": read_manifest,
+    "inspect": describe_dataset,
+    "loader": load,
+}
 READERS |= {"verify": lambda folder: str(verify(folder)), "record": records, "report": plain_report}
 
 

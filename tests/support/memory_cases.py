@@ -18,7 +18,7 @@ from PIL import Image
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.picture import PictureConverter
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.reference import Box, SourceExample
+from halofeed.prep.sources.example import Box, SourceExample
 from tests.support.memory_probe import Measured, measure
 
 ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))

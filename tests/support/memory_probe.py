@@ -100,9 +100,9 @@ def _measured(function: Callable[..., Any], arguments, warm, most_bytes) -> tupl
 
 
 def _serve() -> None:
-    from halofeed.system.memory import importing, keep_freed_memory
+    from halofeed.system.memory import heavy_imports, keep_freed_memory
 
-    with importing():
+    with heavy_imports():
         import halofeed.prep.convert.picture  # noqa: F401
 
     keep_freed_memory()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
-from halofeed.prep.geometry.scan import Grid, Mask, Scan
+from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 
 AFFINE = np.array([[-2.0, 0, 0, 40], [0, 0, 3, -50], [0, -1.5, 0, 60], [0, 0, 0, 1]])
 """Left, inferior, anterior; sides of 2, 1.5 and 3 mm."""
@@ -39,7 +39,7 @@ def open_nifti(source: bytes | Mapping[str, bytes], path: str = "a.nii", **optio
     return open_scan(files, path, (), ScanOptions(**options))
 
 
-def open_nifti_mask(data: bytes) -> Mask:
+def open_nifti_mask(data: bytes) -> MaskScan:
     return open_mask(MemoryFiles({"a.nii": data}), "a.nii", Grid(shape=(1, 1, 1), affine=np.eye(4)))
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.sources.files import LocalFiles
 
@@ -46,12 +46,12 @@ def corners_of(frame: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(255 * (frame[y, x] > 128).astype(int)) for y, x in places]
 
 
-def opened(folder: Path, data: bytes, options: ClipOptions | None = None, name: str = "clip") -> Clip:
+def opened(folder: Path, data: bytes, options: FrameOptions | None = None, name: str = "clip") -> Clip:
     (folder / name).write_bytes(data)
     return open_clip(LocalFiles(folder), name, options=options)
 
 
-def rejected(folder: Path, data: bytes, options: ClipOptions | None = None) -> SourceError:
+def rejected(folder: Path, data: bytes, options: FrameOptions | None = None) -> SourceError:
     with pytest.raises(SourceError) as caught:
         opened(folder, data, options)
     return caught.value

@@ -43,7 +43,6 @@ from halofeed.trainer.models import MODELS
 from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import platform_environment
-from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.step import (
     TrainingSetup,
     TrainState,
@@ -54,6 +53,7 @@ from halofeed.trainer.step import (
 )
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks import build_task
+from halofeed.trainer.training_setup import batch_partition
 from tests.support.training import facts_of, placed
 
 Arrays = dict[str, NDArray[Any]]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.volume import Plan
+from halofeed.prep.geometry.volume import VolumePlan
 from halofeed.prep.voxels.phantom import Orientation, draw, grid_around, stored, stored_grid
 from tests.support.volume_support import save_nifti
 
@@ -37,7 +37,7 @@ def write_phantom(folder, numbers: Iterable[int], grids=None, ending=".nii") -> 
     return [(name, f"{name}{ending}", f"{name}-mask{ending}") for name in scans]
 
 
-def map_back(plan: Plan, points: Any) -> NDArray[np.float64]:
+def map_back(plan: VolumePlan, points: Any) -> NDArray[np.float64]:
     """Points [..., 3] in voxels of the target, as points in voxels of the source; exact where nothing is resampled."""
     matrix = plan.to_source
     return np.asarray(points, np.float64) @ matrix[:3, :3].T + matrix[:3, 3]

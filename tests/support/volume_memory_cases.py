@@ -16,9 +16,9 @@ from halofeed.prep.convert.volume import VolumeConverter
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.reference import SourceExample
-from halofeed.system.memory import Need
+from halofeed.system.memory import ReserveMemory
 from tests.support.dicom_mask_writer import saved, segmentation, structure_set
 from tests.support.dicom_writer import image_dataset, save
 from tests.support.memory_probe import Measured, measure
@@ -102,7 +102,7 @@ def draw(folder: Path, shape: Shape, *names: str) -> None:
             FILES[name](folder / name, shape)
 
 
-def convert_scan(folder: str, conversion: str, need: Need | None = None) -> int:
+def convert_scan(folder: str, conversion: str, need: ReserveMemory | None = None) -> int:
     """Convert one scan, in the measuring process; the number of its records."""
     image, mask, options = CONVERSIONS[conversion]
     files = LocalFiles(folder)
@@ -169,7 +169,7 @@ MASKS: Mapping[str, Callable[[], Dataset]] = {
 }
 
 
-def read_mask(path: str, need: Need | None = None) -> int:
+def read_mask(path: str, need: ReserveMemory | None = None) -> int:
     """Read a mask in the measuring process; its voxels."""
     folder, name = os.path.split(path)
     grid = Grid(shape=MASK_SHAPE, affine=GRID)

@@ -19,7 +19,7 @@ from halofeed.prep.convert.tallies import (
 from halofeed.prep.geometry.scan import Triple
 from halofeed.prep.geometry.volume import plan_crop_or_pad
 from halofeed.prep.voxels.counts import count_intensities, merge_counts
-from halofeed.prep.voxels.intensity import IntensityPlan, Window
+from halofeed.prep.voxels.intensity import IntensityPlan, IntensityWindow
 from halofeed.prep.voxels.phantom import ORGANS, draw, grid_around
 from halofeed.schemas.statistics import Statistics
 from tests.support.set_writer import counted
@@ -37,7 +37,7 @@ def draw_scan(
     spacing_mm: Triple = (6.0, 4.0, 4.0),
     padding: int = 2,
     labelled: bool = True,
-    window: Window | None = None,
+    window: IntensityWindow | None = None,
     store: str = "int16",
     shape: tuple[int, int, int] = (24, 28, 34),
     **more: Any,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.pipelines.convert import Conversion
-from halofeed.prep.geometry.scan import Grid, Shape
-from halofeed.prep.geometry.volume import Plan
+from halofeed.prep.geometry.scan import Grid, VolumeShape
+from halofeed.prep.geometry.volume import VolumePlan
 from halofeed.schemas.statistics import Statistics
 from tests.support.conversions import read_split
 
@@ -143,7 +143,7 @@ def findings(done: Conversion) -> dict[str, int]:
     return dict(total.findings or {})
 
 
-def lead_back(plan: Plan, labels: NDArray[Any], source: Shape) -> NDArray[Any]:
+def lead_back(plan: VolumePlan, labels: NDArray[Any], source: VolumeShape) -> NDArray[Any]:
     """The record's label at each source voxel: that of the nearest record voxel."""
     inverse = np.linalg.inv(plan.to_source)
     voxels = np.indices(source).reshape(3, -1)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from halofeed.trainer.metrics import NAMES, CocoMetrics
+from halofeed.trainer.metrics import COCO_METRICS, CocoMetrics
 
 LABELS = ("cup", "spoon", "plate")
 HEIGHT, WIDTH = 480, 640
@@ -110,7 +110,7 @@ def test_the_numbers_are_those_of_pycocotools_on_json_files(tmp_path, seed, caps
     assert capsys.readouterr().out == ""
     stats, by_class = by_pycocotools(*as_files(tmp_path, evaluation))
     assert 0.1 < stats[0] < 0.9
-    for name, value in zip(NAMES, stats, strict=True):
+    for name, value in zip(COCO_METRICS, stats, strict=True):
         assert result[name] == pytest.approx(value, abs=1e-12), name
     for label, (precision, at_half) in by_class.items():
         assert result["AP"][label] == pytest.approx(precision, abs=1e-12)
@@ -134,7 +134,7 @@ def test_where_there_is_nothing_to_count_a_number_is_none_and_without_detections
     for _, truth in evaluation:
         truth["num_boxes"][:] = 0
     result, scores = measured(evaluation)
-    assert {result[name] for name in NAMES} == {None} and set(result["AP"].values()) == {None}
+    assert {result[name] for name in COCO_METRICS} == {None} and set(result["AP"].values()) == {None}
     assert set(scores[~np.isnan(scores)]) <= {0.0, 1.0}
     empty = CocoMetrics(LABELS).result()
     assert empty["mAP"] is None and empty["examples"] == 0

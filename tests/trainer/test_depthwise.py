@@ -11,12 +11,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.trainer.mesh import constrain, make_mesh
 from halofeed.trainer.models.convolutions import convolve_depthwise, is_depthwise
-from halofeed.trainer.models.layers import Layers, Padding
+from halofeed.trainer.models.layers import ConvolutionPadding, Layers
 
 BATCH, CHANNELS = 4, 6
 
 
-def layer(stride: int, padding: Padding, bias: bool = False) -> nnx.Conv:
+def layer(stride: int, padding: ConvolutionPadding, bias: bool = False) -> nnx.Conv:
     layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float64, param_dtype=jnp.float64)
     given = {"stride": stride, "padding": padding, "bias": bias, "bias_init": nnx.initializers.ones}
     return layers.convolution(CHANNELS, CHANNELS, groups=CHANNELS, **given)

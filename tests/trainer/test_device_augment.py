@@ -18,12 +18,12 @@ from halofeed.loader.mesh import split_id
 from halofeed.trainer.config import TrainConfig, load_config
 from halofeed.trainer.data import BatchSource, TrainData, open_data
 from halofeed.trainer.models.classifier import Classifier
-from halofeed.trainer.problem import build_problem
 from halofeed.trainer.run_folder import open_run
 from halofeed.trainer.step import TrainingSetup, loss_and_gradients
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.train import TrainSummary, train
+from halofeed.trainer.training_setup import build_training_setup
 from tests.support.dataset_writer import draw_examples, write_dataset
 from tests.support.training import facts_of
 
@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_the_augmented_batch():
 
 def test_without_the_table_the_batch_is_the_very_same():
     batch = batch_of()
-    assert build_problem(TrainConfig(), FACTS).augmented(batch) is batch
+    assert build_training_setup(TrainConfig(), FACTS).augmented(batch) is batch
 
 
 def test_wider_values_are_as_the_normalization_says():
@@ -152,5 +152,5 @@ def test_a_recipe_of_toml_names_them(tmp_path):
     recipe.write_text('device_augment = [{ name = "BiasField", strength = [0.2, 0.3], zero = -5.0 }]\n')
     config = load_config(str(recipe))
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-    problem = build_problem(config, FACTS)
+    problem = build_training_setup(config, FACTS)
     assert problem.augment == (BiasField(strength=(0.2, 0.3), zero=-5.0),) and problem.augment_seed == 0

@@ -16,7 +16,7 @@ from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.step import TrainingSetup, replicated_sharding
-from halofeed.trainer.task import Batch
+from halofeed.trainer.task import DeviceBatch
 from halofeed.trainer.tasks.classification import Classification
 from tests.support.scripts import run_script
 
@@ -113,7 +113,7 @@ def test_a_model_of_a_mesh_is_exported_for_one_device(tmp_path):
 
 def test_what_needs_a_known_number_of_rows_is_exported_for_one_and_says_so(tmp_path):
     class Ranked(Classification):
-        def predict(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        def predict(self, outputs: jax.Array, batch: DeviceBatch) -> dict[str, jax.Array]:
             order = jnp.concatenate([outputs[row] for row in range(int(outputs.shape[0]))])
             return {"order": order.reshape(-1, 3)}
 

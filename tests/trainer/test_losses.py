@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from halofeed.trainer.losses import (
     OVERLAP_LOSSES,
     SMOOTHING,
+    class_overlap,
     cross_entropy,
     huber,
-    overlap,
     sigmoid_focal,
     smooth_l1,
     tversky,
@@ -37,7 +37,7 @@ def probabilities_of(logits):
 
 @functools.partial(jax.jit, static_argnames="background")
 def all_losses(logits, label, background=False):
-    shared = overlap(logits, label, background=background)
+    shared = class_overlap(logits, label, background=background)
     found = {name: loss(shared) for name, loss in OVERLAP_LOSSES.items()}
     halves = tversky(shared, false_positives=0.5, false_negatives=0.5)
     return {**found, "cross_entropy": cross_entropy(logits, label), "tversky of halves": halves}

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding
 
 from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike
+from halofeed.trainer.detection.matcher import Matcher, box_overlap, match_boxes, split_alike
 from halofeed.trainer.mesh import activation_spec, make_mesh
 from halofeed.trainer.models import MODELS
 from tests.support.level_rows import others
@@ -183,5 +183,5 @@ def test_matching_is_the_same_to_the_last_anchor_where_anchors_tie(cores: int, d
 
 def tied(anchors: list[jax.Array], boxes: np.ndarray[Any, Any]) -> int:
     """How many anchors have the largest overlap with a box."""
-    similarities = np.concatenate([np.ravel(overlap(level[None], boxes[None])) for level in anchors])
+    similarities = np.concatenate([np.ravel(box_overlap(level[None], boxes[None])) for level in anchors])
     return int((similarities == similarities.max()).sum())

@@ -25,7 +25,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.voxels.phantom import draw, grid_around, stored, stored_grid
 from halofeed.schemas.files import CHECKPOINTS
 from halofeed.schemas.partition import Partition
-from halofeed.system.locks import holding
+from halofeed.system.locks import locked_folder
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import OrderedRecords, tiles_in_order
@@ -265,7 +265,7 @@ def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(s
         write(iter([]), overwrite=True)
     assert (out / "detections.json").read_bytes() == before
     write(perfect(done, "test"), overwrite=True)
-    with holding(out, "writes", ""), pytest.raises(JobError, match="is writing predictions into it"):
+    with locked_folder(out, "writes", ""), pytest.raises(JobError, match="is writing predictions into it"):
         write(perfect(done, "test"), overwrite=True)
     (out / "notes.txt").write_text("mine")
     (out / "categories.json").write_text("corrected by hand")

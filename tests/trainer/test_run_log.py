@@ -137,7 +137,7 @@ def test_a_run_comes_back_whole_also_where_another_thread_still_writes(tmp_path:
     try:
         for _ in range(200):
             replaced.mkdir()
-            owned_files.begin(replaced)
+            owned_files.begin_list(replaced)
             (replaced / "run.json").write_text("earlier")
             assert restore_replaced(run) and not replaced.exists()
             assert (run / "run.json").read_text() == "earlier"

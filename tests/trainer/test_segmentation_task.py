@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.trainer.losses import cross_entropy, dice, overlap
+from halofeed.trainer.losses import class_overlap, cross_entropy, dice
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.segmentation import Segmentation
 from tests.support.training import facts_of
@@ -31,7 +31,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts():
     task = Segmentation(labels=LABELS, losses={"cross_entropy": 2.0, "dice": 0.5}, background=True)
     loss, parts = loss_of(task, {"logits": logits}, batch)
     label = batch["label"]
-    shared = overlap(logits, label, background=True)
+    shared = class_overlap(logits, label, background=True)
     expected = {"cross_entropy": cross_entropy(logits, label), "dice": dice(shared)}
     assert parts == pytest.approx({name: float(jnp.mean(part)) for name, part in expected.items()}, rel=1e-5)
     assert loss == pytest.approx(2 * parts["cross_entropy"] + 0.5 * parts["dice"], rel=1e-5)

@@ -14,7 +14,7 @@ from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.voxels.phantom import LABELLED, grid_around
+from halofeed.prep.voxels.phantom import LABELED_ORGANS, grid_around
 from halofeed.trainer.source_grid import labels_in_source, picture_labels_in_source, write_nifti, write_png
 from tests.support.conversions import run_convert
 from tests.support.phantom import dice, write_phantom
@@ -132,7 +132,7 @@ def test_the_phantom_comes_back_from_any_orientation_and_tilt(tmp_path, options,
         if not resampled and name != "tilted":
             assert np.array_equal(label, truth), name
         scores = overlaps(label, truth)
-        assert set(scores) == {organ.label for organ in LABELLED}
+        assert set(scores) == {organ.label for organ in LABELED_ORGANS}
         # Organs of 800 to 2,500 voxels, a third and more of them on the surface.
         assert min(scores.values()) >= (0.95 if resampled else 0.97), (name, scores)
         assert overlaps((label > 0).view(np.uint8), (truth > 0).view(np.uint8))[1] >= 0.97

@@ -13,24 +13,24 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import plan_tiles
 from halofeed.prep.voxels.phantom import grid_around
 from halofeed.trainer.source_grid import labels_in_source
-from halofeed.trainer.windows import Tile, TileBlender, window_weight
+from halofeed.trainer.windows import TileBlender, WindowTile, window_weight
 from tests.support.phantom import dice
 from tests.support.training import convert_scans
 
 SCAN = grid_around()
 
 
-def tiles_of(grid: Grid, shape: tuple[int, int, int], overlap: tuple[int, int, int]) -> dict[int, Tile]:
+def tiles_of(grid: Grid, shape: tuple[int, int, int], overlap: tuple[int, int, int]) -> dict[int, WindowTile]:
     found = {}
     for tile in plan_tiles(grid, shape, overlap):
         low = np.maximum(0, -np.array(tile.origin))
         high = np.minimum(shape, np.array(grid.shape) - tile.origin)
         place = {"origin": tile.origin, "extent": np.array([low, high]), "grid": tile.plan.target}
-        found[tile.number] = Tile(number=tile.number, **place)
+        found[tile.number] = WindowTile(number=tile.number, **place)
     return found
 
 
-def cut(array: NDArray[Any], tile: Tile, fill: float) -> NDArray[Any]:
+def cut(array: NDArray[Any], tile: WindowTile, fill: float) -> NDArray[Any]:
     """What a tile shows of an array on the scan's grid; padding is `fill`."""
     margin = max(tile.grid.shape)
     widths = [(margin, margin)] * 3 + [(0, 0)] * (array.ndim - 3)
@@ -99,7 +99,9 @@ def test_true_labels_of_a_real_scans_tiles_overlay_the_scan(test_data, tmp_path,
     for row in rows:
         grid = Grid(shape=(16, 64, 96), affine=row["affine"][0].astype(np.float64))
         number, origin = int(row["tile"][0]), tuple(row["tile_origin"][0].tolist())
-        tiles[number] = Tile(number=number, origin=origin, extent=row["extent"][0].astype(int), grid=grid)
+        tiles[number] = WindowTile(
+            number=number, origin=origin, extent=row["extent"][0].astype(int), grid=grid
+        )
     blend = TileBlender(tiles, 2)
     for row in rows:
         label = row["label"][0]

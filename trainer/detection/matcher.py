@@ -109,7 +109,7 @@ def match_boxes(
 
     def overlap_with(level: jax.Array) -> Callable[[], jax.Array]:
         # The barrier prevents XLA from storing one array for all reductions: it would not fit on a core.
-        return lambda: overlap(*jax.lax.optimization_barrier((level, boxes)))  # type: ignore[no-untyped-call]
+        return lambda: box_overlap(*jax.lax.optimization_barrier((level, boxes)))  # type: ignore[no-untyped-call]
 
     matches = matcher.match([overlap_with(level) for level in anchors], is_object)
     return [
@@ -161,7 +161,7 @@ def take(values: jax.Array, matches: jax.Array) -> jax.Array:
     return jnp.einsum("bhwan,bnv->bhwav", is_matched, values, precision=jax.lax.Precision.HIGHEST)
 
 
-def overlap(anchors: jax.Array, boxes: jax.Array) -> jax.Array:
+def box_overlap(anchors: jax.Array, boxes: jax.Array) -> jax.Array:
     """Return the intersection over union of all anchors and boxes.
 
     Args:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from halofeed.trainer.detection.anchors import Level, decode
-from halofeed.trainer.detection.matcher import overlap
+from halofeed.trainer.detection.matcher import box_overlap
 
 ROW_BLOCKS, COLUMN_BLOCKS = 16, 2
 """Maximum number of blocks of a level in the first selection.
@@ -117,7 +117,7 @@ def suppress(
         best = jnp.argmax(scores, 1).astype(jnp.int32)
         is_box = jnp.take_along_axis(scores, best[:, None], 1)[:, 0] >= 0
         box, label = _take_boxes(boxes, best[:, None]), _take_boxes(classes, best[:, None])
-        overlaps = overlap(box[:, None, None], boxes)[:, 0, 0, 0]
+        overlaps = box_overlap(box[:, None, None], boxes)[:, 0, 0, 0]
         is_removed = (overlaps > iou_threshold) & (label == classes)
         is_removed |= jnp.arange(scores.shape[1]) == best[:, None]
         return jnp.where(is_removed, -1, scores), (best, is_box)

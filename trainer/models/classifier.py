@@ -12,7 +12,7 @@ from flax import nnx
 
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, mean_over_space
 
-FEATURES = (16, 32, 64, 128, 128)
+CLASSIFIER_FEATURES = (16, 32, 64, 128, 128)
 
 
 class Classifier(nnx.Module):
@@ -31,7 +31,7 @@ class Classifier(nnx.Module):
         *,
         classes: int,
         image_shape: Sequence[int],
-        features: Sequence[int] = FEATURES,
+        features: Sequence[int] = CLASSIFIER_FEATURES,
     ) -> None:
         kernel = (3,) * (len(image_shape) - 1)
         self.blocks = nnx.List(

@@ -132,14 +132,14 @@ def _mobilenet_layers(backbone: MobileNet) -> Iterator[tuple[str, str, Convoluti
 
 def _resnet_files(backbone: ResNet) -> list[str]:
     blocks = tuple(len(stage) for stage in backbone.stages)
-    if (backbone.channels[0], blocks) != (resnet.EXPANSION * resnet.WIDTH, resnet.BLOCKS):
+    if (backbone.channels[0], blocks) != (resnet.EXPANSION * resnet.RESNET_WIDTH, resnet.RESNET_BLOCKS):
         return []
     return [f"resnet50_weights_tf_dim_ordering_tf_kernels{top}.h5" for top in ("", "_notop")]
 
 
 def _mobilenet_files(backbone: MobileNet) -> list[str]:
     width = backbone.stem.convolution.out_features
-    alpha = {mobilenet.WIDTH * quarters // 4: text for quarters, text in _ALPHAS.items()}.get(width)
+    alpha = {mobilenet.MOBILENET_WIDTH * quarters // 4: text for quarters, text in _ALPHAS.items()}.get(width)
     sizes = (224, 192, 160, 128) if alpha else ()
     return [f"mobilenet_{alpha}_{size}_tf{top}.h5" for size in sizes for top in ("", "_no_top")]
 

@@ -89,7 +89,7 @@ def _named_class(layer_class: type[nnx.Module]) -> type[nnx.Module]:
 
 
 Activation = Callable[[jax.Array], jax.Array]
-Padding = str | Sequence[tuple[int, int]]
+ConvolutionPadding = str | Sequence[tuple[int, int]]
 SAVED = "kept"
 """Name of activations that are saved for the backward pass under `TrainingSetup.remat`, not computed again."""
 
@@ -168,7 +168,7 @@ class Layers:
         kernel: Sequence[int] = (3, 3),
         *,
         stride: int = 1,
-        padding: Padding = "SAME",
+        padding: ConvolutionPadding = "SAME",
         bias: bool = False,
         groups: int = 1,
         kernel_init: Any = None,
@@ -261,7 +261,7 @@ def save_for_backward(x: jax.Array) -> jax.Array:
 
 
 def max_pool(
-    x: jax.Array, window: Sequence[int], strides: Sequence[int], padding: Padding = "VALID"
+    x: jax.Array, window: Sequence[int], strides: Sequence[int], padding: ConvolutionPadding = "VALID"
 ) -> jax.Array:
     """Return `nnx.max_pool` with a type."""
     pooled: jax.Array = nnx.max_pool(x, window, strides=strides, padding=padding)  # type: ignore[no-untyped-call]

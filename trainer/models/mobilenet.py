@@ -11,18 +11,18 @@ from functools import partial
 import jax
 from flax import nnx
 
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Padding, Pass, mean_over_space
+from halofeed.trainer.models.layers import ConvolutionNorm, ConvolutionPadding, Layers, Pass, mean_over_space
 
-WIDTH = 32
-EPSILON = 1e-3
-BLOCKS = (
+MOBILENET_WIDTH = 32
+MOBILENET_EPSILON = 1e-3
+MOBILENET_BLOCKS = (
     *((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2)),
     *((16, 1), (16, 1), (16, 1), (16, 1), (16, 1), (32, 2), (32, 1)),
 )
 """Channels of each block as multiples of the first convolution's, and its stride."""
 KERAS_PADDING = ((0, 1), (0, 1))
 """Padding of keras.applications in blocks of stride 2: an odd size is rounded down, while SAME rounds up."""
-_unit = partial(ConvolutionNorm, activation=nnx.relu6, epsilon=EPSILON)
+_unit = partial(ConvolutionNorm, activation=nnx.relu6, epsilon=MOBILENET_EPSILON)
 
 
 class SeparableBlock(nnx.Module):
@@ -36,7 +36,9 @@ class SeparableBlock(nnx.Module):
         padding: padding of the first convolution.
     """
 
-    def __init__(self, layers: Layers, before: int, after: int, *, stride: int, padding: Padding) -> None:
+    def __init__(
+        self, layers: Layers, before: int, after: int, *, stride: int, padding: ConvolutionPadding
+    ) -> None:
         self.depthwise = _unit(layers, before, before, groups=before, stride=stride, padding=padding)
         self.pointwise = _unit(layers, before, after, (1, 1))
 
@@ -66,12 +68,12 @@ class MobileNet(nnx.Module):
         layers: Layers,
         *,
         channels: int = 3,
-        width: int = WIDTH,
-        blocks: int = len(BLOCKS),
-        padding: Padding = "SAME",
+        width: int = MOBILENET_WIDTH,
+        blocks: int = len(MOBILENET_BLOCKS),
+        padding: ConvolutionPadding = "SAME",
     ) -> None:
-        widths = [width, *(multiple * width for multiple, _ in BLOCKS[:blocks])]
-        strides = [stride for _, stride in BLOCKS[:blocks]]
+        widths = [width, *(multiple * width for multiple, _ in MOBILENET_BLOCKS[:blocks])]
+        strides = [stride for _, stride in MOBILENET_BLOCKS[:blocks]]
         self.stem = _unit(layers, channels, width, stride=2)
         self.blocks = nnx.List(
             SeparableBlock(layers, before, after, stride=stride, padding=padding if stride > 1 else "SAME")
@@ -103,7 +105,7 @@ class MobileNetClassifier(nnx.Module):
     """
 
     def __init__(
-        self, layers: Layers, *, classes: int, image_shape: Sequence[int], width: int = WIDTH
+        self, layers: Layers, *, classes: int, image_shape: Sequence[int], width: int = MOBILENET_WIDTH
     ) -> None:
         self.backbone = MobileNet(layers, channels=image_shape[-1], width=width, padding=KERAS_PADDING)
         self.head = layers.dense(self.backbone.channels[-1], classes)

@@ -17,13 +17,13 @@ from flax import nnx
 
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, mean_over_space
 
-BLOCKS = (3, 4, 6, 3)
-WIDTH = 64
+RESNET_BLOCKS = (3, 4, 6, 3)
+RESNET_WIDTH = 64
 EXPANSION = 4
-EPSILON = 1.001e-5
+RESNET_EPSILON = 1.001e-5
 STEM_ROWS = 3
 """Minimum of rows of a split image on one core: the halo of the first convolution, 7x7 with stride 2."""
-_unit = partial(ConvolutionNorm, epsilon=EPSILON)
+_unit = partial(ConvolutionNorm, epsilon=RESNET_EPSILON)
 
 
 class Bottleneck(nnx.Module):
@@ -68,7 +68,12 @@ class ResNet(nnx.Module):
     """
 
     def __init__(
-        self, layers: Layers, *, channels: int = 3, blocks: Sequence[int] = BLOCKS, width: int = WIDTH
+        self,
+        layers: Layers,
+        *,
+        channels: int = 3,
+        blocks: Sequence[int] = RESNET_BLOCKS,
+        width: int = RESNET_WIDTH,
     ) -> None:
         padding = ((3, 3), (3, 3))
         self.stem = _unit(layers, channels, width, (7, 7), stride=2, padding=padding, recompute_halo=True)
@@ -126,8 +131,8 @@ class ResNetClassifier(nnx.Module):
         *,
         classes: int,
         image_shape: Sequence[int],
-        blocks: Sequence[int] = BLOCKS,
-        width: int = WIDTH,
+        blocks: Sequence[int] = RESNET_BLOCKS,
+        width: int = RESNET_WIDTH,
     ) -> None:
         self.backbone = ResNet(layers, channels=image_shape[-1], blocks=blocks, width=width)
         self.head = layers.dense(self.backbone.channels[-1], classes)

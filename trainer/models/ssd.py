@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from halofeed.trainer.detection.anchors import Level, ssd_anchors
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, normal
-from halofeed.trainer.models.mobilenet import WIDTH, MobileNet
+from halofeed.trainer.models.mobilenet import MOBILENET_WIDTH, MobileNet
 from halofeed.trainer.models.pyramid import BoxOutputs, SharedTower
 
 LEVELS = 6
@@ -50,7 +50,7 @@ class Ssd(nnx.Module):
         *,
         classes: int,
         image_shape: Sequence[int],
-        width: int = WIDTH,
+        width: int = MOBILENET_WIDTH,
         min_scale: float = 0.2,
         max_scale: float = 0.95,
         aspect_ratios: Sequence[float] = ASPECT_RATIOS,
@@ -59,7 +59,9 @@ class Ssd(nnx.Module):
         channels = list(self.backbone.channels[-2:])
         self.extra: nnx.List[ShrinkingBlock] = nnx.List()
         for features in EXTRA_FEATURES:
-            self.extra.append(ShrinkingBlock(layers, channels[-1], max(2, features * width // WIDTH)))
+            self.extra.append(
+                ShrinkingBlock(layers, channels[-1], max(2, features * width // MOBILENET_WIDTH))
+            )
             channels.append(self.extra[-1].channels)
         counts = (FINEST_ANCHORS, *[len(aspect_ratios) + 1] * (LEVELS - 1))
         self.outputs = nnx.List(
@@ -104,7 +106,7 @@ class SsdPooling(nnx.Module):
         *,
         classes: int,
         image_shape: Sequence[int],
-        width: int = WIDTH,
+        width: int = MOBILENET_WIDTH,
         tower_features: int | None = None,
         tower_depth: int = 1,
         min_scale: float = 0.15,

@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 from halofeed.errors import UsageError
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool
 
-AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
+SPATIAL_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 """Names of the spatial axes by the rank of an image without batch."""
 UPSAMPLING = ("learned", "repeat")
 GROUP_EPSILON = 1e-5
@@ -214,7 +214,7 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
         strides.append(stride)
         level_sizes = [size / step for size, step in zip(level_sizes, stride, strict=True)]
     wrong = []
-    for axis, size, divisor in zip(AXES[len(sizes) + 1], sizes, _divisors(strides), strict=True):
+    for axis, size, divisor in zip(SPATIAL_AXES[len(sizes) + 1], sizes, _divisors(strides), strict=True):
         if size % divisor:
             below = size // divisor * divisor
             nearest = f"{below} and {below + divisor}" if below else f"{divisor} and {2 * divisor}"
@@ -225,7 +225,7 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
 
 
 def _check(image_shape: Sequence[int], *, depth: int, width: int, convolutions: int, upsampling: str) -> None:
-    if len(image_shape) not in AXES:
+    if len(image_shape) not in SPATIAL_AXES:
         raise UsageError(
             f"image_shape: expected [height, width, channel] or [depth, height, width, channel], got {image_shape}"
         )

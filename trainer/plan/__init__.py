@@ -35,6 +35,6 @@ def plan(
     >>> plan(lambda image: image.sum(), [image], ["cpu:1"], remember=False)[0]["memory"]["batch"]
     2048
     """
-    from halofeed.trainer.plan.document import plan_step
+    from halofeed.trainer.plan.document import plan_own_step
 
-    return [plan_step(step, shapes, name, remember=remember) for name in topologies]
+    return [plan_own_step(step, shapes, name, remember=remember) for name in topologies]

@@ -17,10 +17,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from halofeed import __version__
 from halofeed.errors import PartitionError, UsageError
 from halofeed.schemas.files import PLAN_FORMAT
-from halofeed.schemas.partition import Partition, nearest, splits_that_divide
+from halofeed.schemas.partition import Partition, nearest_multiples, splits_that_divide
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.plan.answers import Cache, cache_folder, compile_for, program_key
-from halofeed.trainer.plan.children import CompileResult, compile_all
+from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder, compile_for, program_key
+from halofeed.trainer.plan.compile_pool import CompileResult, compile_all
 from halofeed.trainer.plan.requests import Request, versions
 from halofeed.trainer.plan.topologies import Topology, devices_of, topology_named
 from halofeed.trainer.plan.verdict import verdict_of
@@ -118,7 +118,7 @@ def _case(
     if partition is None:
         return _refused(case, f"no axis of {list(shape)} divides by {cores}", shape)
     if batch % replicas:
-        cure = " or ".join(f"--set batch_size={size}" for size in nearest(batch, replicas))
+        cure = " or ".join(f"--set batch_size={size}" for size in nearest_multiples(batch, replicas))
         return _refused(case, f"the batch of {batch} does not divide by the {replicas} replicas: {cure}")
     try:
         config = asked.config.changed(cores_per_replica=cores, partition=partition, batch_size=batch)
@@ -138,7 +138,7 @@ def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
     """Return the case with the reason why it is impossible, and the two nearest image shapes that divide."""
     shapes = []
     for axis in range(len(shape) - 1):
-        for size in nearest(shape[axis], case.cores):
+        for size in nearest_multiples(shape[axis], case.cores):
             if size != shape[axis]:
                 other = (*shape[:axis], size, *shape[axis + 1 :])
                 shapes.append((other, math.prod(other) / math.prod(shape) - 1))
@@ -154,7 +154,7 @@ def plan_config(
     *,
     cores: Sequence[int] = (),
     images_per_replica: int | None = None,
-    cache: Cache,
+    cache: CompileCache,
     tell: Tell = lambda line: None,
     jobs: int | None = None,
     known_only: bool = False,
@@ -254,7 +254,7 @@ def per_core_share(fewer: dict[str, Any], more: dict[str, Any]) -> float:
     return math.log(ratio) / math.log(fewer["cores"] / more["cores"])
 
 
-def plan_step(
+def plan_own_step(
     step: Callable[..., Any], shapes: Sequence[Any], topology: str, *, remember: bool = True
 ) -> dict[str, Any]:
     """Return the verdict on a custom step for one machine; see `halofeed.trainer.plan.plan`."""
@@ -264,7 +264,7 @@ def plan_step(
     jitted = step if isinstance(step, jax.stages.Wrapped) else jax.jit(step)
     with jax.set_mesh(mesh):
         lowered = jitted.lower(*arguments)
-    cache = Cache(cache_folder() if remember else None)
+    cache = CompileCache(cache_folder() if remember else None)
     key = program_key(lowered, machine)
     compiled = cache.lookup_program(key)
     if compiled is None:

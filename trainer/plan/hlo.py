@@ -304,7 +304,7 @@ def _describe(module: Module, instruction: Instruction, size: tuple[int, int]) -
     }
 
 
-KINDS = {
+COLLECTIVE_KINDS = {
     "collective-permute": "halos",
     "all-reduce": "all-reduces",
     "reduce-scatter": "all-reduces",
@@ -361,7 +361,7 @@ def _collectives(module: Module, devices: int) -> Iterator[Collective]:
     trip_counts = _trip_counts(module)
     for instruction in module.instructions:
         opcode = instruction.opcode.removesuffix("-start")
-        if opcode not in KINDS:
+        if opcode not in COLLECTIVE_KINDS:
             continue
         is_start = instruction.opcode.endswith("-start")
         arrays = [array for array in instruction.arrays if array.shape or not is_start]
@@ -374,7 +374,7 @@ def _collectives(module: Module, devices: int) -> Iterator[Collective]:
         times = trip_counts.get(instruction.computation, 1)
         largest = max(arrays, key=lambda array: array.bytes)
         yield Collective(
-            kind=KINDS[opcode],
+            kind=COLLECTIVE_KINDS[opcode],
             opcode=opcode,
             result=str(largest),
             result_shape=largest.shape,

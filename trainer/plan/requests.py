@@ -15,13 +15,13 @@ import jax
 import numpy as np
 
 from halofeed.errors import MissingExtraError
-from halofeed.schemas.kinds import EARLY_KINDS, KINDS
+from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.models import model_named
 from halofeed.trainer.plan.topologies import Topology
-from halofeed.trainer.problem import Program, Spec, build_program
 from halofeed.trainer.task import DataFacts
+from halofeed.trainer.training_setup import Program, Spec, build_program
 
 _LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 _SOURCES = (
@@ -108,7 +108,7 @@ USUAL_BOXES = 100
 _DTYPES = {"picture": "uint8", "volume": "int16", "clip": "uint8"}
 
 
-def build(request: Request, devices: Sequence[jax.Device]) -> tuple[Program, Spec]:
+def build_lowered(request: Request, devices: Sequence[jax.Device]) -> tuple[Program, Spec]:
     """Return the program of a request, and the arrays of its batch.
 
     Raises:
@@ -139,7 +139,7 @@ def usual_facts(config: TrainConfig, classes: int = 0) -> DataFacts:
     count = classes or USUAL_CLASSES[task]
     return DataFacts(
         task=task,
-        kind=EARLY_KINDS[len(shape)],
+        kind=KIND_BY_RANK[len(shape)],
         labels={label: f"class {label}" for label in range(first, first + count)},
         image_shape=shape,
         mean=(0.0,) * shape[-1],

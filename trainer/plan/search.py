@@ -8,8 +8,8 @@ from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.plan.answers import Cache
-from halofeed.trainer.plan.children import compile_all
+from halofeed.trainer.plan.compile_cache import CompileCache
+from halofeed.trainer.plan.compile_pool import compile_all
 from halofeed.trainer.plan.document import cases, image_shape_of, plan_config
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.topologies import Topology, topology_named
@@ -51,7 +51,7 @@ def search(
     plan: dict[str, Any],
     of: str,
     *,
-    cache: Cache,
+    cache: CompileCache,
     tell: Tell = lambda line: None,
     jobs: int | None = None,
 ) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def savings(
     asked: Request,
     plan: dict[str, Any],
     *,
-    cache: Cache,
+    cache: CompileCache,
     tell: Callable[[str], None] = lambda line: None,
     jobs: int | None = None,
 ) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import jax
 
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import reason_not_split
-from halofeed.trainer.plan.hlo import KINDS, Collective, Module, collectives, peak
+from halofeed.trainer.plan.hlo import COLLECTIVE_KINDS, Collective, Module, collectives, peak
 from halofeed.trainer.plan.topologies import Topology
 
 
@@ -74,8 +74,8 @@ def verdict_of(compiled: dict[str, Any], topology: Topology, image_shape: Sequen
         return {"fits": False, "memory": _out_of_memory(compiled), **common}
     module = Module(compiled["hlo"])
     exchanged = collectives(module, topology.devices)
-    sent_bytes = dict.fromkeys(KINDS.values(), 0.0)
-    counts = dict.fromkeys(KINDS.values(), 0)
+    sent_bytes = dict.fromkeys(COLLECTIVE_KINDS.values(), 0.0)
+    counts = dict.fromkeys(COLLECTIVE_KINDS.values(), 0)
     for collective in exchanged:
         sent_bytes[collective.kind] += collective.sent_bytes
         counts[collective.kind] += collective.times

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.trainer.task import DataFacts, Task
+from halofeed.trainer.task import DataFacts, TrainingTask
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
 from halofeed.trainer.tasks.segmentation import Segmentation
 
-TASKS: dict[str, Callable[..., Task]] = {
+TASKS: dict[str, Callable[..., TrainingTask]] = {
     "classification": lambda facts, **options: Classification(labels=facts.names, **options),
     "detection": lambda facts, **options: Detection(labels=facts.names, **options),
     "segmentation": lambda facts, **options: Segmentation(
@@ -25,7 +25,7 @@ _DATA_FIELDS = {"labels", "kind", "ignore_label"}
 """Fields of tasks that the data set determines."""
 
 
-def build_task(facts: DataFacts, options: Mapping[str, Any]) -> Task:
+def build_task(facts: DataFacts, options: Mapping[str, Any]) -> TrainingTask:
     """Build the task of a data set; raise UsageError for an unknown task or option."""
     if facts.task not in TASKS:
         raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")

@@ -11,7 +11,7 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from halofeed.trainer.task import Batch, Host, Metrics, mean_over_valid, valid_host, valid_rows
+from halofeed.trainer.task import DeviceBatch, Host, Metrics, mean_over_valid, valid_host, valid_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Classification:
     include = ()
     best = "accuracy"
 
-    def loss(self, outputs: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: jax.Array, batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return softmax cross-entropy, averaged over valid rows."""
         targets = jax.nn.one_hot(batch["label"], outputs.shape[-1], dtype=outputs.dtype)
         targets = (
@@ -41,7 +41,7 @@ class Classification:
         loss = mean_over_valid(losses, valid_rows(batch))
         return loss, {"cross_entropy": loss}
 
-    def predict(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+    def predict(self, outputs: jax.Array, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return `probabilities` [batch, class] and `label`, the most probable class, int32 [batch]."""
         probabilities = jax.nn.softmax(outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32)))
         return {"probabilities": probabilities, "label": jnp.argmax(outputs, -1).astype(jnp.int32)}

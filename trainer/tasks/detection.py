@@ -14,7 +14,7 @@ from halofeed.trainer.detection.matcher import IGNORED, Matcher, match_boxes, sp
 from halofeed.trainer.detection.selection import select
 from halofeed.trainer.losses import BOX_LOSSES, sigmoid_focal
 from halofeed.trainer.metrics import CocoMetrics
-from halofeed.trainer.task import Batch, Metrics, valid_rows
+from halofeed.trainer.task import DeviceBatch, Metrics, valid_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Detection(Matcher):
         if not self.delta > 0:
             raise UsageError(f"delta: expected a value above 0, got {self.delta}")
 
-    def loss(self, outputs: Sequence[Level], batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Sequence[Level], batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the weighted sum of focal loss and box loss, and the parts `class_loss` and `box_loss` unweighted."""
         dtype, valid = outputs[0].box_codes.dtype, valid_rows(batch)
         boxes = batch["boxes"].astype(dtype)
@@ -109,7 +109,7 @@ class Detection(Matcher):
         )
         return jnp.sum(jnp.where(channel_labels >= 0, focal, 0))
 
-    def predict(self, outputs: Sequence[Level], batch: Batch) -> dict[str, jax.Array]:
+    def predict(self, outputs: Sequence[Level], batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return the detections of `select`, and `image_size`, int32 [batch, 2]: height and width in pixels."""
         detections = select(
             outputs,

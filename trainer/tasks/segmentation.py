@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from halofeed.errors import UsageError
-from halofeed.trainer.losses import OVERLAP_LOSSES, cross_entropy, overlap, sum_over_rows
+from halofeed.trainer.losses import OVERLAP_LOSSES, class_overlap, cross_entropy, sum_over_rows
 from halofeed.trainer.metrics import SegmentationMetrics
-from halofeed.trainer.task import Batch, Metrics, mean_over_valid, valid_rows
+from halofeed.trainer.task import DeviceBatch, Metrics, mean_over_valid, valid_rows
 
 CROSS_ENTROPY = "cross_entropy"
 INCLUDE = {
@@ -78,7 +78,7 @@ class Segmentation:
         """Fields that map predictions to their source."""
         return INCLUDE[self.kind]
 
-    def loss(self, outputs: Mapping[str, Any], batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Mapping[str, Any], batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the weighted sum of `losses`; each part is the mean over the rows that count, and over all sizes.
 
         Args:
@@ -102,7 +102,7 @@ class Segmentation:
         loss = sum((self.losses[name] * part for name, part in parts.items()), jnp.zeros((), levels[0].dtype))
         return loss, parts
 
-    def predict(self, outputs: Mapping[str, Any], batch: Batch) -> dict[str, jax.Array]:
+    def predict(self, outputs: Mapping[str, Any], batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return `label`, the most probable class, uint8 [batch, (depth,) height, width] (uint16 above 256 classes).
 
         `with_probabilities` adds `probabilities`, float16 [batch, (depth,) height, width, class].
@@ -122,7 +122,9 @@ class Segmentation:
 
     def _losses(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> dict[str, jax.Array]:
         """Return each part by name, [batch]; overlap losses are [1] with `overlap_over_batch`."""
-        soft_overlap = overlap(logits, label, background=self.background, ignore_label=self.ignore_label)
+        soft_overlap = class_overlap(
+            logits, label, background=self.background, ignore_label=self.ignore_label
+        )
         if self.overlap_over_batch:
             soft_overlap = sum_over_rows(soft_overlap, counts)
         return {

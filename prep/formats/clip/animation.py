@@ -15,7 +15,7 @@ from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, WebPImagePlugi
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
     Clip,
-    ClipOptions,
+    FrameOptions,
     RgbFrame,
     check_frame_count,
     missing_frames,
@@ -35,9 +35,9 @@ from halofeed.prep.formats.picture.gif_webp_bmp import (
     webp_size,
 )
 from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged_error, truncated_error
-from halofeed.prep.formats.picture.pillow import decoder_failures, open_with
+from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
 from halofeed.prep.formats.picture.pixels import convert_pixels
-from halofeed.prep.formats.picture.png import SIGNATURE, read_header
+from halofeed.prep.formats.picture.png import PNG_SIGNATURE, read_png_header
 from halofeed.prep.formats.picture.table import matches_start
 
 DEFAULT_DURATION_MS = 100
@@ -143,9 +143,9 @@ def read_apng(data: bytes) -> Animation:
 
     Source: Portable Network Graphics, third edition, 11.3.6.
     """
-    header = read_header(data)  # checks all chunks and checksums
+    header = read_png_header(data)  # checks all chunks and checksums
     durations: list[float] = []
-    at, promised, default_is_frame, has_pixels = len(SIGNATURE), 0, False, False
+    at, promised, default_is_frame, has_pixels = len(PNG_SIGNATURE), 0, False, False
     while at + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind == b"acTL" and length >= 4 and not has_pixels:
@@ -186,7 +186,7 @@ def animation_format(data: bytes) -> str | None:
 def open_animation(
     data: bytes,
     format: str,
-    options: ClipOptions,
+    options: FrameOptions,
     pixels_of: Callable[[Image.Image, ReadOptions], NDArray[Any]] | None = None,
 ) -> Clip:
     """Open an animation from its blocks; `read` composes the frames. The number of repetitions is ignored.
@@ -219,7 +219,7 @@ def open_animation(
     take = pixels_of or _colors
 
     def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
-        image = open_with(plugin, animation.data)
+        image = open_with_plugin(plugin, animation.data)
         for index in indices:
             with decoder_failures():
                 image.seek(index + animation.skipped)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import ReadOptions
-from halofeed.prep.formats.picture.image import Size, undecodable
-from halofeed.system.memory import Need, unlimited, with_margin
+from halofeed.prep.formats.picture.image import Size, decode_error
+from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
 
 RgbFrame = NDArray[np.uint8]
 """uint8 [height, width, 3]: red, green, blue, as displayed."""
@@ -23,7 +23,7 @@ VARIABLE_RATE_S = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipOptions:
+class FrameOptions:
     """Options of a clip: checks of the file and conversion of the frames.
 
     Args:
@@ -38,7 +38,7 @@ class ClipOptions:
     frame_rate: float | None = None
     incomplete: str = "refuse"
     refuse_turned: bool = False
-    need: Need = unlimited
+    need: ReserveMemory = no_memory_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Clip:
 
 def size_mismatch(frame: str, size: Size, first: Size) -> SourceError:
     """Return the error of a frame whose size differs from that of the first frame."""
-    return undecodable(
+    return decode_error(
         "frames differ in size",
         f"{frame} is {size[0]} x {size[1]} pixels (height x width), the first {first[0]} x {first[1]}; "
         "resize them to one size first",
@@ -103,20 +103,20 @@ def size_mismatch(frame: str, size: Size, first: Size) -> SourceError:
 
 def missing_frames(found: int, promised: int) -> SourceError:
     """Return the error of a file that is not truncated but has too few frames."""
-    return undecodable("frames are missing", f"{found} of {promised} that it says it has can be read")
+    return decode_error("frames are missing", f"{found} of {promised} that it says it has can be read")
 
 
 def check_frame_count(count: int) -> None:
     """Refuse a clip without frames or with too many."""
     if count < 1:
-        raise undecodable("clip has no frames", "its file holds none; leave it out, or export it again")
+        raise decode_error("clip has no frames", "its file holds none; leave it out, or export it again")
     if count > MAX_FRAMES:
-        raise undecodable(
+        raise decode_error(
             "more frames than allowed", f"{count:,}, allowed are {MAX_FRAMES:,}; cut it in parts"
         )
 
 
-def reserve_memory(options: ClipOptions, size: Size, held_bytes: int) -> None:
+def reserve_memory(options: FrameOptions, size: Size, held_bytes: int) -> None:
     """Reserve the memory for reading a clip: `held_bytes` and one frame of (height, width)."""
     options.need(with_margin(held_bytes + 3 * size[0] * size[1]))
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import check_frame_count
-from halofeed.prep.formats.picture.image import Size, damaged_error, truncated_error, undecodable
+from halofeed.prep.formats.picture.image import Size, damaged_error, decode_error, truncated_error
 
-MAX_ELEMENTS = 5_000_000
+MAX_CONTAINER_ELEMENTS = 5_000_000
 """Maximum boxes, chunks or elements in a file."""
 _T = TypeVar("_T")
 
@@ -63,7 +63,7 @@ def _printable(name: bytes) -> str:
 
 def unsupported_matrix(what: str) -> SourceError:
     """Return the error of a video whose display matrix is not a combination of quarter turns and a mirroring."""
-    return undecodable(
+    return decode_error(
         "display matrix is not supported", f"{what} does not turn by quarter turns; export it upright"
     )
 
@@ -71,14 +71,14 @@ def unsupported_matrix(what: str) -> SourceError:
 def no_video(tracks: int) -> SourceError:
     """Return the error of a file without a video track."""
     detail = f"{tracks} track{'s' * (tracks != 1)}, none of them video; leave it out"
-    return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
+    return decode_error("file has no video", f"audio only: {detail}" if tracks else "no track at all")
 
 
 def limit_elements(elements: Iterator[_T]) -> Iterator[_T]:
     """Yield elements; raise SourceError if there are too many to read in reasonable time."""
     for number, element in enumerate(elements):
-        if number >= MAX_ELEMENTS:
-            raise damaged_error(f"more than {MAX_ELEMENTS:,} elements")
+        if number >= MAX_CONTAINER_ELEMENTS:
+            raise damaged_error(f"more than {MAX_CONTAINER_ELEMENTS:,} elements")
         yield element
 
 
@@ -517,7 +517,7 @@ class _Mp4Track:
         if b"stsz" not in self.boxes:
             (field_bits,) = self.numbers(b"stz2", 7, ">B")
             if field_bits not in (8, 16):
-                raise undecodable("video is not supported", f"a table of sizes of {field_bits} bits each")
+                raise decode_error("video is not supported", f"a table of sizes of {field_bits} bits each")
             sizes = self.table(b"stz2", 12, count, ">u1" if field_bits == 8 else ">u2")
         else:
             sizes = np.full(count, size, np.int64) if size else self.table(b"stsz", 12, count, ">u4")

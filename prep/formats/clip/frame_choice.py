@@ -14,8 +14,8 @@ Indices = NDArray[np.int64]
 EARLY_S = 0.001
 """A frame counts as shown this long before its time stamp, because containers round time stamps to 1 ms."""
 MAX_SAMPLES = 10_000_000
-SHORT = ("refuse", "repeat")
-INCOMPLETE = ("refuse", "keep")
+SHORT_CLIP_CHOICES = ("refuse", "repeat")
+INCOMPLETE_CLIP_CHOICES = ("refuse", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
     Clip,
-    ClipOptions,
+    FrameOptions,
     RgbFrame,
     check_frame_count,
     normalize_times,
@@ -22,10 +22,10 @@ from halofeed.prep.formats.clip.clip import (
     size_mismatch,
 )
 from halofeed.prep.formats.picture import Footprint, read_image
-from halofeed.prep.formats.picture.png import SIGNATURE
+from halofeed.prep.formats.picture.png import PNG_SIGNATURE
+from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import FileSelection, SourceExample
 from halofeed.system.memory import with_margin
 
 _NUMBER = re.compile(r"(\d+)")
@@ -44,7 +44,7 @@ def natural_order(paths: Iterable[str]) -> list[str]:
     return sorted(paths, key=lambda path: (key(path), path))
 
 
-def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipOptions) -> Clip:
+def open_frame_folder(files: SourceFiles, members: Sequence[str], options: FrameOptions) -> Clip:
     """Open a clip of picture files; only the first is decoded before `read`.
 
     Args:
@@ -104,7 +104,7 @@ def is_animated(head: bytes) -> bool:
 
     Source: Portable Network Graphics, third edition, 11.3.6.1; RFC 9649, section 2.7.1.
     """
-    if head.startswith(SIGNATURE):
+    if head.startswith(PNG_SIGNATURE):
         at = head.find(b"acTL", 0, head.find(b"IDAT"))
         return at >= 0 and head[at + 4 : at + 8] != b"\0\0\0\1"
     return head[8:16] == b"WEBPVP8X" and bool(head[20:21] and head[20] & 2)

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.animation import READERS, animation_format, open_animation
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.containers import Container, read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.clip.frame_folder import open_frame_folder
-from halofeed.prep.formats.picture.image import undecodable
+from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED_PICTURES, matches_start, recognize
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.memory import with_margin
@@ -42,7 +42,7 @@ RECOGNIZED_CLIPS = {
 
 
 def open_clip(
-    files: SourceFiles, path: str, members: Sequence[str] = (), options: ClipOptions | None = None
+    files: SourceFiles, path: str, members: Sequence[str] = (), options: FrameOptions | None = None
 ) -> Clip:
     """Open a clip; its `read` decodes the frames. The first bytes determine the format, not the name.
 
@@ -56,7 +56,7 @@ def open_clip(
         SourceError: stage `read` or `decode`: the file is unreadable, not a supported clip, damaged, without frames or
             too large; or it is truncated and `options.incomplete` is "refuse".
     """
-    options = options or ClipOptions()
+    options = options or FrameOptions()
     clip = _open(files, path, members, options)
     if clip.missing is None:
         return clip
@@ -66,13 +66,13 @@ def open_clip(
     return replace(clip, findings=(f"{reason}: {detail}", *clip.findings))
 
 
-def _open(files: SourceFiles, path: str, members: Sequence[str], options: ClipOptions) -> Clip:
+def _open(files: SourceFiles, path: str, members: Sequence[str], options: FrameOptions) -> Clip:
     if members:
         return open_frame_folder(files, members, options)
     options.need(with_margin(files.size(path) or 0))
     data = files.read(path)
     if not data:
-        raise undecodable("file is empty")
+        raise decode_error("file is empty")
     if name := animation_format(data):
         return open_animation(data, name, options)
     pictures = {f"a {name} picture, which does not move": patterns for name, (patterns, _) in FORMATS.items()}
@@ -84,4 +84,4 @@ def _open(files: SourceFiles, path: str, members: Sequence[str], options: ClipOp
             return open_video(data, read_container, options)
     kind = other or f"begins with {data[:8].hex(' ')}"
     known = ", ".join((*CONTAINERS, *READERS))
-    raise undecodable("not a clip format that is read", f"{kind}; read are {known}")
+    raise decode_error("not a clip format that is read", f"{kind}; read are {known}")

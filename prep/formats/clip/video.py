@@ -16,7 +16,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import (
     MAX_FRAMES,
     Clip,
-    ClipOptions,
+    FrameOptions,
     RgbFrame,
     check_frame_count,
     missing_frames,
@@ -28,12 +28,12 @@ from halofeed.prep.formats.picture.image import (
     Size,
     check_pixel_count,
     damaged_error,
+    decode_error,
     truncated_error,
-    undecodable,
 )
 from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.geometry.resize import displayed_size
-from halofeed.system.memory import TOO_MUCH, lacks_memory
+from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
 
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # read once, when the first video is opened
 
@@ -74,8 +74,8 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (cv2.error, MemoryError) as error:
-        if lacks_memory(error):
-            raise undecodable(TOO_MUCH, "the free memory of this machine is too small") from error
+        if is_out_of_memory(error):
+            raise decode_error(TOO_MUCH_MEMORY, "the free memory of this machine is too small") from error
         raise damaged_error("FFmpeg cannot decode it") from error
 
 
@@ -100,14 +100,14 @@ def _decoder(data: bytes, end: int) -> Iterator[cv2.VideoCapture]:
         capture = cv2.VideoCapture(cast("Any", stream), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
         try:
             if not capture.isOpened():
-                raise undecodable("video cannot be decoded", "FFmpeg finds no video in it")
+                raise decode_error("video cannot be decoded", "FFmpeg finds no video in it")
             capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
             yield capture
         finally:
             capture.release()
 
 
-def open_video(data: bytes, read_container: Callable[[bytes], Container], options: ClipOptions) -> Clip:
+def open_video(data: bytes, read_container: Callable[[bytes], Container], options: FrameOptions) -> Clip:
     """Open a video, and decode its frames once to count them and to read their time stamps.
 
     Args:
@@ -125,7 +125,7 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
     reserve_memory(options, container.size, held_bytes)
     if not container.packets:
         is_empty = not container.is_cut and not container.declared
-        raise undecodable(
+        raise decode_error(
             "clip has no frames", "its video track is empty" if is_empty else _complete_frames(container, 0)
         )
     with _decoder(data, container.end) as capture:
@@ -139,7 +139,7 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
     if container.is_interlaced or is_interlaced(*_first_packet(data, container.end)):
         raise interlaced_error()
     if options.picture.alpha == "blend" and (container.has_alpha or _has_alpha(pixel_format)):
-        raise undecodable(
+        raise decode_error(
             "transparency of videos is not read", "--alpha drop leaves it out; or export it opaque"
         )
     orientation = container.orientation
@@ -204,7 +204,7 @@ def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
         if len(stamps) > MAX_FRAMES:
             check_frame_count(len(stamps))
     if not stamps:
-        raise undecodable(
+        raise decode_error(
             "video cannot be decoded",
             f"none of its frames: it is damaged, or OpenCV's FFmpeg lacks its codec {codec!r}; export it as "
             "H.264 (AV1 and others are not supported)",
@@ -275,7 +275,7 @@ def interlaced_error() -> SourceError:
 
     FFmpeg 8 does not convert its frames, and OpenCV then returns random memory.
     """
-    return undecodable(
+    return decode_error(
         "interlaced video is not read",
         "the rows of a frame alternate, or may alternate, between two times; deinterlace it first (ffmpeg -vf bwdif)",
     )

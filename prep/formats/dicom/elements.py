@@ -29,10 +29,10 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, referenced_series, uid_digest
 from halofeed.prep.formats.dicom.headers import damaged_file, format_tag, read_dicom_file
-from halofeed.prep.geometry.scan import Finding, Origin
+from halofeed.prep.geometry.scan import Finding, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
-from halofeed.system.memory import Need, unlimited, with_margin
+from halofeed.prep.voxels.label_volumes import OVERLAP_HINT
+from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
 
 PARSE_FAILURES = (
     AttributeError,
@@ -129,7 +129,7 @@ class ParsedFile:
     parsed_bytes: int
 
 
-def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> ParsedFile:
+def read_dataset(files: SourceFiles, path: str, need: ReserveMemory = no_memory_limit) -> ParsedFile:
     """Parse one DICOM file.
 
     Args:
@@ -178,7 +178,7 @@ def code_text(dataset: Dataset, tag: int) -> str:
     return element_bytes(dataset, tag).decode("ascii", "replace").strip(" \0")
 
 
-def decode_name(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
+def segment_name(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
     """Return a user-defined name without control characters, decoded with the item's or the file's character sets."""
     value = element_bytes(dataset, tag).rstrip(b" \0")
     known = [name for name in declared_character_sets(dataset) or character_sets if name in python_encoding]
@@ -277,7 +277,7 @@ def sequence_items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
 def overlap_error(what: str, numbers: Iterable[int], voxels: int) -> SourceError:
     """Return the error for a mask with voxels in several segments or structures."""
     listed = ", ".join(map(str, sorted(numbers)))
-    detail = f"{voxels} voxels are in more than one of the {what} {listed}; {OVERLAP_CURE}"
+    detail = f"{voxels} voxels are in more than one of the {what} {listed}; {OVERLAP_HINT}"
     return SourceError("annotation", f"{what} overlap", detail)
 
 
@@ -287,17 +287,17 @@ def left_out_findings(names: Mapping[int, str], kept: Mapping[int, str]) -> list
     return [Finding.noted("classes left out by choice", ", ".join(others[:20]))] if others else []
 
 
-def scan_origin(images: Iterable[HeaderFields]) -> Origin:
+def scan_origin(images: Iterable[HeaderFields]) -> ScanIdentity:
     """Return the identity of the scan of some images, for the comparison with the references of a mask."""
     listed = list(images)
-    return Origin(
+    return ScanIdentity(
         series=frozenset(fields.series_digest for fields in listed) - {b""},
         frames=frozenset(fields.frame_digest for fields in listed) - {b""},
         images=frozenset(fields.instance_digest for fields in listed) - {b""},
     )
 
 
-def check_references(dataset: Dataset, scan: Origin) -> None:
+def check_references(dataset: Dataset, scan: ScanIdentity) -> None:
     """Refuse a mask that refers to another scan.
 
     Raises:

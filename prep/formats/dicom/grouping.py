@@ -52,7 +52,7 @@ Images = list[tuple[str, HeaderFields]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class DicomSeries:
     """Description of one scan of a DICOM series, without its slices.
 
     Args:
@@ -127,7 +127,7 @@ class FoundScan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class OtherFile:
     """A file that is not a slice of a scan.
 
     Args:
@@ -214,7 +214,7 @@ def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
 
 def read_headers(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
-) -> tuple[dict[str, Images], list[Apart]]:
+) -> tuple[dict[str, Images], list[OtherFile]]:
     """Read the header of each file once.
 
     Returns:
@@ -233,7 +233,7 @@ def read_headers(
         except SourceError as error:
             not_dicom = error.reason == "file is not DICOM"
             kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
-            apart.append(Apart(path=path, kind=kind, error=error, file_bytes=files.size(path)))
+            apart.append(OtherFile(path=path, kind=kind, error=error, file_bytes=files.size(path)))
             continue
         kind = _kind_of(fields)
         keys: Iterable[str] = fields.refers_to if kind in MASK_KINDS else ()
@@ -243,7 +243,7 @@ def read_headers(
             keys = (series or policy.key(b"folder " + folder) or "",)
         else:
             apart.append(
-                Apart(
+                OtherFile(
                     path=path,
                     kind=kind,
                     refers_to=fields.refers_to,
@@ -351,7 +351,7 @@ def scan_problem(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] 
 
 def group_series(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy | None = None
-) -> tuple[tuple[Series, ...], tuple[Apart, ...]]:
+) -> tuple[tuple[DicomSeries, ...], tuple[OtherFile, ...]]:
     """Group files into series by their headers, and split the series into scans.
 
     Images without a series UID are grouped by folder. A scan is a stack of slices with one size, orientation and pixel
@@ -368,15 +368,15 @@ def group_series(
     policy = policy or SeriesPolicy()
     by_series, apart = read_headers(files, paths, policy)
     scans = [scan for key, found in by_series.items() for scan, _ in scans_of_series(key, found, policy)]
-    return in_order_of_files(scans), tuple(apart)
+    return sort_by_first_path(scans), tuple(apart)
 
 
-def in_order_of_files(series: Iterable[Series]) -> tuple[Series, ...]:
+def sort_by_first_path(series: Iterable[DicomSeries]) -> tuple[DicomSeries, ...]:
     """Sort scans by their first path."""
     return tuple(sorted(series, key=lambda one: (one.first, one.key)))
 
 
-def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple[Series, Images]]:
+def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple[DicomSeries, Images]]:
     """Return the scans of one series, each with its files sorted by path.
 
     Args:
@@ -395,7 +395,7 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
         members = tuple(path for path, _ in images) if is_shared else own
         first = slices[0].fields
         instances = {part.fields.instance for part in slices if count > 1}
-        series = Series(
+        series = DicomSeries(
             key=key if count == 1 else f"{key}-{number}",
             series=first.series,
             study=first.study,

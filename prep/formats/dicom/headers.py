@@ -367,7 +367,7 @@ def inflate(data: bytes) -> bytes:
     return inflated.getvalue()
 
 
-def read_body(data: bytes, syntax: str) -> bytes:
+def read_dicom_body(data: bytes, syntax: str) -> bytes:
     """Return the bytes that hold the pixels of a complete file: the file's own, or its inflated data set.
 
     Raises:

@@ -17,9 +17,9 @@ from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, sop_cla
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
 from halofeed.prep.formats.dicom.slice_geometry import TOLERANCE
-from halofeed.prep.geometry.scan import Grid, Mask, Origin
+from halofeed.prep.geometry.scan import Grid, MaskScan, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import Need, unlimited, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
 
 
 def open_dicom_mask(
@@ -29,9 +29,9 @@ def open_dicom_mask(
     *,
     tolerance_voxels: float = TOLERANCE,
     keeps: Callable[[str], bool] = lambda name: True,
-    need: Need = unlimited,
-    scan: Origin | None = None,
-) -> Mask:
+    need: ReserveMemory = no_memory_limit,
+    scan: ScanIdentity | None = None,
+) -> MaskScan:
     """Open a DICOM SEG or RTSTRUCT file; the mask's `read` makes the voxels later.
 
     Args:
@@ -70,11 +70,11 @@ def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
     Raises:
         SourceError: see `open_dicom_mask`.
     """
-    parsed, kind = _parse_mask(files, path, unlimited)
+    parsed, kind = _parse_mask(files, path, no_memory_limit)
     return (structure_names if kind == STRUCTURE_SET else segment_names)(parsed.dataset)
 
 
-def _parse_mask(files: SourceFiles, path: str, need: Need) -> tuple[ParsedFile, str]:
+def _parse_mask(files: SourceFiles, path: str, need: ReserveMemory) -> tuple[ParsedFile, str]:
     """Parse the file of a mask; return it with its kind, one of `MASK_KINDS`."""
     parsed = read_dataset(files, path, need)
     sop_class = code_text(parsed.dataset, SOP_CLASS)

@@ -137,7 +137,7 @@ class Codestream:
     near: int = 0
 
 
-def decode_error(reason: str, detail: str = "") -> SourceError:
+def frame_error(reason: str, detail: str = "") -> SourceError:
     """Return the error for pixels that cannot be decoded."""
     return SourceError("decode", reason, detail)
 
@@ -223,7 +223,7 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
         detail = f"a frame of {header.size[0]} x {header.size[1]} pixels, expected {rows} x {columns}"
         raise damaged_pixels(detail)
     if codec in ("JPEG baseline", "JPEG extended") and header.precision != 8:
-        raise decode_error("transfer syntax is not supported", f"{codec} of {header.precision} bits")
+        raise frame_error("transfer syntax is not supported", f"{codec} of {header.precision} bits")
     if header.components != 1 or not 2 <= header.precision <= min(stored.bits_allocated, 16):
         detail = f"{header.components} x {header.precision} bits in {stored.bits_allocated}"
         raise damaged_pixels(detail)
@@ -394,12 +394,12 @@ def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
     stored, location = fields.stored, fields.pixels
     assert location is not None
     if fields.syntax not in PLUGINS and fields.syntax not in UNCOMPRESSED:
-        raise decode_error("transfer syntax is not supported")
+        raise frame_error("transfer syntax is not supported")
     if location.kind != "integer":
         cure = "save it as NIfTI (3D Slicer does, or paramap2itkimage of dcmqi), then --layout pairs or csv"
-        raise decode_error("floating-point pixels are not supported", f"a parametric map; {cure}")
+        raise frame_error("floating-point pixels are not supported", f"a parametric map; {cure}")
     if stored.bits_allocated not in (8, 16, 32):
-        raise decode_error("bit depth is not supported", f"{stored.bits_allocated} bits allocated")
+        raise frame_error("bit depth is not supported", f"{stored.bits_allocated} bits allocated")
     rows, columns = stored.size
     pixels = rows * columns * len(fields.frames)
     held = max(0, byte_count - location.offset) if byte_count is not None else location.length or 0

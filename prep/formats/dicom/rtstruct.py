@@ -28,14 +28,14 @@ from halofeed.prep.formats.dicom.elements import (
     decimal_integer,
     decimals,
     declared_character_sets,
-    decode_name,
     left_out_findings,
     overlap_error,
+    segment_name,
     sequence_items,
 )
 from halofeed.prep.formats.dicom.headers import damaged_file
 from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
-from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.voxels.masks import fill_polygons
 
 PointArray = NDArray[np.float64]
@@ -205,7 +205,9 @@ class _ContourSlices:
     slices: Mapping[int, Mapping[int, Sequence[_Contour]]]
 
 
-def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Callable[[str], bool]) -> Mask:
+def read_structures(
+    path: str, parsed: ParsedFile, grid: Grid | None, keeps: Callable[[str], bool]
+) -> MaskScan:
     """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     if grid is None:
         message = "structures are contours without a grid; give image_grid, that of their scan"
@@ -218,7 +220,7 @@ def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Cal
     drawing = _assign_slices(contours, grid, kept, counts)
     counts[SKIPPED] = _count_skipped_slices(drawing)
 
-    def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+    def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
         return _labels(drawing, grid, ids, overlap)
 
     findings = tuple(
@@ -226,7 +228,7 @@ def read_structures(path: str, parsed: ParsedFile, grid: Grid | None, keeps: Cal
         for name, (treatment, detail) in TREATMENTS.items()
         if counts[name]
     )
-    return Mask(
+    return MaskScan(
         grid=grid,
         names=kept,
         findings=(*findings, *chosen),
@@ -260,7 +262,7 @@ def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int],
         number = decimal_integer(item, STRUCTURE_NUMBER)
         if number in stored:
             raise damaged_file("two structures have one number")
-        stored[number] = decode_name(item, STRUCTURE_NAME, character_set)
+        stored[number] = segment_name(item, STRUCTURE_NAME, character_set)
     if not stored:
         raise SourceError("annotation", "structure set has no structures")
     unused = max(0, *stored) + 1
@@ -454,7 +456,7 @@ def _shape_key(points: PointArray, axis: int) -> bytes:
 
 
 def _labels(
-    drawing: _ContourSlices, grid: Grid, ids: Mapping[int, int], overlap: Overlap
+    drawing: _ContourSlices, grid: Grid, ids: Mapping[int, int], overlap: OverlapRule
 ) -> tuple[NDArray[Any], int]:
     """Return the label volume, and the number of voxels in structures with different ids."""
     largest = max(ids.values(), default=0)

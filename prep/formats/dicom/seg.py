@@ -22,11 +22,11 @@ from halofeed.prep.formats.dicom.elements import (
     decimal_integer,
     decimals,
     declared_character_sets,
-    decode_name,
     element_bytes,
     left_out_findings,
     overlap_error,
     read_dataset,
+    segment_name,
     sequence_items,
     silence_pydicom,
     transfer_syntax,
@@ -48,7 +48,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     own_grid,
     place_frames,
 )
-from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.sources.files import SourceFiles
 
 TYPE, MAXIMUM_FRACTION, FRACTION_TYPE, PIXEL_DATA = 0x00620001, 0x0062000E, 0x00620010, 0x7FE00010
@@ -102,7 +102,7 @@ def read_segmentation(
     image_grid: Grid | None,
     tolerance_voxels: float,
     keeps: Callable[[str], bool],
-) -> Mask:
+) -> MaskScan:
     """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     dataset = parsed.dataset
     header = _parse_header(dataset)
@@ -127,10 +127,10 @@ def read_segmentation(
     kept = {number: name for number, name in names.items() if keeps(name)}
     findings += left_out_findings(names, kept)
 
-    def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+    def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
         return _labels(read_dataset(files, path).dataset, header, placement, ids, overlap)
 
-    return Mask(
+    return MaskScan(
         grid=placement.grid,
         names=kept,
         findings=tuple(findings),
@@ -173,7 +173,7 @@ def _parse_header(dataset: Dataset) -> _Segmentation:
     character_set = declared_character_sets(dataset)
     described = sequence_items(dataset, SEGMENTS)
     names = {
-        unsigned_short(item, SEGMENT_NUMBER): decode_name(item, SEGMENT_LABEL, character_set)
+        unsigned_short(item, SEGMENT_NUMBER): segment_name(item, SEGMENT_LABEL, character_set)
         for item in described
     }
     if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
@@ -287,7 +287,11 @@ def _check_unique(header: _Segmentation, placement: Placement) -> None:
 
 
 def _labels(
-    dataset: Dataset, header: _Segmentation, placement: Placement, ids: Mapping[int, int], overlap: Overlap
+    dataset: Dataset,
+    header: _Segmentation,
+    placement: Placement,
+    ids: Mapping[int, int],
+    overlap: OverlapRule,
 ) -> tuple[NDArray[Any], int]:
     """Return the label volume, and the number of voxels in segments with different ids.
 

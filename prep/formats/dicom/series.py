@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.elements import scan_origin
 from halofeed.prep.formats.dicom.grouping import (
-    Apart,
     FoundScan,
+    OtherFile,
     find_scans,
     group_series,
     read_headers,
@@ -35,7 +35,7 @@ from halofeed.prep.formats.dicom.headers import (
     MAX_INFLATED_BYTES,
     checksum_before,
     max_unpacked_bytes,
-    read_body,
+    read_dicom_body,
     read_dicom_file,
 )
 from halofeed.prep.formats.dicom.pixels import (
@@ -74,7 +74,7 @@ from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
 from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.file_names import folder_of
-from halofeed.prep.sources.files import CHANGED, SourceFiles
+from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles
 
 __all__ = ["group_series", "open_series"]
 
@@ -108,7 +108,7 @@ def open_series(
     """
     policy = policy or SeriesPolicy()
     if isinstance(members, ListingRecords):
-        series, apart = [members.images], list[Apart]()
+        series, apart = [members.images], list[OtherFile]()
     else:
         by_series, apart = read_headers(files, members, policy)
         series = sorted(filter(None, map(select_images, by_series.values())), key=lambda images: images[0][0])
@@ -274,7 +274,7 @@ def _check_alternation(voxels: NDArray[Any]) -> None:
         raise series_error(reason, f"{detail}; {cure}")
 
 
-def _check_other_files(apart: Sequence[Apart]) -> Iterable[Finding]:
+def _check_other_files(apart: Sequence[OtherFile]) -> Iterable[Finding]:
     """Yield the finding about files that are not slices.
 
     Raises:
@@ -287,7 +287,7 @@ def _check_other_files(apart: Sequence[Apart]) -> Iterable[Finding]:
         yield Finding.noted("other files left out", _count_kinds(apart))
 
 
-def _count_kinds(apart: Sequence[Apart]) -> str:
+def _count_kinds(apart: Sequence[OtherFile]) -> str:
     kinds = Counter(item.kind for item in apart)
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
 
@@ -394,9 +394,9 @@ class _SliceReader:
         return extract_values(self.words(part)[0], part.fields.stored)
 
     def _open(self, path: str, fields: HeaderFields) -> FrameReader:
-        body = read_body(read_dicom_file(self._files, path), fields.syntax)
+        body = read_dicom_body(read_dicom_file(self._files, path), fields.syntax)
         if checksum_before(fields.pixels, body) != fields.header_checksum:
-            raise SourceError("read", CHANGED, "")
+            raise SourceError("read", CHANGED_FILE, "")
         return FrameReader(body, as_stored_image(fields))
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.grouping import (
-    Apart,
+    DicomSeries,
     Images,
-    Series,
+    OtherFile,
     group_series,
     scans_of_series,
     select_images,
@@ -24,15 +24,15 @@ from halofeed.prep.formats.dicom.grouping import (
 from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat, Rescale
 from halofeed.prep.formats.dicom.headers import PixelLocation
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
-from halofeed.prep.sources.file_names import FolderIndex, files_of, is_scan_name
+from halofeed.prep.sources.example import data_files
+from halofeed.prep.sources.file_names import FolderIndex, is_scan_name, volume_files
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import data_files
 from halofeed.system import pickles
 from halofeed.system.pickles import to_bytes as listing_to_bytes
 
 __all__ = [
-    "CLASSES",
-    "Listed",
+    "LISTING_CLASSES",
+    "FolderListing",
     "ListingRecords",
     "SeriesListing",
     "join_series",
@@ -49,7 +49,7 @@ Bundle = tuple[str, dict[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class FolderListing:
     """Result of the first step of a listing: the files whose names show their format, and errors.
 
     Args:
@@ -63,7 +63,17 @@ class Listed:
     refusal: str = ""
 
 
-CLASSES = (Apart, HeaderFields, DicomFrame, Listed, PixelFormat, PixelLocation, Rescale, Series, SourceError)
+LISTING_CLASSES = (
+    OtherFile,
+    HeaderFields,
+    DicomFrame,
+    FolderListing,
+    PixelFormat,
+    PixelLocation,
+    Rescale,
+    DicomSeries,
+    SourceError,
+)
 """The only classes that may be unpickled from the results of a listing."""
 
 
@@ -93,7 +103,7 @@ class ListingRecords:
 
 def listing_from_bytes(data: bytes) -> Any:
     """Return the value that `listing_to_bytes` wrote; raise UnpicklingError for other bytes."""
-    return pickles.from_bytes(data, CLASSES)
+    return pickles.from_bytes(data, LISTING_CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +116,8 @@ class SeriesListing:
         named: paths of the files with names of volumes or pictures, sorted.
     """
 
-    series: tuple[Series, ...]
-    apart: tuple[Apart, ...]
+    series: tuple[DicomSeries, ...]
+    apart: tuple[OtherFile, ...]
     named: tuple[str, ...]
 
 
@@ -139,7 +149,7 @@ def list_bundles(
 
 def join_series(
     folder: str, key: str, found: Iterable[tuple[str, HeaderFields]], policy: SeriesPolicy
-) -> Iterator[tuple[Series, Images]]:
+) -> Iterator[tuple[DicomSeries, Images]]:
     """Yield the scans of one series, each with the files to store under the name in `Series.stored`.
 
     Args:
@@ -173,7 +183,7 @@ def _split_by_name(
 
 def _is_dicom(files: SourceFiles, path: str) -> bool:
     """Return whether a file is DICOM although its name is that of the voxels of a missing header file."""
-    header = files_of(path)[0]
+    header = volume_files(path)[0]
     if header == path or files.size(header) is not None:
         return False
     try:

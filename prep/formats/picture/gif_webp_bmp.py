@@ -19,7 +19,12 @@ from halofeed.prep.formats.picture.image import (
     estimate_decoding,
     truncated_error,
 )
-from halofeed.prep.formats.picture.pillow import decoder_failures, load_raster, open_with, plan_pillow
+from halofeed.prep.formats.picture.pillow import (
+    decoder_failures,
+    estimate_pillow,
+    load_raster,
+    open_with_plugin,
+)
 from halofeed.prep.formats.picture.tiff import exif_orientation
 
 EXTENSION, GRAPHIC_CONTROL, FRAME, TRAILER = 0x21, 0xF9, 0x2C, 0x3B
@@ -99,12 +104,14 @@ def open_gif(data: bytes) -> OpenedImage:
     # A frame that extends beyond the screen enlarges it, as in Pillow and browsers.
     size = max(height, top + frame_height), max(width, left + frame_width)
     # Only the blocks before the frame say whether its palette has a transparent color: assume alpha.
-    estimate = plan_pillow(size, 1, 4, held_bytes=end)
+    estimate = estimate_pillow(size, 1, 4, held_bytes=end)
     return OpenedImage(
         stored_size=size,
         orientation=1,
         estimate=lambda *_: estimate,
-        load=lambda *_: load_raster(open_with(GifImagePlugin.GifImageFile, _plain_gif(data, begin, end))),
+        load=lambda *_: load_raster(
+            open_with_plugin(GifImagePlugin.GifImageFile, _plain_gif(data, begin, end))
+        ),
         more=_another_frame(data, end),
     )
 
@@ -190,9 +197,9 @@ def open_bmp(data: bytes) -> OpenedImage:
     Raises:
         SourceError: the header is damaged or not supported. `load` also reports damaged pixels.
     """
-    image = open_with(BmpImagePlugin.BmpImageFile, data)
+    image = open_with_plugin(BmpImagePlugin.BmpImageFile, data)
     size = image.height, image.width
-    estimate = plan_pillow(
+    estimate = estimate_pillow(
         size,
         1 if image.mode in ("1", "L", "P") else 4,
         RASTER_CHANNELS.get(image.mode, 4),
@@ -202,7 +209,7 @@ def open_bmp(data: bytes) -> OpenedImage:
         stored_size=size,
         orientation=1,
         estimate=lambda *_: estimate,
-        load=lambda *_: load_raster(open_with(BmpImagePlugin.BmpImageFile, data)),
+        load=lambda *_: load_raster(open_with_plugin(BmpImagePlugin.BmpImageFile, data)),
     )
 
 

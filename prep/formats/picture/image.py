@@ -188,28 +188,28 @@ class OpenedImage:
     more: bool = False
 
 
-def undecodable(reason: str, detail: str = "") -> SourceError:
+def decode_error(reason: str, detail: str = "") -> SourceError:
     """Return the error of a file that cannot be decoded; all files with the same fault share the reason."""
     return SourceError("decode", reason, detail)
 
 
 def truncated_error(detail: str) -> SourceError:
     """Return the error of a file whose end is missing."""
-    return undecodable("file is truncated", detail)
+    return decode_error("file is truncated", detail)
 
 
 def damaged_error(detail: str) -> SourceError:
     """Return the error of a file that breaks the rules of its format."""
-    return undecodable("file is damaged", detail)
+    return decode_error("file is damaged", detail)
 
 
 def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:
     """Refuse an empty picture and a picture with too many pixels; `size` is (height, width)."""
     height, width = size
     if height < 1 or width < 1:
-        raise undecodable("image has no pixels", f"{height} x {width} pixels (height x width){where}")
+        raise decode_error("image has no pixels", f"{height} x {width} pixels (height x width){where}")
     if height * width > max_pixels:
-        raise undecodable(
+        raise decode_error(
             "more pixels than allowed",
             f"{height} x {width} pixels (height x width){where}, allowed are {max_pixels} in all",
         )

@@ -17,16 +17,16 @@ from halofeed.prep.formats.picture.image import (
     Raster,
     Size,
     damaged_error,
+    decode_error,
     estimate_decoding,
     truncated_error,
-    undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
     cmyk_to_rgb,
     decoder_failures,
+    estimate_pillow,
     load_raster,
-    open_with,
-    plan_pillow,
+    open_with_plugin,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation, read_tiff_directory
 
@@ -159,19 +159,19 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     precision, components = payload[0], payload[5]
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
     if frame in LOSSLESS:
-        raise undecodable("lossless JPEG is not supported", f"frame FF{frame:02X}, {precision} bit")
+        raise decode_error("lossless JPEG is not supported", f"frame FF{frame:02X}, {precision} bit")
     if frame in HIERARCHICAL:
-        raise undecodable("hierarchical JPEG is not supported", f"frame FF{frame:02X}")
+        raise decode_error("hierarchical JPEG is not supported", f"frame FF{frame:02X}")
     if precision != 8:
-        raise undecodable("JPEG of other than 8 bits is not supported", f"{precision} bits per sample")
+        raise decode_error("JPEG of other than 8 bits is not supported", f"{precision} bits per sample")
     if components not in (1, 3, 4):
-        raise undecodable("JPEG of this many components is not supported", f"{components} components")
+        raise decode_error("JPEG of this many components is not supported", f"{components} components")
     scans = data.count(b"\xff\xda", segments[-1][1])
     if scans > MAX_SCANS:
-        raise undecodable("more JPEG scans than allowed", f"{scans} scans, allowed are {MAX_SCANS}")
+        raise decode_error("more JPEG scans than allowed", f"{scans} scans, allowed are {MAX_SCANS}")
     if scans * size[0] * size[1] > MAX_SCANNED_PIXELS and scans > USUAL_SCANS:
         detail = f"{scans} scans of {size[0]} x {size[1]} pixels"
-        raise undecodable("more JPEG scans than allowed", detail)
+        raise decode_error("more JPEG scans than allowed", detail)
     factors = tuple(payload[7 + 3 * index] for index in range(components))
     exif = next(
         (
@@ -249,7 +249,9 @@ def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Si
         pixels = _decode(plain, colors, size)
     except ValueError as error:
         if UNKNOWN_SAMPLING in str(error):
-            raster = load_raster(open_with(JpegImagePlugin.JpegImageFile, without_strays(data, header)))
+            raster = load_raster(
+                open_with_plugin(JpegImagePlugin.JpegImageFile, without_strays(data, header))
+            )
             return replace(raster, notes=(*raster.notes, "unusual JPEG sampling, damage would go unseen"))
         if not (header.has_one_scan and _lacks_end(error, plain)):
             raise (truncated_error if PREMATURE_END in str(error) else damaged_error)(str(error)) from error
@@ -281,7 +283,7 @@ def _estimate(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_
     estimate = estimate_decoding(size, channels, extra_pixel_bytes=4 if is_cmyk else 0, held_bytes=held_bytes)
     if header.is_usual:
         return estimate
-    by_pillow = plan_pillow(header.size, 1 if channels == 1 else 4, channels, held_bytes=held_bytes)
+    by_pillow = estimate_pillow(header.size, 1 if channels == 1 else 4, channels, held_bytes=held_bytes)
     return replace(estimate, peak_bytes=max(estimate.peak_bytes, by_pillow.peak_bytes))
 
 

@@ -22,12 +22,12 @@ from halofeed.prep.formats.picture.image import (
     Raster,
     Size,
     damaged_error,
+    decode_error,
     estimate_decoding,
     iterate_blocks,
     truncated_error,
-    undecodable,
 )
-from halofeed.system.memory import TOO_MUCH, lacks_memory
+from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
 
 # Modes whose array is the picture, and the modes that other modes are converted to first.
 ARRAY_MODES = ("L", "LA", "RGB", "RGBA")
@@ -56,13 +56,13 @@ def decoder_failures() -> Iterator[None]:
     except SourceError:
         raise
     except Exception as error:
-        if lacks_memory(error):
-            raise undecodable(TOO_MUCH, "the free memory of this machine is too small") from error
+        if is_out_of_memory(error):
+            raise decode_error(TOO_MUCH_MEMORY, "the free memory of this machine is too small") from error
         message = _message_of(error)
         if "truncated" in message.lower() or "not enough image data" in message.lower():
             raise truncated_error(message) from error
         if "unsupported" in message.lower() or "unknown pixel mode" in message.lower():
-            raise undecodable("kind of image is not supported", message) from error
+            raise decode_error("kind of image is not supported", message) from error
         raise damaged_error(message) from error
 
 
@@ -82,7 +82,7 @@ def _message_of(error: Exception) -> str:
     return "it breaks the rules of its format"
 
 
-def open_with(plugin: Callable[[io.BytesIO], ImageFile.ImageFile], data: bytes) -> ImageFile.ImageFile:
+def open_with_plugin(plugin: Callable[[io.BytesIO], ImageFile.ImageFile], data: bytes) -> ImageFile.ImageFile:
     """Open bytes with one Pillow plugin, which reads the header."""
     with decoder_failures():
         return plugin(io.BytesIO(data))
@@ -111,7 +111,7 @@ def with_transparent_color(pixels: PixelArray, key: int | tuple[int, ...]) -> Pi
     return with_alpha
 
 
-def plan_pillow(
+def estimate_pillow(
     size: Size,
     image_bytes: int,
     channels: int,
@@ -151,13 +151,13 @@ def load_raster(image: ImageFile.ImageFile) -> Raster:
         image.load()
         mode, transparency = image.mode, image.info.get("transparency")
         if mode == "CMYK":
-            pixels = take_pixels(image, lambda part: cmyk_to_rgb(np.asarray(part)), 3)
+            pixels = copy_pixels(image, lambda part: cmyk_to_rgb(np.asarray(part)), 3)
             return Raster(pixels=pixels, notes=("CMYK converted",))
         has_key = mode == "P" and transparency is not None
         wanted = "RGBA" if has_key else CONVERTED_MODES.get(mode, mode)
         if wanted not in ARRAY_MODES:
-            raise undecodable("pixel type is not supported", f"Pillow's mode {mode}")
-        pixels = take_pixels(
+            raise decode_error("pixel type is not supported", f"Pillow's mode {mode}")
+        pixels = copy_pixels(
             image, lambda part: _three_axes(part if mode == wanted else part.convert(wanted)), len(wanted)
         )
         if mode in ("L", "RGB") and transparency is not None:
@@ -165,7 +165,7 @@ def load_raster(image: ImageFile.ImageFile) -> Raster:
         return Raster(pixels=pixels)
 
 
-def take_pixels(
+def copy_pixels(
     image: Image.Image, take: Callable[[Image.Image], PixelArray], channels: int, dtype: str = "uint8"
 ) -> PixelArray:
     """Copy the pixels [height, width, channel] of a decoded image; `take` converts one part at a time."""
@@ -200,7 +200,7 @@ def load_16_bit(open_again: Callable[[], ImageFile.ImageFile]) -> PixelArray:
         image = open_again()
         image.load()
         channels = len(image.getbands())
-        samples = take_pixels(image, lambda part: np.asarray(part).astype(np.uint16) << 8, channels, "uint16")
+        samples = copy_pixels(image, lambda part: np.asarray(part).astype(np.uint16) << 8, channels, "uint16")
         image = open_again()
         tiles = []
         for tile in image.tile:

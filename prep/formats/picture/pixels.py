@@ -10,8 +10,8 @@ from halofeed.prep.formats.picture.image import (
     UPSIDE_DOWN,
     PixelArray,
     ReadOptions,
+    decode_error,
     iterate_blocks,
-    undecodable,
 )
 
 # ITU-R BT.601 luma in 1/65536, summing to 65536, so that gray stays gray: 0.299, 0.587, 0.114.
@@ -92,7 +92,7 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
             f"the largest value is {most}, and {options.sample_bits} bits end at {peak}; say --sample-bits {bits}, or "
             "for pictures that differ in it --dtype uint16 in place of that"
         )
-        raise undecodable("samples use more bits", detail)
+        raise decode_error("samples use more bits", detail)
     if options.sample_bits or most == 0 or most > _DARKEST:
         return (FEWER_BITS,) if not options.sample_bits and 0 < most < _DARK else ()
     detail = (
@@ -100,7 +100,7 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
         f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark; or keep the "
         "values with --dtype uint16"
     )
-    raise undecodable("picture would become nearly black", detail)
+    raise decode_error("picture would become nearly black", detail)
 
 
 def _usual_bits(most: int) -> int:

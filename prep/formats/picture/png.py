@@ -17,22 +17,22 @@ from halofeed.prep.formats.picture.image import (
     Raster,
     Size,
     damaged_error,
+    decode_error,
     estimate_decoding,
     truncated_error,
-    undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
+    copy_pixels,
     decoder_failures,
+    estimate_pillow,
     load_16_bit,
     load_raster,
-    open_with,
-    plan_pillow,
-    take_pixels,
+    open_with_plugin,
     with_transparent_color,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, COLOR, PALETTE, GRAY_ALPHA, COLOR_ALPHA = 0, 2, 3, 4, 6
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), PALETTE: (1, 2, 4, 8), **dict.fromkeys((2, 4, 6), (8, 16))}
 NEEDED_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf", b"acTL")
@@ -43,7 +43,7 @@ METADATA_CHUNKS = (b"iCCP", b"tEXt", b"zTXt", b"iTXt", b"gAMA", b"cHRM", b"sRGB"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class PngHeader:
     """IHDR chunk and the positions of the other needed chunks.
 
     Args:
@@ -66,7 +66,7 @@ class Header:
         return next((data[at : at + length] for name, at, length in self.chunks if name == kind), None)
 
 
-def read_header(data: bytes) -> Header:
+def read_png_header(data: bytes) -> PngHeader:
     """Read the chunks and check their checksums.
 
     Raises:
@@ -75,7 +75,7 @@ def read_header(data: bytes) -> Header:
     Source: Portable Network Graphics, third edition, 5.3 and 11.2.
     """
     chunks: list[tuple[bytes, int, int]] = []
-    at, skipped_damage = len(SIGNATURE), False
+    at, skipped_damage = len(PNG_SIGNATURE), False
     while not chunks or chunks[-1][0] != b"IEND":
         if at + 12 > len(data):
             raise truncated_error("no IEND chunk")
@@ -94,7 +94,7 @@ def read_header(data: bytes) -> Header:
                 raise damaged_error(f"more than {MOST_RUNS} separate chunks")
             chunks.append((kind, at + 8, length))
         elif kind[:1].isupper():
-            raise undecodable("PNG feature is not supported", f"critical chunk {kind!r}")
+            raise decode_error("PNG feature is not supported", f"critical chunk {kind!r}")
         at += 12 + length
     kind, at, length = chunks[0]  # exists, because the loop ends at IEND
     if kind != b"IHDR" or length != 13:
@@ -106,7 +106,7 @@ def read_header(data: bytes) -> Header:
             f"header says depth {depth}, color type {color_type}, compression {compression}, "
             f"filter {filtering}, interlace {interlace}",
         )
-    header = Header(
+    header = PngHeader(
         size=(height, width),
         depth=depth,
         color_type=color_type,
@@ -123,12 +123,12 @@ def _chunk(kind: bytes, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
 
 
-def _plain_png(data: bytes, header: Header, color_type: int, depth: int) -> bytes:
+def _plain_png(data: bytes, header: PngHeader, color_type: int, depth: int) -> bytes:
     """Return the file without text, profiles and animation, which Pillow would unpack."""
     start = header.chunks[0][1]
     ihdr = bytearray(data[start : start + 13])
     ihdr[8:10] = depth, color_type
-    parts: list[bytes | memoryview] = [SIGNATURE, _chunk(b"IHDR", bytes(ihdr))]
+    parts: list[bytes | memoryview] = [PNG_SIGNATURE, _chunk(b"IHDR", bytes(ihdr))]
     kinds = (b"PLTE", b"tRNS", b"IDAT") if color_type == PALETTE else (b"IDAT",)
     for kind, at, length in header.chunks:
         if kind in kinds:
@@ -136,7 +136,7 @@ def _plain_png(data: bytes, header: Header, color_type: int, depth: int) -> byte
     return b"".join([*parts, _chunk(b"IEND", b"")])
 
 
-def _transparent_color(data: bytes, header: Header) -> tuple[int, ...]:
+def _transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
     """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")
     count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
@@ -147,27 +147,27 @@ def _transparent_color(data: bytes, header: Header) -> tuple[int, ...]:
     return tuple((value & (2**header.depth - 1)) * scale for value in key)
 
 
-def _load_samples(data: bytes, header: Header) -> PixelArray:
+def _load_samples(data: bytes, header: PngHeader) -> PixelArray:
     """Decode the pixels with every stored bit; Pillow alone would reduce 16-bit color to 8 bits."""
     if header.depth < 16:
         plain = _plain_png(data, header, header.color_type, header.depth)
-        return load_raster(open_with(PngImagePlugin.PngImageFile, plain)).pixels
+        return load_raster(open_with_plugin(PngImagePlugin.PngImageFile, plain)).pixels
     if header.color_type in (COLOR, COLOR_ALPHA):
         plain = _plain_png(data, header, header.color_type, 16)
-        return load_16_bit(lambda: open_with(PngImagePlugin.PngImageFile, plain))
+        return load_16_bit(lambda: open_with_plugin(PngImagePlugin.PngImageFile, plain))
     # PNG filters work on bytes per pixel, not on samples. Read the high and low bytes of the samples as
     # separate 8-bit channels.
     as_bytes = GRAY_ALPHA if header.color_type == GRAY else COLOR_ALPHA
     with decoder_failures():
-        image = open_with(PngImagePlugin.PngImageFile, _plain_png(data, header, as_bytes, 8))
+        image = open_with_plugin(PngImagePlugin.PngImageFile, _plain_png(data, header, as_bytes, 8))
         image.load()
         channels = len(image.getbands()) // 2
-        return take_pixels(
+        return copy_pixels(
             image, lambda part: np.asarray(part).view(">u2").astype(np.uint16), channels, "uint16"
         )
 
 
-def _estimate(data: bytes, header: Header) -> MemoryEstimate:
+def _estimate(data: bytes, header: PngHeader) -> MemoryEstimate:
     has_transparency = header.payload(data, b"tRNS") is not None
     channels = {GRAY: 1, COLOR: 3, PALETTE: 3 + has_transparency, GRAY_ALPHA: 2, COLOR_ALPHA: 4}[
         header.color_type
@@ -175,7 +175,7 @@ def _estimate(data: bytes, header: Header) -> MemoryEstimate:
     image_bytes = 1 if header.depth < 16 and header.color_type in (GRAY, PALETTE) else 4
     sample_bytes = 2 if header.depth == 16 else 1
     held_bytes = sum(length for kind, _, length in header.chunks if kind == b"IDAT")
-    estimate = plan_pillow(header.size, image_bytes, channels, sample_bytes, held_bytes=held_bytes)
+    estimate = estimate_pillow(header.size, image_bytes, channels, sample_bytes, held_bytes=held_bytes)
     if not has_transparency or header.color_type not in (GRAY, COLOR):
         return estimate
     with_alpha = estimate_decoding(
@@ -194,7 +194,7 @@ def open_png(data: bytes) -> OpenedImage:
     Raises:
         SourceError: see `read_header`. `load` also reports damaged pixels.
     """
-    header = read_header(data)
+    header = read_png_header(data)
 
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
         pixels = _load_samples(data, header)

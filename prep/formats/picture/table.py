@@ -23,7 +23,7 @@ from halofeed.prep.formats.picture.image import (
     Size,
     check_pixel_count,
     damaged_error,
-    undecodable,
+    decode_error,
 )
 from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
 from halofeed.prep.formats.picture.pixels import (
@@ -32,7 +32,7 @@ from halofeed.prep.formats.picture.pixels import (
     convert_pixels,
     is_converted,
 )
-from halofeed.prep.formats.picture.png import SIGNATURE, open_png
+from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
 
@@ -91,11 +91,11 @@ def sniff(data: bytes) -> str:
     'gif'
     """
     if not data:
-        raise undecodable("file is empty")
+        raise decode_error("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
         kind = recognize(data, RECOGNIZED_PICTURES) or f"begins with {data[:8].hex(' ')}"
-        raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
+        raise decode_error("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
 
 
@@ -217,10 +217,10 @@ def read_image(
     )
 
 
-_IHDR_END = len(SIGNATURE) + 16
+_IHDR_END = len(PNG_SIGNATURE) + 16
 
 
-def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
+def check_encoded_image(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
     """Check the format and the size of an encoded picture in a record before it is decoded.
 
     A few bytes may unpack to any number of pixels.
@@ -245,7 +245,7 @@ def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size
             raise ValueError("its header is damaged") from error
     else:
         head = bytes(data[:_IHDR_END])
-        if len(head) < _IHDR_END or not head.startswith(SIGNATURE) or head[12:16] != b"IHDR":
+        if len(head) < _IHDR_END or not head.startswith(PNG_SIGNATURE) or head[12:16] != b"IHDR":
             raise ValueError("not a PNG file")
         width, height = struct.unpack_from(">II", head, 16)
     if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):

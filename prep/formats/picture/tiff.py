@@ -22,16 +22,16 @@ from halofeed.prep.formats.picture.image import (
     Raster,
     Size,
     damaged_error,
+    decode_error,
     truncated_error,
-    undecodable,
 )
 from halofeed.prep.formats.picture.pillow import (
+    copy_pixels,
     decoder_failures,
+    estimate_pillow,
     load_16_bit,
     load_raster,
-    open_with,
-    plan_pillow,
-    take_pixels,
+    open_with_plugin,
 )
 
 NEW_SUBFILE_TYPE = 254
@@ -190,7 +190,7 @@ class SampleLayout:
 
 
 def _unsupported_compression(compression: int) -> SourceError:
-    return undecodable("TIFF of this compression is not supported", f"compression {compression}")
+    return decode_error("TIFF of this compression is not supported", f"compression {compression}")
 
 
 def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
@@ -212,19 +212,19 @@ def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
         f"{PHOTOMETRICS.get(photometric, f'photometric {photometric}')}"
     )
     if sample_formats != {1}:
-        raise undecodable("TIFF of other than unsigned integers is not supported", kind)
+        raise decode_error("TIFF of other than unsigned integers is not supported", kind)
     if len(bits) != 1 or not bits <= {1, 2, 4, 8, 16}:
-        raise undecodable("TIFF of this bit depth is not supported", kind)
+        raise decode_error("TIFF of this bit depth is not supported", kind)
     (depth,) = bits
     extra = directory.integers(EXTRA_SAMPLES)
     unsupported_16_bit = photometric not in (WHITE_IS_ZERO, BLACK_IS_ZERO, RGB) or PREMULTIPLIED in extra
     if photometric not in PHOTOMETRICS or photometric == LAB or (depth == 16 and unsupported_16_bit):
-        raise undecodable("TIFF of these colors is not supported", kind)
+        raise decode_error("TIFF of these colors is not supported", kind)
     compression = directory.integer(COMPRESSION, 1)
     if compression not in TiffImagePlugin.COMPRESSION_INFO:
         raise _unsupported_compression(compression)
     if samples > 6:
-        raise undecodable("TIFF of this many samples per pixel is not supported", kind)
+        raise decode_error("TIFF of this many samples per pixel is not supported", kind)
     return SampleLayout(size=size, bits=depth, samples=samples, photometric=photometric)
 
 
@@ -295,17 +295,17 @@ def _plain_tiff(data: bytes, directory: TiffDirectory, replaced: Mapping[int, in
 
 def _load_samples(plain: bytes, layout: SampleLayout) -> Raster:
     """Decode the pixels with every stored bit."""
-    open_again = partial(open_with, TiffImagePlugin.TiffImageFile, plain)
+    open_again = partial(open_with_plugin, TiffImagePlugin.TiffImageFile, plain)
     if layout.bits < 16:
         return load_raster(open_again())
     if layout.photometric == RGB:
         return Raster(pixels=load_16_bit(open_again))
     image = open_again()
     if not image.mode.startswith("I;16"):
-        raise undecodable("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
+        raise decode_error("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
     with decoder_failures():
         image.load()
-    gray = take_pixels(image, lambda part: np.asarray(part).astype(np.uint16)[..., None], 1, "uint16")
+    gray = copy_pixels(image, lambda part: np.asarray(part).astype(np.uint16)[..., None], 1, "uint16")
     if layout.photometric == WHITE_IS_ZERO:
         np.subtract(np.uint16(65535), gray, out=gray)
     return Raster(pixels=gray)
@@ -328,7 +328,7 @@ def _estimate(directory: TiffDirectory, layout: SampleLayout, byte_count: int) -
     image_bytes = sample_bytes if layout.samples == 1 else 4
     # Pillow receives a copy of the file.
     held_bytes = byte_count + round(block_bytes)
-    return plan_pillow(layout.size, image_bytes, min(channels, 4), sample_bytes, held_bytes=held_bytes)
+    return estimate_pillow(layout.size, image_bytes, min(channels, 4), sample_bytes, held_bytes=held_bytes)
 
 
 def open_tiff(data: bytes) -> OpenedImage:

@@ -40,9 +40,9 @@ from halofeed.prep.formats.volume.volume_header import (
     orient_as_itk,
 )
 from halofeed.prep.geometry.scan import Finding
-from halofeed.prep.sources.file_names import NAMES
+from halofeed.prep.sources.example import MAX_HEADER_BYTES
+from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import LONGEST_HEADER
 
 METAIMAGE_TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
@@ -78,7 +78,7 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Volum
     affine, findings = _affine(fields, len(lengths), options)
     grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
     _check_no_rescale(fields)
-    written, names = fields["ElementDataFile"], NAMES["metaimage"]
+    written, names = fields["ElementDataFile"], FORMAT_EXTENSIONS["metaimage"]
     used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
@@ -106,7 +106,7 @@ def _parse_fields(data: bytes) -> tuple[Fields, int]:
             return fields, end
     if not {"ObjectType", "NDims"} & fields.keys():
         raise SourceError("decode", "not a MetaImage file", f"begins with {data[:8].hex(' ') or 'nothing'}")
-    raise damaged_header(f"no ElementDataFile within {min(len(data), LONGEST_HEADER)} bytes")
+    raise damaged_header(f"no ElementDataFile within {min(len(data), MAX_HEADER_BYTES)} bytes")
 
 
 def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | None:

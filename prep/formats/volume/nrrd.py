@@ -48,9 +48,9 @@ from halofeed.prep.formats.volume.volume_header import (
     orient_as_itk,
 )
 from halofeed.prep.geometry.scan import Finding
-from halofeed.prep.sources.file_names import NAMES
+from halofeed.prep.sources.example import MAX_HEADER_BYTES
+from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import LONGEST_HEADER
 
 NRRD_TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
@@ -116,7 +116,9 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
     dtype, encoding = _dtype(fields), fields.get("encoding", "").lower()
     affine, findings = _affine(fields, axes, options)
     grid, sheared = grid_of((axes.lengths[2], axes.lengths[1], axes.lengths[0]), affine)
-    used, data, start = find_voxel_file(files, path, data, end, fields.first("datafile"), NAMES["nrrd"])
+    used, data, start = find_voxel_file(
+        files, path, data, end, fields.first("datafile"), FORMAT_EXTENSIONS["nrrd"]
+    )
     start, offset = _skip_lines_and_bytes(
         fields, data, start, encoding, math.prod(axes.sizes) * dtype.itemsize
     )
@@ -161,8 +163,8 @@ def _parse_fields(data: bytes) -> tuple[Fields, int]:
         fields.add(re.sub(r"\s", "", name).lower(), written.strip())
         if fields.get("datafile", "").startswith("LIST"):
             return fields, end
-    if len(data) > LONGEST_HEADER:
-        raise damaged_header(f"no empty line ends it within {LONGEST_HEADER} bytes")
+    if len(data) > MAX_HEADER_BYTES:
+        raise damaged_header(f"no empty line ends it within {MAX_HEADER_BYTES} bytes")
     return fields, len(data)
 
 

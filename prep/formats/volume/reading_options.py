@@ -10,14 +10,14 @@ from typing import Literal
 from halofeed.errors import UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.annotations.patterns import Expression
-from halofeed.prep.geometry.scan import Origin
-from halofeed.system.memory import Need, unlimited
+from halofeed.prep.geometry.scan import ScanIdentity
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 Choice = Literal["correct", "refuse"]
 CHOICES = ("correct", "refuse")
-FLAWS = ("tilt", "unequal_gaps", "missing_slice", "overlapping", "padding", "duplicates")
+FLAW_FIELDS = ("tilt", "unequal_gaps", "missing_slice", "overlapping", "padding", "duplicates")
 """Fields of `SeriesPolicy` that choose between correcting and refusing a flaw."""
-SPLITS = ("volumes", "channels", "refuse")
+SERIES_SPLITS = ("volumes", "channels", "refuse")
 SECONDARY_CAPTURES = ("skip", "take")
 ALTERNATING = ("refuse", "keep")
 SCAN_MODALITIES = ("CT", "MR", "PT", "NM", "XA", "OPT", "US", "OT")
@@ -84,9 +84,9 @@ class SeriesPolicy:
 
     def __post_init__(self) -> None:
         choices = {
-            **dict.fromkeys(FLAWS, CHOICES),
+            **dict.fromkeys(FLAW_FIELDS, CHOICES),
             "secondary_captures": SECONDARY_CAPTURES,
-            "split": SPLITS,
+            "split": SERIES_SPLITS,
             "alternating": ALTERNATING,
             "series": SERIES_CHOICES,
             "identity": IDENTITIES,
@@ -161,8 +161,8 @@ class ScanOptions:
     classes: ClassChoice = field(default_factory=ClassChoice)
     ignore_label: int | None = None
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
-    need: Need = unlimited
-    origin: Origin | None = None
+    need: ReserveMemory = no_memory_limit
+    origin: ScanIdentity | None = None
 
     def __post_init__(self) -> None:
         if self.max_voxels < 1:

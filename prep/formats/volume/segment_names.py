@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.streams import GZIP_MAGIC
 from halofeed.prep.formats.volume.text_header import header_lines
-from halofeed.prep.geometry.scan import Overlap
-from halofeed.prep.sources.file_names import NAMES
+from halofeed.prep.geometry.scan import OverlapRule
+from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import merge_labels
 
@@ -114,16 +114,16 @@ def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[LabelS
     return _meaningful([LabelSegment(name=name or str(value), value=value) for value, name in named if value])
 
 
-def segments_of(files: SourceFiles, path: str) -> tuple[LabelSegment, ...]:
+def read_label_segments(files: SourceFiles, path: str) -> tuple[LabelSegment, ...]:
     """Return the classes that a label file names; () for a format without names.
 
     Raises:
         SourceError: the file cannot be read.
     """
     lower = path.lower()
-    if lower.endswith((*NAMES["nrrd"].single, *NAMES["nrrd"].headers)):
+    if lower.endswith((*FORMAT_EXTENSIONS["nrrd"].single, *FORMAT_EXTENSIONS["nrrd"].headers)):
         return nrrd_segments(files.head(path, _HEAD_BYTES))
-    if not lower.endswith(NAMES["nifti"].single):
+    if not lower.endswith(FORMAT_EXTENSIONS["nifti"].single):
         return ()
     head = files.head(path, _HEAD_BYTES)
     start = _unpack(head, 544)
@@ -159,7 +159,7 @@ def merge_layers(
     layers: Sequence[NDArray[Any]],
     segments: Mapping[int, LabelSegment],
     ids: Mapping[int, int],
-    overlap: Overlap,
+    overlap: OverlapRule,
     left_out: Callable[[int], bool],
     more: Mapping[int, int],
 ) -> tuple[NDArray[Any], int]:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.volume_header import converted_unit_finding, damaged_header
 from halofeed.prep.geometry.scan import Finding
-from halofeed.prep.sources.file_names import Names
+from halofeed.prep.sources.example import MAX_HEADER_BYTES, parse_data_file, resolve_data_path
+from halofeed.prep.sources.file_names import FormatExtensions
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.reference import LONGEST_HEADER, data_file_in, data_path
 
 MAX_HEADER_AXES = 16
 TEXT_UNITS_MM = {
@@ -27,7 +27,7 @@ def header_lines(data: bytes) -> Iterator[tuple[str, int]]:
 
     The last line may be cut off, and it may be binary data.
     """
-    start, limit = 0, min(len(data), LONGEST_HEADER)
+    start, limit = 0, min(len(data), MAX_HEADER_BYTES)
     while start < limit:
         end = data.find(b"\n", start, limit) + 1 or limit
         yield data[start:end].decode("utf-8", "surrogateescape").rstrip(), end
@@ -123,7 +123,7 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
 
 
 def find_voxel_file(
-    files: SourceFiles, path: str, header: bytes, end: int, written: str | None, names: Names
+    files: SourceFiles, path: str, header: bytes, end: int, written: str | None, names: FormatExtensions
 ) -> tuple[tuple[str, ...], bytes, int]:
     """Find the file with the voxels: the file of the header or another one that the header names.
 
@@ -142,8 +142,8 @@ def find_voxel_file(
         SourceError: there is no such file; or the header names one although its own extension does not announce that,
             so the conversion did not list the file.
     """
-    found = None if written is None else data_path(written, path)
-    if written is not None and found != data_file_in(header, path):
+    found = None if written is None else resolve_data_path(written, path)
+    if written is not None and found != parse_data_file(header, path):
         cure = f"name it {' or '.join(names.headers)}, or save it with its voxels in one file"
         raise SourceError("read", "voxels lie in another file than the name says", cure)
     return ((path,), header, end) if found is None else ((path, found), files.read(found), 0)

@@ -27,7 +27,7 @@ from halofeed.prep.formats.volume.voxel_values import (
     reads_in_place,
     value_bytes,
 )
-from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap, Scan
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan
 from halofeed.system.memory import with_margin
 
 
@@ -92,7 +92,7 @@ class VolumeFile:
             read_bytes=0 if in_place else value_bytes(stored, conversion),
         )
 
-    def mask(self, options: ScanOptions) -> Mask:
+    def mask(self, options: ScanOptions) -> MaskScan:
         """Return the file as a label volume.
 
         Raises:
@@ -121,7 +121,7 @@ class VolumeFile:
         if lost := [one.name for number, one in segments.items() if number not in kept]:
             findings += (Finding.noted("classes left out by choice", ", ".join(lost[:20])),)
 
-        def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+        def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
             values = _arrange(stored, read())
             layers = [values[..., layer] for layer in range(stored.channels)]
             ignored = options.ignore_label
@@ -133,7 +133,7 @@ class VolumeFile:
             known = {**dict.fromkeys(segments, 0), **ids}
             return merge_layers(layers, segments, known, overlap, is_left_out, more)
 
-        return Mask(
+        return MaskScan(
             grid=self.grid,
             names={number: one.name for number, one in kept.items()},
             values={number: one.value for number, one in kept.items()} if stored.channels == 1 else {},

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import GZIP_MAGIC, DecodedStream, GzipStream, PlainStream
-from halofeed.prep.geometry.scan import Finding, Grid, Shape
+from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
 
 AffineMatrix = NDArray[np.float64]
 SHEAR_DEGREES = 0.1
@@ -41,7 +41,7 @@ class StoredVoxels:
         slope, inter: rescaling: value = `stored * slope + inter`.
     """
 
-    shape: Shape
+    shape: VolumeShape
     channels: int
     interleaved: bool
     dtype: np.dtype[Any]
@@ -122,7 +122,7 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
         raise SourceError("decode", "more voxels than allowed", detail)
 
 
-def grid_of(shape: Shape, affine: AffineMatrix) -> tuple[Grid, tuple[Finding, ...]]:
+def grid_of(shape: VolumeShape, affine: AffineMatrix) -> tuple[Grid, tuple[Finding, ...]]:
     """Return the grid [depth, height, width] of a volume, and a finding if its axes are sheared.
 
     Raises:

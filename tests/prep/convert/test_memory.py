@@ -11,10 +11,10 @@ from halofeed.errors import SourceError
 from halofeed.prep.convert.volume import VolumeConverter
 from halofeed.prep.geometry.resize import plan_fixed_shape
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.reference import SourceExample
 from halofeed.prep.voxels.masks import stored_mask
-from halofeed.system.memory import TOO_MUCH, MemoryBudget
+from halofeed.system.memory import TOO_MUCH_MEMORY, MemoryBudget
 from tests.support import volume_memory_cases
 from tests.support.dicom_mask_writer import saved, structure_set
 from tests.support.level_rows import others
@@ -146,11 +146,11 @@ def test_a_bomb_is_rejected_by_its_header_unless_the_bound_is_higher_and_a_scan_
     assert (tmp_path / "a.nii.gz").stat().st_size < 5e6
     volume_memory_cases.draw(tmp_path / "small", volume_memory_cases.SMALL, "ct.nii.gz")
     measured = measure(convert_bomb, str(tmp_path), 4096)
-    assert measured.result.startswith(f"decode: {TOO_MUCH} (about "), measured.result
+    assert measured.result.startswith(f"decode: {TOO_MUCH_MEMORY} (about "), measured.result
     assert measured.peak_bytes < 60e6
     (tmp_path / "a.nii.gz").write_bytes(bomb((256, 512, 512)))
     assert measure(convert_bomb, str(tmp_path), 400).result == "converted"
-    assert TOO_MUCH in measure(convert_bomb, str(tmp_path), 150).result
+    assert TOO_MUCH_MEMORY in measure(convert_bomb, str(tmp_path), 150).result
     volume_memory_cases.draw(tmp_path / "b", volume_memory_cases.SMALL, "ct.nii.gz", "mask.nii.gz")
     share = MemoryBudget(1 << 40).share()
     volume_memory_cases.convert_scan(str(tmp_path / "b"), "cropped", share.need)

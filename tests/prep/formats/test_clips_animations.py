@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.sources.files import LocalFiles
@@ -54,7 +54,7 @@ def test_a_transparent_animation_is_blended_or_its_alpha_dropped(tmp_path, kind)
     how = {"gif": {"disposal": 2}, "png": {"disposal": 1}, "webp": {"lossless": True}}[kind]
     first.save(path, save_all=True, append_images=others, duration=40, **how)
     under = np.array((0, 0, 200), np.uint8)
-    options = ClipOptions(picture=ReadOptions(alpha="blend", background=(0, 0, 200)))
+    options = FrameOptions(picture=ReadOptions(alpha="blend", background=(0, 0, 200)))
     clip = opened(tmp_path, path.read_bytes(), options)
     for wanted, frame in zip(expected, clip.read(range(3)), strict=True):
         assert np.array_equal(frame, np.where(wanted[..., 3:] > 0, wanted[..., :3], under))
@@ -83,7 +83,7 @@ def test_gifs_cut_off_without_frames_or_with_one_beyond_the_canvas_are_refused_o
         cut = data[: len(data) * part // 51]
         assert rejected(tmp_path, cut).reason == "file is truncated"
         try:
-            clip = opened(tmp_path, cut, ClipOptions(incomplete="keep"))
+            clip = opened(tmp_path, cut, FrameOptions(incomplete="keep"))
         except SourceError as error:
             reason = error.reason
             counts.append(0)
@@ -118,10 +118,10 @@ def test_a_png_whose_count_of_frames_lies_is_refused_or_read_by_its_frames(tmp_p
         assert rejected(tmp_path, lying).detail == f"it says it has {count} frames and has 4"
         return
     assert rejected(tmp_path, lying).detail.startswith(f"4 of {count} ")
-    assert numbers_in(opened(tmp_path, lying, ClipOptions(incomplete="keep"))) == [0, 1, 2, 3]
+    assert numbers_in(opened(tmp_path, lying, FrameOptions(incomplete="keep"))) == [0, 1, 2, 3]
 
 
-def opened_folder(folder: Path, names: list[str], options: ClipOptions | None = None) -> Clip:
+def opened_folder(folder: Path, names: list[str], options: FrameOptions | None = None) -> Clip:
     return open_clip(LocalFiles(folder), "walk", [f"walk/{name}" for name in names], options)
 
 
@@ -140,7 +140,7 @@ def test_frames_are_ordered_by_their_numbers_their_rate_makes_times_and_they_are
     assert all(np.array_equal(frame, draw(number)) for number, frame in enumerate(frames))
     assert np.array_equal(next(clip.read([7])), draw(7))
     names = write_frames(tmp_path, ["1.png", "2.png", "3.bmp"])
-    assert opened_folder(tmp_path, names, ClipOptions(frame_rate=12.5)).times_s.tolist() == [0, 0.08, 0.16]
+    assert opened_folder(tmp_path, names, FrameOptions(frame_rate=12.5)).times_s.tolist() == [0, 0.08, 0.16]
     write_frames(tmp_path, ["1.jpg"])
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -172,7 +172,7 @@ def test_numbers_that_are_left_out_are_refused_or_said(tmp_path, names, gap):
         with pytest.raises(SourceError, match="frame numbers have gaps") as caught:
             opened_folder(tmp_path, names)
         assert gap in caught.value.detail and "--incomplete-clips keep" in caught.value.detail
-    clip = opened_folder(tmp_path, names, ClipOptions(incomplete="keep"))
+    clip = opened_folder(tmp_path, names, FrameOptions(incomplete="keep"))
     assert clip.frames == len(names) and any(gap in finding for finding in clip.findings) == bool(gap)
 
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import ClipOptions
+from halofeed.prep.formats.clip.clip import FrameOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.system.memory import MEBIBYTE, with_margin
@@ -124,7 +124,7 @@ def test_a_clip_that_may_not_take_its_memory_is_refused_undecoded(tmp_path, monk
             raise SourceError("decode", "takes too much memory")
 
     with pytest.raises(SourceError, match="takes too much memory"):
-        open_clip(LocalFiles(tmp_path), f"w.{extension}", options=ClipOptions(need=need))
+        open_clip(LocalFiles(tmp_path), f"w.{extension}", options=FrameOptions(need=need))
     assert asked[1] > asked[0] >= (tmp_path / f"w.{extension}").stat().st_size
 
 

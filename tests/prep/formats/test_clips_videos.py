@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.video import is_interlaced
 from halofeed.prep.formats.picture import ReadOptions
 from tests.support import clip_samples as samples
 from tests.support import numbered_clips as clips
 
-KEEP = ClipOptions(incomplete="keep")
+KEEP = FrameOptions(incomplete="keep")
 
 
 def kept_or_reason(folder: Path, data: bytes) -> tuple[Clip | None, str]:
@@ -322,7 +322,7 @@ def test_frames_of_avi_have_the_times_of_its_chunks_also_out_of_order_or_after_o
 @pytest.mark.parametrize("data", [samples.TRANSPARENT_VP9, samples.TRANSPARENT_PRORES])
 def test_transparency_of_videos_is_left_out_and_not_blended(tmp_path, data):
     assert clips.number_in(next(clips.opened(tmp_path, data).read([0]))) == 0
-    blend = ClipOptions(picture=ReadOptions(alpha="blend", background=(0, 0, 200)))
+    blend = FrameOptions(picture=ReadOptions(alpha="blend", background=(0, 0, 200)))
     assert clips.rejected(tmp_path, data, blend).reason == "transparency of videos is not read"
     assert clips.opened(tmp_path, clips.write_video(tmp_path / "w.mp4", "mp4v"), blend).frames == 20
 

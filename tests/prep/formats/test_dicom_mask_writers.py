@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
-from halofeed.prep.geometry.scan import Grid, Mask
+from halofeed.prep.geometry.scan import Grid, MaskScan
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.conversions import rejected_entries, run_convert
 from tests.support.dicom_folders import open_folder
@@ -52,7 +52,7 @@ def blobs(seed: int, share: float = 0.5) -> NDArray[np.bool_]:
     return np.asarray(smooth > np.quantile(smooth, 1 - share), np.bool_)
 
 
-def opened(folder: Path, name: str) -> Mask:
+def opened(folder: Path, name: str) -> MaskScan:
     files = LocalFiles(folder)
     members = tuple(path for path in files.sizes() if path != name)
     grid = open_series(files, members).grid

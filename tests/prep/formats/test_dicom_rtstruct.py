@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.geometry.scan import Finding, Grid, Mask
-from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan
+from halofeed.prep.voxels.label_volumes import OVERLAP_HINT
 from tests.support.dicom_folders import damage, last_wins, mask_outcome, mask_refusal, open_mask
 from tests.support.dicom_mask_writer import saved, structure_set
 
@@ -50,7 +50,7 @@ def written(contours: Contours | dict[int, Any]) -> bytes:
     return saved(structure_set(contours if isinstance(contours, dict) else {3: ("organ", contours)}))
 
 
-def opened(contours: Contours | dict[int, Any], grid: Grid | None) -> Mask:
+def opened(contours: Contours | dict[int, Any], grid: Grid | None) -> MaskScan:
     return open_mask(written(contours), grid)
 
 
@@ -58,7 +58,7 @@ def refused(contours: Contours | dict[int, Any], grid: Grid) -> SourceError:
     return mask_refusal(written(contours), grid)
 
 
-def told(mask: Mask) -> list[tuple[str, str]]:
+def told(mask: MaskScan) -> list[tuple[str, str]]:
     return [(finding.name, finding.detail) for finding in mask.findings]
 
 
@@ -141,7 +141,7 @@ def test_overlapping_structures_are_refused_or_the_last_wins_and_those_that_touc
     }
     error = refused(structures, grid)
     assert error.reason == "structures overlap"
-    assert error.detail == f"10 voxels are in more than one of the structures 2, 300; {OVERLAP_CURE}"
+    assert error.detail == f"10 voxels are in more than one of the structures 2, 300; {OVERLAP_HINT}"
     labels = last_wins(opened(structures, grid))
     assert labels.dtype == np.uint16
     counts = dict(zip(*np.unique(labels, return_counts=True), strict=True))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.voxels.label_volumes import OVERLAP_CURE
+from halofeed.prep.voxels.label_volumes import OVERLAP_HINT
 from tests.support.dicom_folders import damage, last_wins, mask_outcome
 from tests.support.dicom_folders import mask_refusal as refused
 from tests.support.dicom_folders import open_mask as opened
@@ -208,7 +208,7 @@ def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_l
     dataset = segmentation(stored, AXIAL, NAMES)
     error = refused(dataset)
     assert (error.stage, error.reason) == ("annotation", "segments overlap")
-    assert error.detail == f"3 voxels are in more than one of the segments 1, 2, 7; {OVERLAP_CURE}"
+    assert error.detail == f"3 voxels are in more than one of the segments 1, 2, 7; {OVERLAP_HINT}"
     assert last_wins(opened(dataset))[0, 1].tolist() == [1, 7, 2, 2, 1]
 
 

@@ -16,7 +16,7 @@ from halofeed.prep.geometry.boxes import (
     crop_boxes,
     flip_left_right,
     flip_up_down,
-    place_boxes,
+    place_annotated_boxes,
 )
 
 PLAN = resize.plan_unchanged((100, 200))
@@ -25,7 +25,7 @@ PLAN = resize.plan_unchanged((100, 200))
 def place(boxes: Any, plan: resize.ResizePlan = PLAN, orientation: int = 1, **others: Any) -> PlacedBoxes:
     unset = {"areas": np.nan, "is_crowd": False, "difficults": False}
     columns = [others.pop(name, [value] * len(boxes)) for name, value in unset.items()]
-    return place_boxes(boxes, *columns, plan, orientation, BoxPolicy(**others))
+    return place_annotated_boxes(boxes, *columns, plan, orientation, BoxPolicy(**others))
 
 
 def map_back(placed: PlacedBoxes, plan: resize.ResizePlan, orientation: int) -> npt.NDArray[np.float64]:

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import compose, plan_crop_or_pad, plan_resample
+from halofeed.prep.geometry.volume import join_plans, plan_crop_or_pad, plan_resample
 from halofeed.prep.voxels.label_volumes import (
     VoxelBox,
-    carry_box,
     foreground_box,
     label_box,
-    mean_of,
+    mean_intensity,
     plan_foreground_crop,
+    transform_box,
 )
 from halofeed.prep.voxels.phantom import (
-    AIR_HU,
-    LABELLED,
+    LABELED_ORGANS,
+    PHANTOM_AIR_HU,
     centroid_mm,
     draw,
     grid_around,
@@ -84,7 +84,8 @@ def test_brought_onto_a_turned_and_shifted_grid_of_the_same_voxels_every_voxel_i
         assert plan.target is target
         expected = plan_crop_or_pad(stored_grid(grid, orientation), (9, 30, 11))
         assert np.array_equal(
-            apply_image(plan, image, AIR_HU), apply_image(expected, stored(image, orientation), AIR_HU)
+            apply_image(plan, image, PHANTOM_AIR_HU),
+            apply_image(expected, stored(image, orientation), PHANTOM_AIR_HU),
         )
         assert np.array_equal(apply_mask(plan, mask), apply_mask(expected, stored(mask, orientation)))
 
@@ -96,7 +97,8 @@ def test_brought_onto_another_spacing_a_volume_is_what_resampling_makes_of_it(or
     resampling = plan_resample(grid, (5, 4, 9), antialias=False, slice_wise="never")
     plan = plan_onto(stored_grid(grid, orientation), resampling.target)
     assert np.array_equal(
-        apply_image(plan, stored(image, orientation), AIR_HU), apply_image(resampling, image, AIR_HU)
+        apply_image(plan, stored(image, orientation), PHANTOM_AIR_HU),
+        apply_image(resampling, image, PHANTOM_AIR_HU),
     )
     assert np.array_equal(apply_mask(plan, stored(mask, orientation)), apply_mask(resampling, mask))
 
@@ -106,7 +108,7 @@ def test_brought_onto_a_turned_grid_organs_stay_in_place_and_onto_one_far_away_a
     image, mask = draw(source)
     plan = plan_onto(source, target)
     turned, labels = apply_image(plan, image, -3000), apply_mask(plan, mask)
-    for organ in LABELLED:
+    for organ in LABELED_ORGANS:
         assert np.abs(centroid_mm(target, labels, organ.label) - organ.center_mm).max() < 0.5
         assert abs(turned[interior(target, organ, margin_mm(source, target))].mean() - organ.hu) < 1
     back = map_back(plan, np.argwhere(turned == -3000))
@@ -148,21 +150,21 @@ def test_a_box_found_as_stored_is_carried_to_the_plans_target():
         canonical = plan_canonical(stored_as)
         box = label_box(stored(mask, orientation) == 2)
         assert box is not None
-        assert carry_box(canonical, box) == label_box(mask == 2)
-        plan = compose([canonical, plan_resample(canonical.target, (2, 2, 2))])
-        carried, found = carry_box(plan, box), label_box(apply_mask(plan, stored(mask, orientation)) == 2)
+        assert transform_box(canonical, box) == label_box(mask == 2)
+        plan = join_plans([canonical, plan_resample(canonical.target, (2, 2, 2))])
+        carried, found = transform_box(plan, box), label_box(apply_mask(plan, stored(mask, orientation)) == 2)
         assert carried is not None and found is not None
         assert np.abs(np.subtract(carried.start, found.start)).max() <= 1
         assert np.abs(np.subtract(carried.stop, found.stop)).max() <= 1
     cropped = plan_crop_or_pad(grid, (2, 2, 2))
-    assert carry_box(cropped, VoxelBox(start=(0, 0, 0), stop=(1, 1, 1))) is None
+    assert transform_box(cropped, VoxelBox(start=(0, 0, 0), stop=(1, 1, 1))) is None
 
 
 def test_the_mean_parts_an_mr_scan_from_its_background_and_none_is_rejected():
     image = np.zeros((4, 20, 20), np.float32)
     image[1:3, 5:9, 7:12] = 900
-    assert mean_of(image) == pytest.approx(image.mean())
-    assert foreground_box(image, mean_of(image)) == VoxelBox(start=(1, 5, 7), stop=(3, 9, 12))
+    assert mean_intensity(image) == pytest.approx(image.mean())
+    assert foreground_box(image, mean_intensity(image)) == VoxelBox(start=(1, 5, 7), stop=(3, 9, 12))
     with pytest.raises(SourceError, match="no foreground found"):
         plan_foreground_crop(grid_around(), foreground_box(np.full((2, 3, 4), -1000, np.int16), -500))
     with pytest.raises(UsageError, match="starts below stops"):

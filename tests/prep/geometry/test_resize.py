@@ -119,4 +119,4 @@ def test_inverting_leads_back(orientation, sizes, points):
     affine = resize.stored_to_file(resize.plan_fixed_shape(sizes[:2], *sizes[2:]), orientation)
     inverse = resize.invert_affine(affine)
     assert np.allclose(resize.apply_affine(inverse, resize.apply_affine(affine, points)), points, atol=1e-6)
-    assert np.allclose(resize.compose(inverse, affine), [1, 0, 0, 0, 1, 0], atol=1e-6)
+    assert np.allclose(resize.compose_affines(inverse, affine), [1, 0, 0, 0, 1, 0], atol=1e-6)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry import volume
 from halofeed.prep.geometry.orientation import plan_canonical
-from halofeed.prep.geometry.scan import Grid, Shape, Triple
+from halofeed.prep.geometry.scan import Grid, Triple, VolumeShape
 from halofeed.prep.geometry.volume import plan_tiles, tile_starts
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.prep.voxels.resample import apply_image
@@ -22,7 +22,7 @@ shapes = st.tuples(sides, sides, sides)
 spacings = st.tuples(*[st.floats(0.3, 9.0)] * 3)
 
 
-def plain(shape: Shape = (4, 5, 6), spacing_mm: Triple = (1.0, 1.0, 1.0)) -> Grid:
+def plain(shape: VolumeShape = (4, 5, 6), spacing_mm: Triple = (1.0, 1.0, 1.0)) -> Grid:
     affine = np.eye(4)
     affine[:3, :3] = np.array([[0, 0, 1.0], [0, 1.0, 0], [1.0, 0, 0]]) * spacing_mm
     return Grid(shape=shape, affine=affine)
@@ -41,7 +41,7 @@ def grids(draw: Any) -> Grid:
 
 
 @st.composite
-def next_plans(draw: Any, grid: Grid) -> volume.Plan:
+def next_plans(draw: Any, grid: Grid) -> volume.VolumePlan:
     kind = draw(st.sampled_from(["canonical", "resample", "stretch", "crop", "centered", "window"]))
     if kind == "canonical":
         return plan_canonical(grid)
@@ -57,7 +57,7 @@ def next_plans(draw: Any, grid: Grid) -> volume.Plan:
 
 
 @st.composite
-def chains(draw: Any) -> list[volume.Plan]:
+def chains(draw: Any) -> list[volume.VolumePlan]:
     plans = [draw(next_plans(draw(grids())))]
     for _ in range(draw(st.integers(0, 4))):
         plans.append(draw(next_plans(plans[-1].target)))
@@ -74,7 +74,7 @@ def test_a_voxel_lies_at_the_same_millimeters_after_every_step(chain, voxels):
         assert np.allclose(
             plan.target.to_mm(voxels), plan.source.to_mm(map_back(plan, voxels)), atol=1e-8, rtol=1e-10
         )
-    whole = volume.compose(chain)
+    whole = volume.join_plans(chain)
     assert np.allclose(
         whole.target.to_mm(voxels), whole.source.to_mm(map_back(whole, voxels)), atol=1e-6, rtol=1e-9
     )
@@ -84,7 +84,7 @@ def test_a_voxel_lies_at_the_same_millimeters_after_every_step(chain, voxels):
 @settings(deadline=None)
 @given(chain=chains(), voxels=st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4))
 def test_where_nothing_is_resampled_voxels_lead_back_to_whole_voxels(chain, voxels):
-    whole = volume.compose(chain)
+    whole = volume.join_plans(chain)
     if not whole.resamples:
         assert len(whole.steps) <= 1, "adjacent views are one"
         back = map_back(whole, voxels)
@@ -180,7 +180,7 @@ def test_anisotropic_scans_take_the_nearest_slice():
         )
 
 
-def window(plan: volume.Plan, axis: int = 2) -> tuple[int, int]:
+def window(plan: volume.VolumePlan, axis: int = 2) -> tuple[int, int]:
     """(first source voxel, number of padding voxels before it) along an axis."""
     start = int(map_back(plan, (0, 0, 0))[axis])
     return max(start, 0), max(-start, 0)
@@ -198,9 +198,9 @@ def test_odd_padding_puts_the_extra_voxel_first_and_odd_cropping_takes_it_first(
 def test_cropping_undoes_padding(shape, more):
     grid = plain(shape)
     padded = volume.plan_crop_or_pad(grid, tuple(np.add(shape, more).tolist()))
-    back = volume.compose([padded, volume.plan_crop_or_pad(padded.target, shape)])
+    back = volume.join_plans([padded, volume.plan_crop_or_pad(padded.target, shape)])
     assert np.array_equal(back.to_source, np.eye(4))
-    assert all(not (isinstance(step, volume.View) and step.pads) for step in back.steps)
+    assert all(not (isinstance(step, volume.AxisView) and step.pads) for step in back.steps)
 
 
 CENTERS = [  # size, asked, center, start
@@ -218,9 +218,11 @@ def test_a_center_is_had_as_far_as_no_padding_is_added_and_nothing_is_lost(size,
 
 def test_what_cannot_be_is_a_usage_error():
     for make, message in (
-        (lambda grid: volume.compose([]), "at least one plan"),
+        (lambda grid: volume.join_plans([]), "at least one plan"),
         (
-            lambda grid: volume.compose([volume.plan_nothing(grid), volume.plan_nothing(plain((1, 1, 1)))]),
+            lambda grid: volume.join_plans(
+                [volume.plan_nothing(grid), volume.plan_nothing(plain((1, 1, 1)))]
+            ),
             "follows one to 4×5×6",
         ),
         (lambda grid: volume.plan_crop_or_pad(grid, (1, 1, 1), (0, 0, float("nan"))), "expected a voxel"),

@@ -11,7 +11,7 @@ from halofeed.prep.annotations.images import ImageIndex, ImageQuery
 from halofeed.prep.annotations.suggest_layout import suggest_layout
 from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.walk import EMPTY, HIDDEN
+from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from tests.support.annotation_writer import draw
 from tests.support.conversions import run_convert
 from tests.support.layout_references import by_source, list_references, make, write_files
@@ -212,9 +212,9 @@ def test_what_is_hidden_empty_or_left_behind_is_listed_and_no_class(tmp_path):
     assert labels == {"dog/1.jpg": "dog", "cat/1.jpg": "cat", "cow/notes.txt": None}
     assert read(files)["cow/notes.txt"].problem == ("selection", "class folder holds no image", "cow")
     assert files.sizes()
-    hidden = [path for path, problem in files.faults().items() if problem == HIDDEN]
+    hidden = [path for path, problem in files.faults().items() if problem == HIDDEN_FILE]
     assert sorted(hidden) == ["#recycle", ".thumbnails", "dog/.DS_Store", "dog/._1.jpg", "dog/@eaDir"]
-    assert files.faults()["owl"] == EMPTY
+    assert files.faults()["owl"] == EMPTY_FOLDER
     draw(tmp_path, "dog/1.jpg", "cat/1.jpg")
     done = run_convert(tmp_path, tmp_path.parent / "out", layout="folders")
     assert done.manifest.rejected == {

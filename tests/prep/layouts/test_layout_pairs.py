@@ -13,7 +13,7 @@ from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.annotations.pairing import NEITHER
 from halofeed.prep.annotations.patterns import Expression, compile_pair, compile_pattern
 from halofeed.prep.layouts import LayoutOptions, SourceExample, find_layout
-from halofeed.prep.sources.file_names import files_of, locate, stem_of, whole_scans
+from halofeed.prep.sources.file_names import find_annotated_file, iterate_scans, stem_of, volume_files
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.layout_references import by_source, make, outcome
 
@@ -34,7 +34,7 @@ def test_real_scans_pair_by_their_folders_a_suffix_or_patterns_that_name_every_o
     others = {reference.problem[1] for reference in references.values() if reference.problem}
     assert others == {NEITHER[1]}
     named = {path for reference in references.values() for path in reference.paths}
-    assert named == set(whole_scans(files.sizes()))
+    assert named == set(iterate_scans(files.sizes()))
 
 
 PATTERNS = [
@@ -181,7 +181,7 @@ def test_patterns_that_cannot_be_are_refused_and_two_part_extensions_and_pairs_k
         ("CT.1.2.840.16589", "CT.1.2.840.16589", ("CT.1.2.840.16589",)),
         (".nii", ".nii", (".nii",)),
     ):
-        assert stem_of(path) == stem and files_of(path) == files
+        assert stem_of(path) == stem and volume_files(path) == files
 
 
 _AS_EXPRESSION = {
@@ -228,13 +228,13 @@ def test_a_search_that_takes_too_long_is_refused(monkeypatch):
 
 def test_a_file_is_never_looked_for_elsewhere_than_it_was_said_to_be(tmp_path):
     files = make(tmp_path, "p1/seg.nii.gz", "p1/ct.nii", "p2/ct.img", "p2/ct.hdr")
-    assert locate(str(tmp_path / "p1/ct.nii"), "image", files) == "p1/ct.nii"
-    assert locate("..\\p2\\ct.img", "image", files, "p1") == "p2/ct.hdr"
+    assert find_annotated_file(str(tmp_path / "p1/ct.nii"), "image", files) == "p1/ct.nii"
+    assert find_annotated_file("..\\p2\\ct.img", "image", files, "p1") == "p2/ct.hdr"
     for wrong in ("seg.nii.gz", "p3/seg.nii.gz", "../p1/seg.nii.gz", "P1/seg.nii.gz", "/p1/seg.nii.gz"):
         with pytest.raises(SourceError, match="label file not found"):
-            locate(wrong, "label", files)
+            find_annotated_file(wrong, "label", files)
     with pytest.raises(SourceError, match=r"there is p1/ct\.nii"):
-        locate("p1/ct.nii.gz", "image", files)
+        find_annotated_file("p1/ct.nii.gz", "image", files)
 
 
 def test_a_reference_is_written_as_ever_and_a_series_folder_once():

@@ -11,12 +11,12 @@ import pytest
 from halofeed.errors import SourceError
 from halofeed.system.memory import (
     MEBIBYTE,
-    TOO_MUCH,
+    TOO_MUCH_MEMORY,
     MemoryBudget,
     RetryWhenMemoryFree,
     Share,
-    lacks_memory,
-    with_room,
+    is_out_of_memory,
+    retry_when_memory_free,
 )
 
 
@@ -25,7 +25,7 @@ def test_what_takes_more_than_the_budget_is_rejected_with_both_figures() -> None
     share.need(2048 * MEBIBYTE)
     with pytest.raises(SourceError) as caught:
         share.need(2048 * MEBIBYTE + 1)
-    assert (caught.value.stage, caught.value.reason) == ("decode", TOO_MUCH)
+    assert (caught.value.stage, caught.value.reason) == ("decode", TOO_MUCH_MEMORY)
     assert "2,049 MiB" in caught.value.detail and "--max-memory allows 2,048" in caught.value.detail
 
 
@@ -49,7 +49,7 @@ def test_the_sum_of_what_many_threads_hold_stays_below_the_budget() -> None:
                 with lock:
                     held -= mine
 
-        return with_room(budget, convert)
+        return retry_when_memory_free(budget, convert)
 
     generator = np.random.default_rng(0)
     sizes = [tuple(sorted(generator.integers(1, 1001, 2).tolist())) for _ in range(300)]
@@ -65,13 +65,13 @@ def test_a_large_input_is_not_overtaken_for_ever_by_small_ones() -> None:
 
     def small() -> None:
         while not stop.is_set():
-            with_room(budget, lambda share: (share.need(30), time.sleep(0.001)))
+            retry_when_memory_free(budget, lambda share: (share.need(30), time.sleep(0.001)))
 
     threads = [threading.Thread(target=small) for _ in range(4)]
     for thread in threads:
         thread.start()
     large = threading.Thread(
-        target=lambda: with_room(budget, lambda share: (share.need(100), finished.set()))
+        target=lambda: retry_when_memory_free(budget, lambda share: (share.need(100), finished.set()))
     )
     large.start()
     try:
@@ -94,7 +94,7 @@ def test_what_failed_beside_others_is_tried_once_more_alone() -> None:
         except MemoryError:
             return str(share.alone_or_never())
 
-    assert with_room(budget, work).startswith(
+    assert retry_when_memory_free(budget, work).startswith(
         "decode: takes too much memory (about 1 MiB; this machine has less left"
     )
     assert beside == [10, 100], "the second time nobody else holds anything"
@@ -129,14 +129,14 @@ def test_an_input_that_has_to_wait_holds_nothing_meanwhile() -> None:
     ],
 )
 def test_a_lack_of_memory_is_known_whoever_says_it(error: Exception) -> None:
-    assert lacks_memory(error)
-    assert not lacks_memory(ValueError("expected 8 bytes"))
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(ValueError("expected 8 bytes"))
 
 
 def test_opencvs_lack_of_memory_is_known() -> None:
     with pytest.raises(cv2.error) as caught:
         cv2.resize(np.zeros((4, 4), np.uint8), (2**30, 2**30))
-    assert lacks_memory(caught.value), caught.value
+    assert is_out_of_memory(caught.value), caught.value
 
 
 def test_where_the_machine_has_less_than_is_allowed_that_is_said() -> None:

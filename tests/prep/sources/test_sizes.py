@@ -7,7 +7,7 @@ import pytest
 from halofeed.pipelines import storage
 from halofeed.pipelines.storage import source_files
 from halofeed.prep.sources import walk
-from halofeed.prep.sources.walk import Sizes
+from halofeed.prep.sources.walk import FileSizes
 from tests.support.allocations import traced
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 
@@ -22,8 +22,8 @@ def test_any_tree_is_its_sorted_dict(seed, monkeypatch):
         depth = generator.randrange(5)
         folder = "/".join(generator.choice(PARTS) for _ in range(depth))
         folders.setdefault(folder, set()).add(generator.choice(PARTS) + ".jpg")
-    expected, found = {}, Sizes()
-    in_parts = Sizes()
+    expected, found = {}, FileSizes()
+    in_parts = FileSizes()
     monkeypatch.setattr(walk, "_FILES_PER_BATCH", 1 + seed)
     for folder, names in generator.sample(sorted(folders.items()), len(folders)):
         files = [(name, generator.randrange(1 << 40)) for name in names]
@@ -48,14 +48,14 @@ def test_a_large_source_is_converted_as_a_small_one(tmp_path, monkeypatch):
     draw_folders(tmp_path / "src", 30, broken=2)
     small = run_convert(tmp_path / "src", tmp_path / "small", layout="folders", shards=2)
     monkeypatch.setattr(walk, "DICT_MAX_FILES", 0)
-    assert isinstance(source_files(str(tmp_path / "src")).sizes(), Sizes)
+    assert isinstance(source_files(str(tmp_path / "src")).sizes(), FileSizes)
     large = run_convert(tmp_path / "src", tmp_path / "large", layout="folders", shards=2)
     assert small.manifest == large.manifest
     assert all_bytes(tmp_path / "small") == all_bytes(tmp_path / "large")
 
 
 def test_a_file_takes_its_name_and_a_few_bytes():
-    taken = Sizes()
+    taken = FileSizes()
     with traced() as found:
         for folder in range(10):
             taken.add_folder(f"class_{folder}", ((f"{number:08d}.jpg", number) for number in range(10_000)))

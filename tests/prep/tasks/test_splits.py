@@ -13,9 +13,9 @@ from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.splits import (
     SplitOptions,
     assign_splits,
-    cases_of_fold,
     check_groups,
-    split_of,
+    read_fold,
+    split_for_group,
 )
 from halofeed.prep.layouts import SourceExample
 from halofeed.prep.sources.file_names import stem_of
@@ -59,7 +59,7 @@ def test_a_group_is_never_divided(images, seed):
 def test_shares_are_kept_within_chance_by_seed_and_sessions_of_a_bids_subject_stay_together():
     count, found = 20_000, []
     for seed in (0, 1):
-        found.append([split_of(f"image {number}", SHARES, seed) for number in range(count)])
+        found.append([split_for_group(f"image {number}", SHARES, seed) for number in range(count)])
         for name, share in SHARES.items():
             assert abs(found[-1].count(name) - share * count) < 5 * math.sqrt(count * share * (1 - share))
     assert found[0] != found[1]
@@ -139,12 +139,12 @@ FOLDS = [{"train": ["a", "b"], "val": ["c"]}, {"train": ["b", "c"], "val": ["a"]
 def test_folds_of_nnunet_divide_the_training_cases_and_what_is_none_is_refused():
     references = [SourceExample(source=f"imagesTr/{name}_0000.nii.gz", key=name) for name in "abcd"]
     references.append(SourceExample(source="imagesTs/a_0000.nii.gz", key="t", split="test"))
-    found = assign(references, cases=cases_of_fold(FOLDS, 1))
+    found = assign(references, cases=read_fold(FOLDS, 1))
     assert [one.split for one in found.values()] == ["val", "train", "train", "train", "test"]
     problems = [one.problem and one.problem[1] for one in found.values()]
     assert problems == [None, None, None, "in no split list", None]
     with pytest.raises(AnnotationsError, match="--nnunet-splits: c: no such case among the training images"):
-        assign(references[:2], cases=cases_of_fold(FOLDS, 0))
+        assign(references[:2], cases=read_fold(FOLDS, 0))
     with pytest.raises(AnnotationsError, match="case 'a' is in train and in val"):
         assign(references, cases={"train": ("a",), "val": ("a",)})
     for document, fold, reason in (
@@ -154,7 +154,7 @@ def test_folds_of_nnunet_divide_the_training_cases_and_what_is_none_is_refused()
         ([], None, "one for each fold"),
     ):
         with pytest.raises(UsageError, match=reason):
-            cases_of_fold(document, fold)
+            read_fold(document, fold)
 
 
 NAMES = st.sampled_from(["a/1.jpg", "a/2.jpg", "b/1.png", "b/c/2.jpg", "3.jpg", "a/3.jpg"])

@@ -23,7 +23,7 @@ def test_what_was_cropped_away_does_not_come_back_with_padding():
     grid = Grid(shape=(1, 1, 6), affine=np.eye(4))
     image = np.arange(6, dtype=np.int16).reshape(1, 1, 6)
     crop = volume.plan_window(grid, (0, 0, 2), (1, 1, 2))
-    plan = volume.compose([crop, volume.plan_crop_or_pad(crop.target, (1, 1, 5))])
+    plan = volume.join_plans([crop, volume.plan_crop_or_pad(crop.target, (1, 1, 5))])
     assert len(plan.steps) == 1
     assert apply_image(plan, image, -9).ravel().tolist() == [-9, -9, 2, 3, -9]
 
@@ -78,7 +78,7 @@ def test_applying_a_plan_changes_no_image_and_copies_none_where_nothing_is_padde
     grid = stored_grid(grid_around(), ORIENTATIONS[9])
     image = np.zeros(grid.shape, np.int16)
     canonical = plan_canonical(grid)
-    plan = volume.compose([canonical, volume.plan_window(canonical.target, (1, 2, 3), (5, 6, 7))])
+    plan = volume.join_plans([canonical, volume.plan_window(canonical.target, (1, 2, 3), (5, 6, 7))])
     assert np.shares_memory(view_of(plan, image), image)
     assert view_of(plan, image).shape == (5, 6, 7)
     with pytest.raises(UsageError, match="padding and resampling need a copy"):
@@ -118,7 +118,7 @@ def test_applying_holds_few_slices(mode, orientation, monkeypatch):
         "tilt": plan_orthogonal,
     }[mode]
     canonical = plan_canonical(grid)
-    plan = volume.compose([canonical, make(canonical.target)])
+    plan = volume.join_plans([canonical, make(canonical.target)])
     image = np.zeros(grid.shape, np.int16)
     image[::2] = 3
     with traced() as memory:

@@ -12,14 +12,14 @@ from hypothesis.extra import numpy as arrays
 
 from halofeed.errors import SourceError
 from halofeed.prep.voxels.counts import (
-    Counts,
+    ValueCounts,
     count_intensities,
     mean_and_deviation,
     merge_counts,
     percentile,
     percentile_window,
 )
-from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, Window, to_bfloat16
+from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, IntensityWindow, to_bfloat16
 from halofeed.schemas.statistics import Statistics
 from tests.support.allocations import traced
 
@@ -28,7 +28,7 @@ IN_BYTES = IntensityPlan(store="uint8", window=ABDOMEN)
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
 
 
-def store_as(values: Any, window: Window | None, store: str) -> Any:
+def store_as(values: Any, window: IntensityWindow | None, store: str) -> Any:
     return IntensityPlan(store=store, window=window).apply(values)
 
 
@@ -52,7 +52,7 @@ def test_uint8_runs_from_the_windows_low_to_its_high_rounded_half_to_even(dtype)
 def test_whole_and_fractional_values_become_int16_hu_and_stored_numbers_lead_back():
     values = np.array([[[-1024.0, -0.5, 0.5, 1.5, 2.4]]])
     assert store_as(values, None, "int16").ravel().tolist() == [-1024, 0, 0, 2, 2]
-    assert store_as(values, Window(low=-3, high=1), "int16").ravel().tolist() == [-3, 0, 0, 1, 1]
+    assert store_as(values, IntensityWindow(low=-3, high=1), "int16").ravel().tolist() == [-3, 0, 0, 1, 1]
     assert store_as(values.astype(np.float32), ABDOMEN, "float32").ravel().tolist() == pytest.approx(
         [-160, -0.5, 0.5, 1.5, 2.4]
     )
@@ -143,7 +143,7 @@ def test_counts_of_whole_values_are_exact_and_add_up_in_any_order(volumes, data)
     for percent in (0, 0.5, 10, 50, 99.5, 100):
         assert percentile(total, percent) == np.percentile(everything, percent, method="inverted_cdf")
     documents = [json.loads(json.dumps(part.to_json())) for part in counts]
-    again = Counts.from_json(Statistics.total(Statistics(notes=part) for part in documents).notes or {})
+    again = ValueCounts.from_json(Statistics.total(Statistics(notes=part) for part in documents).notes or {})
     assert np.array_equal(again.values, values) and np.array_equal(again.counts, numbers)
 
 
@@ -166,7 +166,7 @@ def test_foreground_is_what_the_mask_or_a_threshold_says_also_for_a_window():
         mean_and_deviation(count_intensities(values, np.zeros_like(mask)))
     values = np.zeros((10, 10, 20), np.float32)
     values[5:] = np.arange(1, 1001).reshape(5, 10, 20)
-    assert percentile_window(values, 0.5, 99.5, above=0) == Window(low=5, high=995)
+    assert percentile_window(values, 0.5, 99.5, above=0) == IntensityWindow(low=5, high=995)
     with pytest.raises(SourceError, match="values do not differ"):
         percentile_window(values[:5], 0.5, 99.5)
 

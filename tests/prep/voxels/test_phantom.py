@@ -25,7 +25,7 @@ MODES = {
     "about the foreground": lambda grid: volume.plan_crop_or_pad(grid, (80, 80, 90), (40, 40, 50)),
     "crop": lambda grid: volume.plan_window(grid, (1, 2, 3), (78, 79, 96)),
     "stretch": lambda grid: volume.plan_stretch(grid, (32, 64, 96)),
-    "all": lambda grid: volume.compose(
+    "all": lambda grid: volume.join_plans(
         [
             # Nearest, three times over, moves the spleen by 0.52 mm.
             plan := volume.plan_resample(grid, (2.0, 1.8, 1.8), mask_kernel="onehot-linear"),
@@ -50,10 +50,10 @@ def test_organs_keep_their_place_and_their_hounsfield_units(name, mode):
     grid = GRIDS[name]
     image, mask = phantom.draw(grid)
     upright = plan_orthogonal(grid)
-    plan = volume.compose([upright, MODES[mode](upright.target)])
-    ours, labels = apply_image(plan, image, phantom.AIR_HU), apply_mask(plan, mask)
+    plan = volume.join_plans([upright, MODES[mode](upright.target)])
+    ours, labels = apply_image(plan, image, phantom.PHANTOM_AIR_HU), apply_mask(plan, mask)
     assert set(np.unique(labels)) == set(np.unique(mask))
-    for organ in phantom.LABELLED:
+    for organ in phantom.LABELED_ORGANS:
         assert np.abs(phantom.centroid_mm(plan.target, labels, organ.label) - organ.center_mm).max() < 0.5, (
             organ.name
         )
@@ -74,9 +74,9 @@ def test_all_48_orientations_give_the_same_voxels(name, mode):
     expected = []
     for orientation in ORIENTATIONS:
         canonical = plan_canonical(phantom.stored_grid(grid, orientation))
-        plan = volume.compose([canonical, MODES[mode](canonical.target)])
+        plan = volume.join_plans([canonical, MODES[mode](canonical.target)])
         ours = [
-            apply_image(plan, phantom.stored(image, orientation), phantom.AIR_HU),
+            apply_image(plan, phantom.stored(image, orientation), phantom.PHANTOM_AIR_HU),
             apply_mask(plan, phantom.stored(mask, orientation)),
         ]
         expected = expected or ours
@@ -102,10 +102,10 @@ def test_a_label_led_back_covers_the_source_mask(mode, least):
     _, mask = phantom.draw(grid)
     for orientation in ORIENTATIONS[::11]:
         canonical = plan_canonical(phantom.stored_grid(grid, orientation))
-        plan = volume.compose([canonical, MODES[mode](canonical.target)])
+        plan = volume.join_plans([canonical, MODES[mode](canonical.target)])
         kept = phantom.stored(mask, orientation)
         labels = lead_back(plan, apply_mask(plan, kept), kept.shape)
-        for organ in phantom.LABELLED:
+        for organ in phantom.LABELED_ORGANS:
             assert dice(labels == organ.label, kept == organ.label) >= least, organ.name
 
 

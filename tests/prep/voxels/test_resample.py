@@ -24,12 +24,12 @@ class CloseCallError(Exception):
     """Two classes weigh nearly the same, so that rounding of positions decides."""
 
 
-def slow(plan: volume.Plan, array: NDArray[Any], fill: float, mask: bool) -> NDArray[Any]:
+def slow(plan: volume.VolumePlan, array: NDArray[Any], fill: float, mask: bool) -> NDArray[Any]:
     for step in plan.steps:
         result = np.full(step.shape, fill, array.dtype)
         closest = slow_nearest(step, array.shape) if isinstance(step, volume.Resample) else {}
         for voxel in np.ndindex(*step.shape):
-            if isinstance(step, volume.View):
+            if isinstance(step, volume.AxisView):
                 if all(low <= at < high for at, (low, high) in zip(voxel, step.inside, strict=True)):
                     place = step.matrix @ [*voxel, 1]
                     result[voxel] = array[tuple(place[:3].astype(int))]
@@ -101,7 +101,7 @@ def slow_weight(kernel: str, x: float) -> float:
 
 
 @st.composite
-def small_chains(draw: Any) -> volume.Plan:
+def small_chains(draw: Any) -> volume.VolumePlan:
     sides = st.integers(1, 6)
     shapes = st.tuples(sides, sides, sides)
     spacing = st.sampled_from([0.5, 0.75, 1.0, 1.25, 2.0, 3.5])
@@ -133,8 +133,8 @@ def small_chains(draw: Any) -> volume.Plan:
                 shape=grid.shape, affine=stored_grid(grid, draw(st.sampled_from(ORIENTATIONS))).affine
             )
             turn = plan_canonical(turned)  # as if the grid had been stored in that order
-            plans.append(volume.Plan(source=grid, target=turn.target, steps=turn.steps))
-    return volume.compose(plans)
+            plans.append(volume.VolumePlan(source=grid, target=turn.target, steps=turn.steps))
+    return volume.join_plans(plans)
 
 
 @settings(max_examples=60, deadline=None)
@@ -181,7 +181,7 @@ def test_sheared_volumes_hold_what_the_definition_says():
     assert np.array_equal(apply_mask(plan, mask).ravel(), expected)
     rest = volume.plan_crop_or_pad(plan.target, (3, 9, 9))
     assert np.array_equal(
-        apply_image(volume.compose([plan, rest]), image, -5),
+        apply_image(volume.join_plans([plan, rest]), image, -5),
         apply_image(rest, apply_image(plan, image, -5), -5),
     )
 
@@ -212,7 +212,7 @@ def test_simpleitk_resamples_to_the_same_voxels(spleen, kind):
         "stretch": lambda grid: volume.plan_stretch(grid, (40, 100, 120), antialias=False),
         "crop": lambda grid: volume.plan_crop_or_pad(grid, (32, 150, 180)),
     }[kind](canonical.target)
-    plan = volume.compose([canonical, rest])
+    plan = volume.join_plans([canonical, rest])
     reference = as_simpleitk(np.zeros(plan.target.shape, np.float32), plan.target)
 
     def theirs(array, *how):

@@ -10,8 +10,8 @@ import importlib.util
 import pytest
 
 from benchmarks.fit import FIT, Row, compiled
-from halofeed.trainer.plan.answers import Cache, cache_folder
-from halofeed.trainer.plan.children import UNKNOWN
+from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder
+from halofeed.trainer.plan.compile_pool import UNKNOWN
 
 pytestmark = [
     pytest.mark.long,
@@ -28,7 +28,7 @@ the small one, whose image has too few rows for 4 cores there, its backbone's.""
 @pytest.mark.parametrize("row", FIT, ids=lambda row: f"{row.name} {row.cores}-way")
 def test_a_row_fits_or_not_as_promised_and_gathers_no_fine_level(row: Row) -> None:
     is_quick = row.config in ("classifier_small", "unet2d_small") or row.promise.startswith("does not fit")
-    split = compiled(row, Cache(cache_folder()), argparse.Namespace(known=not is_quick, jobs=1))
+    split = compiled(row, CompileCache(cache_folder()), argparse.Namespace(known=not is_quick, jobs=1))
     if split["refused"] == UNKNOWN:
         pytest.skip("not compiled yet; `python benchmarks/fit.py` fills the cache")
     assert split["fits"] == row.promise.startswith("fits")

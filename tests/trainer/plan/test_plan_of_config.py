@@ -14,9 +14,9 @@ from halofeed.schemas.files import read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.plan import plan
-from halofeed.trainer.plan.answers import Cache
+from halofeed.trainer.plan.compile_cache import CompileCache
 from halofeed.trainer.plan.document import cases, plan_config
-from halofeed.trainer.plan.requests import Request, build, trace, usual_arrays, usual_facts
+from halofeed.trainer.plan.requests import Request, build_lowered, trace, usual_arrays, usual_facts
 from halofeed.trainer.plan.topologies import devices_of, topology_named
 from tests.support.dataset_writer import draw_examples, write_dataset
 from tests.support.training import command
@@ -31,7 +31,7 @@ needs_tpu_compiler = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    return Cache(tmp_path_factory.mktemp("plans"))
+    return CompileCache(tmp_path_factory.mktemp("plans"))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def on_cpu(cache):
 def test_arguments_outputs_and_donated_memory_are_those_of_a_run(on_cpu, cache):
     config = SMALL.changed(cores_per_replica=4, partition="image=1,4,1,1")
     request = Request(config=config, topology="cpu:8", classes=4)
-    program, spec = build(request, jax.devices()[:8])
+    program, spec = build_lowered(request, jax.devices()[:8])
     step = program.step()
     state = program.new_state()
     abstract = program.abstract_batch(spec)
@@ -126,7 +126,7 @@ def test_shapes_that_do_not_divide_are_refused_with_those_that_do():
 
 
 def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path):
-    cache = Cache(tmp_path)
+    cache = CompileCache(tmp_path)
     cache.store_program("key", {"memory": {}})
     cache.store_request("request", "key", {"batch": 4})
     for file in (tmp_path / "programs/key.json.gz", tmp_path / "asked/request.json"):

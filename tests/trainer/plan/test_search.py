@@ -10,8 +10,8 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan import document
 from halofeed.trainer.plan import search as savings_module
 from halofeed.trainer.plan import search as search_module
-from halofeed.trainer.plan.answers import Cache
-from halofeed.trainer.plan.children import CompileResult
+from halofeed.trainer.plan.compile_cache import CompileCache
+from halofeed.trainer.plan.compile_pool import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.search import resized
 from halofeed.trainer.plan.topologies import GENERATIONS, topology_named
@@ -23,7 +23,7 @@ STATE = {"parameters": 10, "optimizer": 20, "average": 0}
 def fits_up_to(pixels_a_core: int, asked: list[Request]) -> Any:
     """Answers of a compiler for which a core holds so many pixels."""
 
-    def answers(requests: Sequence[Request], cache: Cache, **_: Any) -> list[CompileResult]:
+    def answers(requests: Sequence[Request], cache: CompileCache, **_: Any) -> list[CompileResult]:
         asked.extend(requests)
         return [CompileResult(compiled=said(request)) for request in requests]
 
@@ -47,7 +47,7 @@ def test_a_search_finds_the_largest_that_fits_in_few_compilations(monkeypatch, o
     monkeypatch.setattr(search_module, "compile_all", fits_up_to(limit, asked))
     split = {"cores": 1, "partition": "", "replicas": 8, "batch_size": 8}
     request = Request(config=CONFIG, topology="v3-8")
-    found = search_module.search(request, {"splits": [split]}, of, cache=Cache(None))
+    found = search_module.search(request, {"splits": [split]}, of, cache=CompileCache(None))
     (entry,) = found["found"]
     assert entry["largest"] == largest and entry["least_refused"] == largest + search_module.STEPS[of]
     assert len(asked) < 9
@@ -56,16 +56,16 @@ def test_a_search_finds_the_largest_that_fits_in_few_compilations(monkeypatch, o
 def test_a_search_needs_a_machine_that_can_be_full():
     request = Request(config=CONFIG, topology="cpu:8")
     with pytest.raises(UsageError, match="name a TPU"):
-        search_module.search(request, {"splits": []}, "side", cache=Cache(None))
+        search_module.search(request, {"splits": []}, "side", cache=CompileCache(None))
 
 
 def test_savings_compile_the_split_that_does_not_fit_with_each_change(monkeypatch):
     asked: list[Request] = []
     monkeypatch.setattr(document, "compile_all", fits_up_to(40000, asked))
     request = Request(config=CONFIG, topology="v3-8")
-    plan = document.plan_config(request, cores=(1,), cache=Cache(None))
+    plan = document.plan_config(request, cores=(1,), cache=CompileCache(None))
     assert plan["recommended"] is None
-    found = savings_module.savings(request, plan, cache=Cache(None))
+    found = savings_module.savings(request, plan, cache=CompileCache(None))
     assert found is not None and not found["before"]["fits"]
     changes = {entry["change"]: entry["split"]["fits"] for entry in found["changes"]}
     assert changes["--remat"] and not changes["--set optimizer=sgd --set momentum=0.9"]

@@ -23,13 +23,13 @@ import jax
 
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.system.atomic_files import atomic_write
-from halofeed.trainer.plan.requests import Request, build, trace, versions
+from halofeed.trainer.plan.requests import Request, build_lowered, trace, versions
 from halofeed.trainer.plan.topologies import Topology, devices_of, topology_named
 from halofeed.trainer.plan.verdict import whole_levels
-from halofeed.trainer.problem import Program, Spec
 from halofeed.trainer.step import TrainState
+from halofeed.trainer.training_setup import Program, Spec
 
-FORMAT = 2
+CACHE_FORMAT = 2
 """Version of the documents; since 2 they have a checksum and their name. Other versions are compiled again."""
 _MAX_PROGRAMS = 500
 
@@ -41,7 +41,7 @@ def cache_folder() -> Path:
     return Path(folder) if folder else Path(home) / "halofeed" / "plans"
 
 
-class Cache:
+class CompileCache:
     """Cache of compilers' output; with `folder` None it stores nothing.
 
     >>> Cache(None).lookup("a") is None
@@ -88,7 +88,7 @@ class Cache:
             return None
         if not isinstance(document, dict):
             return None
-        if (document.pop("format", 0), document.pop("name", "")) != (FORMAT, name):
+        if (document.pop("format", 0), document.pop("name", "")) != (CACHE_FORMAT, name):
             return None
         with contextlib.suppress(OSError):
             os.utime(file)
@@ -96,7 +96,7 @@ class Cache:
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
         if self.folder is not None:
-            document = with_json_checksum({**document, "format": FORMAT, "name": name})
+            document = with_json_checksum({**document, "format": CACHE_FORMAT, "name": name})
             file, data = self.folder / name, json.dumps(document).encode()
             file.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(file, gzip.compress(data, 6) if file.suffix == ".gz" else data)
@@ -159,7 +159,7 @@ def _remove_backend_configs(hlo: str) -> str:
     return re.sub(r", backend_config=.*$", "", hlo, flags=re.M)
 
 
-def compile_request(request: Request, cache: Cache) -> None:
+def compile_request(request: Request, cache: CompileCache) -> None:
     """Compile a request, unless its program is cached, and store the output in the cache.
 
     Raises:
@@ -167,7 +167,7 @@ def compile_request(request: Request, cache: Cache) -> None:
     """
     topology = topology_named(request.topology)
     devices = devices_of(topology)
-    program, spec = build(request, devices)
+    program, spec = build_lowered(request, devices)
     traced = trace(program, spec)
     lowered = traced.lower()
     key = program_key(lowered, topology)

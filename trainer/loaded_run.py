@@ -13,11 +13,11 @@ from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.data import OrderedRecords, evaluation_loader, evaluation_split, tiles_in_order
 from halofeed.trainer.evaluate import Predicted, Predictor
 from halofeed.trainer.mesh import make_mesh
-from halofeed.trainer.problem import build_problem
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
 from halofeed.trainer.task import check_no_class_overlap, check_single_label
 from halofeed.trainer.tasks.segmentation import Segmentation
+from halofeed.trainer.training_setup import build_training_setup
 
 
 class LoadedRun:
@@ -59,7 +59,7 @@ class LoadedRun:
         # A model that was trained on crops predicts complete images, and the data may have another ignore label.
         self.facts = replace(run.facts, image_shape=shape, ignore_label=manifest.ignore_label)
         config = replace(run.config, image_shape=None)
-        self._setup = build_problem(config, self.facts, make_mesh(config.cores_per_replica))
+        self._setup = build_training_setup(config, self.facts, make_mesh(config.cores_per_replica))
         if with_probabilities and isinstance(self._setup.task, Segmentation):
             task = replace(self._setup.task, with_probabilities=True)
             self._setup = replace(self._setup, task=task)

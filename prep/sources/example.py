@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from halofeed.errors import SourceError
-from halofeed.prep.sources.file_names import DATA_FILE_LINES, files_of, is_image_name, is_scan_name
-from halofeed.prep.sources.files import BELOW, SourceFiles
+from halofeed.prep.sources.file_names import DATA_FILE_LINES, is_image_name, is_scan_name, volume_files
+from halofeed.prep.sources.files import BELOW_IMAGES_FOLDER, SourceFiles
 
-LONGEST_HEADER = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
 """Bytes; a header of 3D Slicer with a hundred segments has about 60,000."""
 _ELSEWHERE = re.compile(r"/|\\\\|[A-Za-z]:[\\/]|[A-Za-z][A-Za-z0-9+.-]*://")
 _SEVERAL = re.compile(r"LIST\b|.*%\d*d")
@@ -140,13 +140,13 @@ class SourceExample:
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
-            return files_of(self.source)
-        image = self.members or (() if self.stored else files_of(self.source))
+            return volume_files(self.source)
+        image = self.members or (() if self.stored else volume_files(self.source))
         folders = dict(self.mask_members)
         more = [
             file
             for path in (*self.channels, *self.mask_paths)
-            for file in folders.get(path) or files_of(path)
+            for file in folders.get(path) or volume_files(path)
         ]
         return tuple(dict.fromkeys([*image, *more, *self.parts]))
 
@@ -188,7 +188,7 @@ class FileSelection:
     complete: Callable[[SourceExample], SourceExample] = lambda example: example
 
 
-def data_path(written: str, header: str) -> str | None:
+def resolve_data_path(written: str, header: str) -> str | None:
     """Return the path below the root of the file that a header names; None if the header file holds the voxels.
 
     Args:
@@ -213,12 +213,12 @@ def data_path(written: str, header: str) -> str | None:
     name = written if "/" in written else written.replace("\\", "/")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(header), name))
     if path.startswith("../") or path in ("..", "."):
-        detail = f"{written!r} is not {BELOW}; name a folder that holds both, or {_ONE_FILE}"
+        detail = f"{written!r} is not {BELOW_IMAGES_FOLDER}; name a folder that holds both, or {_ONE_FILE}"
         raise SourceError("read", "data file lies outside", detail)
     return path
 
 
-def data_file_in(start: bytes, path: str) -> str | None:
+def parse_data_file(start: bytes, path: str) -> str | None:
     """Return the file with the voxels of a header that names it; None for every other file.
 
     Args:
@@ -234,12 +234,12 @@ def data_file_in(start: bytes, path: str) -> str | None:
     line = next((line for ending, line in DATA_FILE_LINES.items() if path.lower().endswith(ending)), None)
     if line is None:
         return None
-    head = start[:LONGEST_HEADER]
+    head = start[:MAX_HEADER_BYTES]
     if head.startswith(b"NRRD"):  # the voxels may follow an empty line
         head = re.split(rb"\r?\n\r?\n", head, maxsplit=1)[0]
     text = head.decode("utf-8", "surrogateescape")
     found = re.search(rf"^[ \t]*{line}([^\n]*)", text, re.MULTILINE)
-    return None if found is None else data_path(found[1].strip(" \t\r"), path)
+    return None if found is None else resolve_data_path(found[1].strip(" \t\r"), path)
 
 
 def data_file(files: SourceFiles, path: str) -> str | None:
@@ -249,7 +249,7 @@ def data_file(files: SourceFiles, path: str) -> str | None:
         SourceError: see `data_path`; or the header cannot be read.
     """
     is_header = path.lower().endswith(tuple(DATA_FILE_LINES))
-    return data_file_in(files.head(path, LONGEST_HEADER), path) if is_header else None
+    return parse_data_file(files.head(path, MAX_HEADER_BYTES), path) if is_header else None
 
 
 def data_files(files: SourceFiles, paths: Iterable[str]) -> set[str]:
@@ -273,7 +273,7 @@ def with_data_files(example: SourceExample, files: SourceFiles) -> SourceExample
         try:
             path = data_file(files, header)
             if path is not None and files.size(path) is None:
-                raise SourceError("read", "data file is missing", f"{path!r} {BELOW}")
+                raise SourceError("read", "data file is missing", f"{path!r} {BELOW_IMAGES_FOLDER}")
         except SourceError as error:
             return replace(example, problem=(error.stage, error.reason, f"{header}: {error.detail}"))
         parts += [path] if path is not None else []

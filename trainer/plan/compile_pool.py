@@ -20,7 +20,7 @@ from typing import IO, Any
 from halofeed.errors import HalofeedError, UsageError
 from halofeed.system.memory import available_memory
 from halofeed.system.signals import CleanupOnExit
-from halofeed.trainer.plan.answers import Cache, compile_request
+from halofeed.trainer.plan.compile_cache import CompileCache, compile_request
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.topologies import Topology, topology_named
 from halofeed.trainer.platform import TPU_COMPILER, platform_environment
@@ -85,7 +85,7 @@ class _Process:
 
 def compile_all(
     requests: Sequence[Request],
-    cache: Cache,
+    cache: CompileCache,
     *,
     names: Sequence[str],
     tell: Callable[[str], None] = lambda line: None,
@@ -176,7 +176,7 @@ def main() -> int:
     """
     document = json.loads(sys.stdin.read())
     try:
-        compile_request(Request.from_json(document["request"]), Cache(Path(document["cache"])))
+        compile_request(Request.from_json(document["request"]), CompileCache(Path(document["cache"])))
     except HalofeedError as error:
         print(json.dumps(str(error)), flush=True)
         return REFUSED

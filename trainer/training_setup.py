@@ -23,14 +23,14 @@ from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS, check_model_options, model_named
 from halofeed.trainer.optimizers import Schedule, build_optimizer
 from halofeed.trainer.step import TrainingSetup, TrainState, abstract_state, compile_step, new_state
-from halofeed.trainer.task import DataFacts, Task
+from halofeed.trainer.task import DataFacts, TrainingTask
 from halofeed.trainer.tasks import build_task
 
 _CAFFE_MEAN = (123.68, 116.779, 103.939)
 """Mean of ImageNet's red, green and blue, as keras.applications subtracts it."""
 
 
-def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = None) -> TrainingSetup:
+def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = None) -> TrainingSetup:
     """Build the training setup of a config for a data set.
 
     Args:
@@ -80,7 +80,7 @@ def image_dims(partition: Partition) -> Dims:
     return tuple(dims) if dims is not None and math.prod(dims) > 1 else None
 
 
-def batch_partition(partition: Partition, task: Task) -> Partition:
+def batch_partition(partition: Partition, task: TrainingTask) -> Partition:
     """Return the partition with fields on the image's grid split like the image, unless it names their own split.
 
     >>> from halofeed.trainer.tasks.classification import Classification
@@ -198,7 +198,7 @@ def build_program(
         UsageError: the options contradict each other, the devices or the data.
     """
     mesh = make_mesh(config.cores_per_replica, devices)
-    setup = build_problem(config, facts, mesh)
+    setup = build_training_setup(config, facts, mesh)
     partition = batch_partition(config.parsed_partition(), setup.task)
     optimizer, schedule = build_optimizer(config)
     return Program(
