@@ -100,7 +100,7 @@ def plan(source: str, workers: int) -> dict[str, float]:
                     for _ in range(workers):
                         pool.submit(time.sleep, 0.2, "began")
                     list(pool.results())
-                    whole = pool.answers
+                    whole = pool.results
 
                     def answers() -> Iterator[tuple[str, Any]]:
                         nonlocal received
@@ -108,7 +108,7 @@ def plan(source: str, workers: int) -> dict[str, float]:
                             received += len(pickle.dumps(given))
                             yield key, given
 
-                    pool.answers = answers  # type: ignore[method-assign]
+                    pool.results = answers  # type: ignore[method-assign]
             import halofeed.prep.formats.dicom.series  # noqa: F401
 
             written = NumberedFiles(output)

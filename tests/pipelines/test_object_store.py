@@ -194,7 +194,7 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
         jobs.append(job)
         build_pipeline(pipeline, job, *more)
 
-    monkeypatch.setattr("halofeed.pipelines.convert.build", noted)
+    monkeypatch.setattr("halofeed.pipelines.convert.build_pipeline", noted)
     for name in clean.settings:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.convert.tallies import (
-    Facts,
+    PictureFacts,
     PictureTally,
     VolumeFacts,
     VolumeTally,
@@ -111,9 +111,9 @@ def _picture_statistics(records: Sequence[DrawnScan]) -> Statistics:
     return counted(PictureTally(max_boxes=0), map(_picture_facts, records))
 
 
-def _picture_facts(drawn: DrawnScan) -> Facts:
+def _picture_facts(drawn: DrawnScan) -> PictureFacts:
     size, voxels = tuple(drawn.extent[1].tolist()), _count(drawn)
     sums = sum_pixels(np.ascontiguousarray(drawn.image[: size[0]]))
     sizes = {"stored_size": drawn.label.shape, "picture_size": size, "source_size": size}
     label = {"labels": list(voxels), "labelled": drawn.labelled, "label_voxels": voxels}
-    return Facts(pixel_sums=sums, boxes=None, **sizes, **label)
+    return PictureFacts(pixel_sums=sums, boxes=None, **sizes, **label)

@@ -99,7 +99,7 @@ def test_a_state_of_every_dtype_comes_back_bit_for_bit(tmp_path: Path, as_arrays
 
 def test_a_checkpoint_is_on_the_disk_before_the_next_one_is_begun(tmp_path: Path, monkeypatch: Any) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("halofeed.trainer.checkpoint.sync_tree", synced.append)
+    monkeypatch.setattr("halofeed.trainer.checkpoint.fsync_tree", synced.append)
     with Checkpoints(tmp_path) as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, state(step), {}, None)

@@ -97,7 +97,7 @@ def test_files_that_are_local_are_not_written_to_folders_named_after_an_address(
 def test_no_error_of_a_loader_holds_a_secret_and_no_refused_connection_is_a_missing_file(
     sets, fault, monkeypatch
 ):
-    monkeypatch.setattr("halofeed.loader.store.remote.backoff_delay", lambda attempt: 0)
+    monkeypatch.setattr("halofeed.system.retry.backoff_delay", lambda attempt: 0)
     with serving(sets["jpeg"][0]) as server, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {
