@@ -9,18 +9,18 @@ import pytest
 from .test_import_rules import ROOT, sources
 
 CEILINGS = {
-    "halofeed": (11, 2200),
-    "system": (17, 2700),
-    "schemas": (18, 3700),
-    "prep": (114, 29500),
-    "pipelines": (31, 7400),
-    "loader": (46, 10000),
-    "trainer": (58, 10700),
-    "inspection": (30, 7400),
+    "halofeed": (11, 2250),
+    "system": (16, 2650),
+    "schemas": (17, 3650),
+    "prep": (111, 29900),
+    "pipelines": (30, 7400),
+    "loader": (45, 9950),
+    "trainer": (56, 10650),
+    "inspection": (29, 7300),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(
-    r"(How|What|Which|Where|Whether|Why|When|Who|Whose|Does|Do|Is|Are|May|Has|Have|Can|Should)\b|.*\?$"
+    r"(How|What|Which|Where|Whether|Why|When|Who|Whose|Does|Is|Are|May|Has|Have|Can|Should)\b|.*\?$"
 )
 SHARED = {"list_references", "label_values", "channel_names", "main"}
 """Functions that several modules define because they implement one interface."""

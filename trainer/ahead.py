@@ -1,4 +1,4 @@
-"""How are the next batches made while the device still works on this one?"""
+"""Preparation of the next batches while the device works on this one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Exit:
 
 
 class _Channel(Generic[Item]):
-    """What the thread and the taker share."""
+    """State shared by the thread and the consumer."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth

@@ -98,7 +98,7 @@ class SplitMetadata:
 
     @property
     def has_tiles(self) -> bool:
-        """Whether any record is one of several tiles of a scan."""
+        """True if any record is one of several tiles of a scan."""
         has_field = any(field.name == "tile" for field in self._values)
         return has_field and any(int(record.numbers["tile"]) for record in self)
 

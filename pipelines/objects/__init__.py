@@ -1,1 +1,1 @@
-"""How a conversion reaches the objects of a store: s3://, gs://, and what Beam knows beside them."""
+"""Access to the objects of a store: s3://, gs://, and what else Beam knows."""

@@ -72,7 +72,7 @@ class Array:
 
     @property
     def is_in_main_memory(self) -> bool:
-        """Whether the array is in the core's main memory, not in a small on-chip memory."""
+        """True if the array is in the core's main memory, not in a small on-chip memory."""
         return "S(" not in self.layout
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ from halofeed.prep.formats.volume.volume_header import (
 from halofeed.prep.geometry.scan import Finding, Grid
 from halofeed.prep.sources.files import SourceFiles
 
-MAX_HEADER_BYTES = 540
+NIFTI_HEADER_BYTES = 540
 NibabelHeader = Any
 """A header class of nibabel, which has no types."""
 FileKind = Literal["single", "pair", "analyze"]
@@ -97,7 +97,7 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     """Parse and check a header.
 
     Args:
-        start: the first `MAX_HEADER_BYTES` decompressed bytes, or the complete file if it is shorter.
+        start: the first `NIFTI_HEADER_BYTES` decompressed bytes, or the complete file if it is shorter.
         max_voxels: limit on the number of values.
         may_be_analyze: whether the file's name allows Analyze, whose header has no magic bytes.
 
@@ -371,7 +371,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     else:
         header_path, header_data = path, files.read(path)
     header = parse_header(
-        read_start(header_data, MAX_HEADER_BYTES),
+        read_start(header_data, NIFTI_HEADER_BYTES),
         options.max_voxels,
         may_be_analyze=extension.lower() in (".hdr", ".img"),
     )
