@@ -1,12 +1,15 @@
-"""Each part imports only what the design allows, and asks tables for the kind of image, the task and keys."""
+"""Rules for the tree: imports, the size of folders, docstrings, names and keys."""
 
 import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from halofeed.schemas import keys
 
@@ -217,27 +220,14 @@ def test_files_import_each_other_in_one_direction_also_inside_functions_and_for_
     assert in_cycles(imports) == set()
 
 
-def test_a_cycle_is_found():
-    assert in_cycles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == {"a", "b", "c"}
-
-
 def test_a_forbidden_import_is_found_and_an_allowed_one_passes():
     for path, text, expected in (
         ("schemas/fake.py", "import cv2", "schemas may not import cv2"),
         ("schemas/fake.py", "from halofeed.prep.geometry.resize import apply", "schemas may not import prep"),
-        ("schemas/fake.py", "def f():\n    from halofeed import loader", "schemas may not import loader"),
         ("prep/fake.py", "import apache_beam as beam", "prep may not import apache_beam"),
-        ("prep/fake.py", "def f():\n    import tensorflow", "prep may not import tensorflow"),
         ("prep/fake.py", "import importlib\nimportlib.import_module('jax')", "prep may not import jax"),
         ("pipelines/shard_writer.py", "import apache_beam", "only in pipelines/beam_pipeline.py"),
         ("loader/dataset.py", "import tensorflow as tf", "only inside functions"),
-        ("loader/dataset.py", "if True:\n    import jax.numpy", "only inside functions"),
-        ("loader/dataset.py", "class A:\n    import jax", "only inside functions"),
-        (
-            "loader/sampler.py",
-            "def f():\n    import jax",
-            "only in loader/dataset.py, loader/device/ops.py, ",
-        ),
         ("inspection/fake.py", "import halofeed.trainer.step", "inspection may not import trainer"),
         ("prep/fake.py", "from .boxes import place_boxes", "relative"),
         ("prep/fake.py", "from schemas.keys import LABEL", "import it as halofeed.schemas.keys"),
@@ -250,7 +240,6 @@ def test_a_forbidden_import_is_found_and_an_allowed_one_passes():
         ("loader/dataset.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax"),
         ("loader/stream.py", "def f():\n    import tensorflow as tf"),
         ("prep/fake.py", "import os, json\nfrom halofeed.errors import SourceError"),
-        ("pipelines/beam_pipeline.py", "import apache_beam as beam"),
         ("halofeed/fake.py", "def f():\n    from halofeed.loader import Loader"),
     ):
         assert offences(path, text) == []
@@ -299,71 +288,9 @@ def test_the_layouts_of_the_house_are_symlinks_that_lead_home():
         assert (ROOT / "halofeed" / part).resolve() == ROOT / part
 
 
-TABLES = {
-    *("schemas/kinds.py", "schemas/tasks.py", "inspection/record_words.py"),
-    *(f"prep/options/{name}.py" for name in ("recipe", "kind_rules", "recipe_options", "volumes")),
-}
-"""Where each kind and task is named, and what a recipe means for it."""
-NAMES = {"picture", "volume", "clip", "classification", "detection", "segmentation"}
-FLAGS = {"is_volume", "is_volumetric", "is_detection", "is_segmentation", "volumes"}
-MOST_BRANCHES = 10
-
-
 def programs() -> Iterator[tuple[str, str]]:
     """The name and the text of every file of halofeed."""
     return ((path.relative_to(ROOT).as_posix(), path.read_text()) for path in sources())
-
-
-def conditions(tree: ast.AST) -> Iterator[ast.expr]:
-    """What every branch of a program asks."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If | ast.IfExp | ast.While):
-            yield node.test
-        elif isinstance(node, ast.comprehension):
-            yield from node.ifs
-        elif isinstance(node, ast.Match):
-            yield node.subject
-
-
-def asks_for_kind_or_task(condition: ast.expr) -> bool:
-    """Whether a condition compares a kind or a task, or what stands for one: a depth, the rank of an image."""
-    for node in ast.walk(condition):
-        if isinstance(node, ast.Name | ast.Attribute):
-            if (node.id if isinstance(node, ast.Name) else node.attr) in FLAGS:
-                return True
-        elif isinstance(node, ast.Compare):
-            parts = [inner for part in (node.left, *node.comparators) for inner in ast.walk(part)]
-            words = {part.id for part in parts if isinstance(part, ast.Name)}
-            words |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
-            values = {part.value for part in parts if isinstance(part, ast.Constant)}
-            if (words & {"kind", "task"} and values & NAMES) or ("depth" in words and None in values):
-                return True
-            if "depth" in values or ("len" in words and words & {"shape", "image_shape"} and 4 in values):
-                return True
-    return False
-
-
-def branches(text: str) -> list[int]:
-    """The lines of a program that ask for kind or task."""
-    return [one.lineno for one in conditions(ast.parse(text)) if asks_for_kind_or_task(one)]
-
-
-def test_few_branches_outside_the_tables_ask_for_kind_or_task():
-    found = [f"{name}:{line}" for name, text in programs() if name not in TABLES for line in branches(text)]
-    assert len(found) <= MOST_BRANCHES, found
-
-
-def test_a_branch_is_found_and_a_lookup_is_none():
-    for text in (
-        "if task == 'segmentation': pass",
-        "x = 1 if recipe.depth is None else 2",
-        "if len(field.shape) == 4: pass",
-        "y = [a for a in b if facts.is_volume]",
-        "if 'depth' in field.axes: pass",
-        "if manifest.kind.name in ('picture', 'clip'): pass",
-    ):
-        assert branches(text) == [1], text
-    assert branches("x = TABLE[manifest.kind.name]\nif rules.is_heavy: pass") == []
 
 
 def spelled(text: str) -> list[str]:
@@ -381,3 +308,62 @@ def test_keys_are_spelled_in_the_schema_alone() -> None:
 def test_no_key_has_two_names() -> None:
     named = [value for value in vars(keys).values() if isinstance(value, str) and value.startswith("image/")]
     assert len(named) == len(set(named)) >= 35
+
+
+CEILINGS = {
+    "halofeed": (11, 2250),
+    "system": (16, 2650),
+    "schemas": (17, 3650),
+    "prep": (111, 29900),
+    "pipelines": (30, 7400),
+    "loader": (45, 9950),
+    "trainer": (56, 10650),
+    "inspection": (29, 7300),
+}
+"""Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
+QUESTION = re.compile(
+    r"(How|What|Which|Where|Whether|Why|When|Who|Whose|Does|Is|Are|May|Has|Have|Can|Should)\b|.*\?$"
+)
+SHARED = {"list_references", "label_values", "channel_names", "main"}
+"""Functions that several modules define because they implement one interface."""
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sources()}
+
+
+@pytest.mark.parametrize("folder", CEILINGS)
+def test_a_folder_stays_below_its_ceiling(folder):
+    counted = [
+        path.read_text().count("\n") for path in sources() if path.relative_to(ROOT).parts[0] == folder
+    ]
+    files, lines = CEILINGS[folder]
+    print(f"{folder}: {len(counted)} of {files} files, {sum(counted)} of {lines} lines")
+    assert len(counted) <= files and sum(counted) <= lines
+
+
+def test_docstrings_begin_with_a_statement():
+    found = []
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+                text := ast.get_docstring(node)
+            ):
+                first = text.partition("\n")[0]
+                if QUESTION.match(first):
+                    found.append(f"{name}:{getattr(node, 'lineno', 1)}: {first}")
+    assert found == []
+
+
+def test_a_public_name_has_one_meaning():
+    """Aliases with the same value, and constants of a module's own format tables, count once."""
+    meanings: dict[str, dict[str, str]] = defaultdict(dict)
+    for file, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                meanings[node.name][file] = file
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                meanings[node.targets[0].id][ast.dump(node.value)] = file
+    several = {
+        name: sorted(places.values())
+        for name, places in meanings.items()
+        if len(places) > 1 and not name.startswith("_") and name not in SHARED
+    }
+    assert several == {}
