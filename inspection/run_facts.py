@@ -198,7 +198,7 @@ def _saved_step(folder: Path) -> int | None:
 def finite_or_none(value: Any) -> float | None:
     """Return a finite number as float, or None for any other value.
 
-    >>> finite_number(3), finite_number(None), finite_number(float("nan")), finite_number("3"), finite_number(True)
+    >>> finite_or_none(3), finite_or_none(None), finite_or_none(float("nan")), finite_or_none("3"), finite_or_none(True)
     (3.0, None, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -46,7 +46,7 @@ class Filler:
         subset: the records' numbers in the split, int64 [record], if the loader uses some of them; None is all.
         skips: skip records that cannot be read; otherwise raise.
         replaces: put another record into the row of a skipped one; otherwise the row becomes padding.
-        split_bytes: as of `Shards.fetch_window`.
+        split_bytes: see `Shards.fetch_window`.
         skipped: the skipped records of another filler, to share them.
 
     Attributes:
@@ -89,7 +89,7 @@ class Filler:
             self._fill_rows(batch, places, rows)
 
     def prefetch(self, rows: BatchRows) -> None:
-        """Begin to fetch what `fill` of these rows reads, if the store is slow."""
+        """Begin to fetch the bytes that `fill` of these rows will read, if the store fetches ahead."""
         self._shards.prefetch(self._split_numbers(rows), self._split_bytes)
 
     def _fill_rows(self, batch: Batch, places: Integers, rows: BatchRows) -> None:
@@ -120,7 +120,7 @@ class Filler:
         numbers, valid = self._split_numbers(rows), np.flatnonzero(rows.valid)
         records = stored_records(self._shards, numbers[left])
         reads = None
-        # The write of the affected row raises the error again.
+        # An error is ignored here: `_fill_row` reads the record again, and raises or skips.
         with contextlib.suppress(CorruptFileError):
             reads = VerifiedReads.of(
                 self._shards, numbers[left], self._assembler.addresses(batch, places[left])
@@ -131,7 +131,8 @@ class Filler:
             [None] * len(left) if windows is None else windows.views(left),
         )
         todo = deque(zip(*columns, strict=True))
-        # Each record holds its file open from its first read, so only the deque may refer to it.
+        # A record keeps its file open after its first read. Keep no other reference, so that it is closed
+        # once its row is filled.
         del columns, records
 
         def write(
@@ -155,7 +156,7 @@ class Filler:
 
     def _copy_mapped(self, batch: Batch, places: Integers, numbers: Integers, windows: Windows) -> Integers:
         """Copy the pixels of planned rows from mapped shards, and return the positions of the rows left."""
-        # The write of the affected row raises the error again.
+        # An error is ignored here: `_fill_row` reads the record again, and raises or skips.
         with contextlib.suppress(CorruptFileError):
             if self._assembler.moves_rows:
                 records = MappedRecords.of(self._shards, numbers, self._assembler.raw_keys)
@@ -167,7 +168,7 @@ class Filler:
         return np.arange(len(places))
 
     def _for_each(self, todo: deque[tuple[Any, ...]], act: Callable[..., None]) -> None:
-        """Call `act` with each item of the deque, whose first element is its number, in several threads.
+        """Call `act` with each item of the deque, whose first element is its position, in several threads.
 
         Raises:
             Exception: the exception of the first item that failed.
@@ -241,6 +242,7 @@ class Filler:
                     write(record, uniforms)
                     return True
                 except CorruptFileError as error:
+                    # The message names the record's id; a partner may be the corrupt one.
                     corrupt = (other for other, one in partners if f"(id {one.id})" in str(error))
                     self._skip(next(corrupt, number), error)
             return False
@@ -265,7 +267,7 @@ class Filler:
         most = max(1, int(MAX_SKIPPED_SHARE * self._count))
         if count > most or count == self._count:
             raise CorruptFileError(
-                f"{count} records of {self._count:,} cannot be read, and on_corrupt='skip' passes over at "
+                f"{count} records of {self._count:,} cannot be read, and on_corrupt='skip' skips at "
                 f"most {most}; the last one: {error}"
             ) from error
 

@@ -86,7 +86,7 @@ def sum_up(job: ShardJob, number: int) -> str:
     """Return the summary of a group of shards as JSON, and list the group's rejected inputs in a file.
 
     Args:
-        number: number of the group; each has `SHARDS_AT_ONCE` consecutive shards.
+        number: number of the group; each has `SHARDS_PER_SUM` consecutive shards.
     """
     output = OutputFolder(job.folder, job.holder)
     shards: dict[str, list[dict[str, Any]]] = {}

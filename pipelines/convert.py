@@ -102,7 +102,7 @@ def convert(
     version = OutputFolder(real_version_folder(options.folder))
     replacement = OutputFolder(replacement_of(version.root))
     sources = open_sources(options)
-    _check_apart(options, sources)
+    _check_output_outside_sources(options, sources)
     check_own_version(version, options.name, "take another --name, --version or --out")
     if not version.exists(MANIFEST):
         if not is_remote(version.root) and os.path.exists(version.path(MANIFEST)):
@@ -132,11 +132,12 @@ def convert(
                 _remember(options, sources, committed, stamps)
                 return Conversion(manifest=committed, folder=options.folder, was_there=True)
         if version.exists(MANIFEST):
-            with _unharmed(options.folder, replacement.root):
-                _withdraw_on_error(replacement, lambda: replacement.make(mode_of_new(version)))
-                with held(replacement.root) as replacement.holder:
+            # Replaced on request, or because its manifest is damaged or shards are missing.
+            _withdraw_on_error(replacement, lambda: replacement.make(mode_of_new(version)))
+            with held(replacement.root) as replacement.holder:
+                with _noting_unchanged_version(options.folder, replacement.root):
                     stamps = _convert_into(run, replacement, version, committed)
-                    take_place(replacement, version, options.name)
+                take_place(replacement, version, options.name)
         else:
             stamps = _convert_into(run, version)
             delete_replacement(replacement, version, options.name)
@@ -180,7 +181,7 @@ class _Run:
         return make_plan(self.options, self.recipe, self.sources, writer, find_series, in_job)
 
     def _list_in_job(self, output: OutputFolder, writer: NumberedFiles) -> ListingInJob | None:
-        """Return the listing of the sources by another runner's workers; None where this command lists them."""
+        """Return the listing of the sources by the runner's workers; None if this process lists them."""
         is_required = self.options.listing == "job"
         if self.options.listing == "command" or self.choice.is_described:
             return None
@@ -206,7 +207,10 @@ class _Run:
     def find_series(
         self, output: OutputFolder, _: SourceFiles, policy: SeriesPolicy, below: Sequence[str]
     ) -> Mapping[str, SeriesListing]:
-        """Find the DICOM series of the sources by the processes that will write the shards."""
+        """Find the DICOM series of the sources by the processes that will write the shards.
+
+        The second argument is not used: `self.sources.images` is searched.
+        """
         from halofeed.pipelines.run_distributed import SeriesSearch, find_series_in_job
         from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES
 
@@ -232,7 +236,7 @@ def _remember(options: JobOptions, sources: Sources, manifest: Manifest, stamps:
     """Store the location of the sources for this user, so that reports can show them; the data set has no such paths.
 
     Args:
-        stamps: stamps of the `Plan`, made before the sources were read.
+        stamps: `ConversionPlan.stamps`, taken before the sources were read.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
     remember(options.folder, manifest, SourceLocations(source=source, images=images, stamps=stamps))
@@ -253,8 +257,8 @@ def _committed(version: OutputFolder) -> Manifest | None:
 
 
 @contextlib.contextmanager
-def _unharmed(folder: str, replacement: str) -> Iterator[None]:
-    """Add to an error that the committed version is unchanged, and where the new one is."""
+def _noting_unchanged_version(folder: str, replacement: str) -> Iterator[None]:
+    """Add to a JobError that the committed version is unchanged, and where the unfinished one is."""
     try:
         yield
     except JobError as error:
@@ -353,7 +357,7 @@ def _is_complete(output: OutputFolder, manifest: Manifest) -> bool:
     )
 
 
-def _check_apart(options: JobOptions, sources: Sources) -> None:
+def _check_output_outside_sources(options: JobOptions, sources: Sources) -> None:
     """Refuse an output folder inside a listed source, because the next run would read the output as input."""
     if sources.annotation_file is not None:
         return
@@ -388,7 +392,7 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
             stack.callback(version.sweep)
         plan = _same_plan(run, version, manifest, None, fix)
         if not _is_proven(run, plan, manifest):
-            # List again, because references need disk space and are rarely necessary.
+            # The first plan wrote no references, because they need disk space and are rarely needed.
             scratch = run.scratch or stack.enter_context(scratch_folder())
             by_shard, numbered = FileByShard(OutputFolder(scratch), run.recipe.shards), NumberedFiles(version)
             plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, fix)

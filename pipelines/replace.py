@@ -54,7 +54,7 @@ def replacement_of(folder: str) -> str:
 
 
 def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
-    """Refuse a local folder with files that have a data set's names and that no conversion has written.
+    """Refuse a local folder whose files are named like a data set's but were written by no conversion.
 
     Args:
         name: name of the data set.
@@ -66,7 +66,7 @@ def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
     if is_remote(output.root) or not os.path.lexists(output.root):
         return
     if os.path.islink(output.root):
-        raise UsageError(f"{output.root}: is a link where a new version would be made; remove the link")
+        raise UsageError(f"{output.root}: is a link, but a new version would be made there; remove the link")
     if output.exists(MANIFEST) and not _may_be_manifest(output.read(MANIFEST)):
         raise UsageError(
             f"{output.path(MANIFEST)}: is no manifest of halofeed and would be replaced; move it away, or {fix}"
@@ -84,7 +84,7 @@ def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
 
 
 def check_replacement(replacement: OutputFolder, name: str) -> None:
-    """Refuse to make a new version in a folder that no conversion made; raise UsageError as `check_own`."""
+    """Refuse to make a new version in a folder that no conversion made; raise UsageError as `check_own_version`."""
     check_own_version(replacement, name, "remove it")
     if is_remote(replacement.root) or not os.path.lexists(replacement.root) or replacement.is_begun():
         return
@@ -174,7 +174,8 @@ def delete_unnamed(output: OutputFolder, name: str, files: Iterable[str]) -> Non
     output.delete(sorted(known))
     for file in sorted(set(others) - known):
         print_status(
-            f"halofeed convert: {output.path(file)} is no file of this version, and stays because its origin is unknown"
+            f"halofeed convert: {output.path(file)} does not belong to this version; it stays, because halofeed "
+            "may not have written it"
         )
 
 

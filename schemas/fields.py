@@ -177,7 +177,7 @@ def unpack_sets(values: NDArray[Any], out: NDArray[np.uint8]) -> None:
         out: uint8 [..., class].
 
     >>> out = np.empty((2, 3), np.uint8)
-    >>> members(np.array([5, 0], np.uint8), out)
+    >>> unpack_sets(np.array([5, 0], np.uint8), out)
     >>> out.tolist()
     [[1, 0, 1], [0, 0, 0]]
     """
@@ -189,7 +189,7 @@ def unpack_sets(values: NDArray[Any], out: NDArray[np.uint8]) -> None:
 def count_set_members(counts: Mapping[int, Any], ids: Sequence[int]) -> dict[int, Any]:
     """Return the count of each class that occurs, by id, from a count of each set; 0 counts the empty set.
 
-    >>> count_members({0: 90, 1: 5, 3: 2}, (4, 6))
+    >>> count_set_members({0: 90, 1: 5, 3: 2}, (4, 6))
     {0: 90, 4: 7, 6: 2}
     """
     found = {0: counts[0]} if counts.get(0) else {}

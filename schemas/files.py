@@ -82,8 +82,10 @@ def index_file(shard: str) -> str:
 def is_conversion_file(file: str, name: str) -> bool:
     """Return True if a conversion of the data set `name` may write a file of this name.
 
-    >>> is_own_file("cards-train.tfrecord-00003-of-00016.index", "cards"), is_own_file("notes.txt", "cards")
-    (True, False)
+    >>> is_conversion_file("cards-train.tfrecord-00003-of-00016.index", "cards")
+    True
+    >>> is_conversion_file("notes.txt", "cards")
+    False
     """
     return file in _BESIDE_SHARDS or bool(re.fullmatch(re.escape(name) + _SHARD, file))
 

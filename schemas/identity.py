@@ -48,7 +48,7 @@ def example_id(key: str | int, number: int = 0) -> int:
 def splitmix64(number: int) -> int:
     """Return the SplitMix64 finalizer of a 64-bit number, a bijection (Steele, Lea, Flood, OOPSLA 2014).
 
-    >>> hex(mix(0)), hex(mix(1))
+    >>> hex(splitmix64(0)), hex(splitmix64(1))
     ('0xe220a8397b1dcdaf', '0x910a2dec89025cc1')
     """
     mixed = (number + 0x9E3779B97F4A7C15) & _MASK

@@ -308,7 +308,7 @@ class Partition:
 def nearest_multiples(size: int, divisor: int) -> tuple[int, ...]:
     """Return the nearest positive multiples of `divisor` below and above `size`.
 
-    >>> nearest(250, 8), nearest(3, 8), nearest(16, 8)
+    >>> nearest_multiples(250, 8), nearest_multiples(3, 8), nearest_multiples(16, 8)
     ((248, 256), (8,), (16,))
     """
     below, above = size // divisor * divisor, -(-size // divisor) * divisor

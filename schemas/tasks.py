@@ -74,7 +74,7 @@ class Task:
             image: storage of the image.
             max_boxes: detection: number of boxes to which the loader pads.
             masks: detection: True if objects have masks.
-            keep: detection: keys of `KEPT` that the records have.
+            keep: detection: keys of `OPTIONAL_ATTRIBUTES` that the records have.
             several_classes: classification: number of classes, if a picture may have several of them.
         """
         pixels = Field(

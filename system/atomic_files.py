@@ -61,7 +61,7 @@ def encode_name(text: str) -> str:
 def is_valid_name(text: str) -> bool:
     """Return True if a file can have this name: every text without a lone surrogate that stands for no byte.
 
-    >>> can_be_named("caf\\u00e9"), can_be_named("caf\\udce9"), can_be_named("caf\\ud800")
+    >>> is_valid_name("caf\\u00e9"), is_valid_name("caf\\udce9"), is_valid_name("caf\\ud800")
     (True, True, False)
     """
     if text.isascii():
@@ -170,7 +170,7 @@ def _sync_descriptor(descriptor: int) -> None:
 
 
 def fsync_tree(folder: str | os.PathLike[str]) -> None:
-    """Flush a local folder, everything below it and its name to the disk; OSError as `sync`."""
+    """Flush a local folder, everything below it and its name to the disk; OSError as `fsync_paths`."""
     for parent, _, names in os.walk(folder, topdown=False):
         fsync_paths([*(os.path.join(parent, name) for name in names), parent])
     fsync_paths([os.path.dirname(os.path.abspath(folder))])
@@ -209,7 +209,7 @@ def create_file(path: str | os.PathLike[str], mode: int = 0o666) -> int:
 
 
 def create_replacing(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """Replace a file or link by a new file, see `create`; the target of a link stays unchanged."""
+    """Replace a file or link by a new file, see `create_file`; the target of a link stays unchanged."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return create_file(path, mode)

@@ -86,7 +86,7 @@ def no_memory_limit(byte_count: int) -> None:
 
 
 class RetryWhenMemoryFree(BaseException):
-    """Signal that there is no memory for an input now; `with_room` drops its work and repeats it later.
+    """Signal that there is no memory for an input now; `retry_when_memory_free` drops its work and repeats it later.
 
     It is not an Exception, so that no handler treats it as an error of the input.
     """
@@ -232,8 +232,8 @@ def mebibytes(byte_count: int) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True if an error of Python or of a library says that there was no memory.
 
-    >>> lacks_memory(MemoryError()), lacks_memory(ValueError("std::bad_alloc")), lacks_memory(ValueError("bad"))
-    (True, True, False)
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("std::bad_alloc"))
+    (True, True)
     """
     if isinstance(error, MemoryError) or getattr(error, "code", None) == _OPENCV_NO_MEMORY:
         return True

@@ -112,7 +112,7 @@ def error_context(step: str, path: str | os.PathLike[str] = "") -> Iterator[None
     """Add the step, and a path if it has none, to an OSError that leaves the block.
 
     >>> try:
-    ...     with during("cannot write the report", "report.html"):
+    ...     with error_context("cannot write the report", "report.html"):
     ...         raise OSError(errno.ENOSPC, "No space left on device")
     ... except OSError as error:
     ...     print(system_error(error))
@@ -132,7 +132,7 @@ def system_error(error: OSError) -> str | None:
     """Return the step, path, reason and fix of an error; None if it has no error number.
 
     Args:
-        error: the error; its first note is the step that `during` has added.
+        error: the error; its first note is the step that `error_context` has added.
 
     >>> system_error(OSError(errno.EBUSY, "Device or resource busy", "set/1.0.0", None, "old"))[:46]
     'set/1.0.0 to old: Device or resource busy. Sto'
@@ -152,7 +152,7 @@ def system_error(error: OSError) -> str | None:
 def describe_error(error: BaseException) -> str:
     """Return the message of the first error of the system among an error and its causes, else its type and text.
 
-    >>> in_words(ValueError("x"))
+    >>> describe_error(ValueError("x"))
     'ValueError: x'
     """
     cause: BaseException | None = error

@@ -73,7 +73,7 @@ class CocoMetrics:
         return scores
 
     def result(self) -> dict[str, Any]:
-        """Return the numbers in `NAMES` (None without anything to count), `examples`, `AP` and `AP@0.5` by class."""
+        """Return `COCO_METRICS` (None without anything to count), `examples`, and `AP` and `AP@0.5` by class."""
         stats, precision = self._evaluate()
         return {
             **{name: _number(value) for name, value in zip(COCO_METRICS, stats, strict=True)},

@@ -29,7 +29,7 @@ _KEY_STEPS = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)[:, No
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _TIMES_LOW, _TIMES_HIGH = _MULTIPLIERS & _LOW, _MULTIPLIERS >> _HALF
 _BLOCKS = np.array([1, 2], np.uint64)
-"""Counters of the two blocks of four words; NumPy's generator increments the counter before it draws."""
+"""Counters of the two blocks of four words. They begin at 1, because NumPy's generator increments its counter first."""
 
 
 def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:
@@ -210,7 +210,7 @@ class Example:
 
     def crop(self, start: Sequence[int], shape: Sequence[int], minimum_visible: float) -> Example:
         """Return a window of the view; objects with less than the share `minimum_visible` in it are dropped."""
-        window = np.array([*start, *shape]) / np.array(self.view.shape * 2)
+        window = np.array([*start, *shape]) / np.array([*self.view.shape, *self.view.shape])
         objects = self.objects.crop(window.tolist(), minimum_visible)
         return replace(self, view=self.view.crop(start, shape), objects=objects)
 
@@ -277,7 +277,7 @@ def to_view(boxes: NDArray[np.float32], stored: ArrayLike, picture: ArrayLike) -
 
 
 class Augmentation(Protocol):
-    """Interface of augmentations: frozen values whose repr describes them completely."""
+    """Interface of augmentations: frozen values; the repr names all arguments."""
 
     def frame(self, frame: Frame) -> Frame:
         """Return the frame after this augmentation; UsageError if it cannot be applied."""
@@ -339,11 +339,11 @@ def check_range(name: str, given: Sequence[float]) -> tuple[float, float]:
     """Return a minimum and a maximum as a tuple; UsageError if they are not valid."""
     numbers = tuple(given) if isinstance(given, Sequence) else ()
     if len(numbers) != 2 or not numbers[0] <= numbers[1]:
-        raise UsageError(f"{name}: expected the least and the largest, such as (0.5, 2.0), got {given!r}")
+        raise UsageError(f"{name}: expected a minimum and a maximum, such as (0.5, 2.0), got {given!r}")
     return float(numbers[0]), float(numbers[1])
 
 
-_MOST_PARTNERS = 8
+_PARTNER_BASE = 8
 _CHOICE = 1 << 32
 """Added to the partner's number for the choice of partners."""
 
@@ -376,7 +376,7 @@ class PartnerSampler:
         number, examples = len(augmentations), []
         positions = self._draw(number + 1, choice=_CHOICE)[number, :count].tolist()
         for place, position in enumerate(positions, 1):
-            own = replace(self, partner=self.partner * _MOST_PARTNERS + place)
+            own = replace(self, partner=self.partner * _PARTNER_BASE + place)
             examples.append(augment(augmentations, self.find(position), own._draw(number), own))
         return examples
 
@@ -404,7 +404,7 @@ def augment(
         examples, count = [example], combination.partners(uniform)
         if count:
             if partners is None:
-                raise UsageError(f"{one!r} shows several examples in one; there are no others here")
+                raise UsageError(f"{one!r} combines several examples, but only one is available")
             examples += partners.sample(augmentations[:number], count)
         example = combination.combine(examples, uniform)
     return example

@@ -76,7 +76,7 @@ def describe_differences(names: Iterable[str]) -> str:
 def sort_class_names(names: Iterable[str]) -> list[str]:
     """Return the distinct names: numbers first, sorted by value, then other names as text.
 
-    >>> in_class_order(["10", "2", "hat", "9", "coat", "2"])
+    >>> sort_class_names(["10", "2", "hat", "9", "coat", "2"])
     ['2', '9', '10', 'coat', 'hat']
     """
     return sorted(set(names), key=lambda name: (class_number(name) is None, class_number(name) or 0.0, name))
@@ -204,7 +204,7 @@ class ClassChoice:
 def normalize_class_name(name: str) -> str:
     """Return a name without case, spaces and other differences in spelling.
 
-    >>> plain_name("Left_Kidney") == plain_name("left kidney ")
+    >>> normalize_class_name("Left_Kidney") == normalize_class_name("left kidney ")
     True
     """
     return _visual_form(name).replace(" ", "")

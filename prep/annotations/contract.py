@@ -340,7 +340,7 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
     contain lone surrogates too, U+DC80 to U+DCFF. Those represent bytes and are valid (see
     `halofeed.system.atomic_files`).
 
-    >>> (found,) = with_written_texts([SourceExample(source="a.jpg", key="a\\ud800")])
+    >>> (found,) = reject_lone_surrogates([SourceExample(source="a.jpg", key="a\\ud800")])
     >>> print(*found.problem, sep="; ")
     annotation; text holds a lone surrogate; id 'a\\ud800' is no Unicode text: correct it
     """

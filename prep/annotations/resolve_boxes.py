@@ -421,7 +421,7 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
 def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
     """Scale a normalized box with its area, polygons and keypoints to pixels of an image of size (height, width).
 
-    >>> box = in_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))
+    >>> box = scale_to_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))
     >>> (box.ymin, box.xmin, box.ymax, box.xmax, box.area)
     (10.0, 30.0, 40, 60, 600.0)
     """

@@ -218,7 +218,7 @@ def split_for_group(group: str, shares: Mapping[str, float], seed: int = 0) -> s
 
     The result depends only on the group's name, the shares and the seed, so new images never move old ones.
 
-    >>> [split_of(f"patient {number}", {"train": 0.5, "test": 0.5}) for number in range(6)]
+    >>> [split_for_group(f"patient {number}", {"train": 0.5, "test": 0.5}) for number in range(6)]
     ['train', 'test', 'train', 'test', 'train', 'train']
     """
     digest = hashlib.sha256(f"{seed}\0{group}".encode("utf-8", "surrogateescape")).digest()

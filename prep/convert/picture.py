@@ -116,7 +116,7 @@ class PictureConverter:
         return (self.convert(reference, files.read(reference.source), label, need),)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the minimum size at which a picture of this displayed size may be decoded: twice the resized one.
+        """Return the minimum size for decoding a picture of this displayed size: twice the size after resizing.
 
         At this size, decoding to scale differs from scaling the full picture by 0.2 to 0.4 of 255 levels on average,
         and by up to 12 at sharp edges (docs/decisions.md).
@@ -208,7 +208,7 @@ def _keeps_file(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:
 
 @lru_cache(maxsize=4096)
 def plan_of(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
-    """Return the sizes of a picture whose displayed (height, width) is `source_size`."""
+    """Return the resize plan of a picture whose displayed (height, width) is `source_size`."""
     options = {
         "fixed-shape": (recipe.height, recipe.width),
         "keep-aspect": (recipe.min_dimension, recipe.max_dimension, recipe.pad),

@@ -1,6 +1,6 @@
 """Placement of boxes and keypoints on the stored image, and selection of the boxes that are kept.
 
-Boxes are rows of ymin, xmin, ymax, xmax. `place_boxes` converts them from source pixels to coordinates of the
+Boxes are rows of ymin, xmin, ymax, xmax. `place_annotated_boxes` converts them from source pixels to coordinates of the
 stored image, 0 to 1 over its padded size. Flips and crops change these coordinates.
 """
 
@@ -112,7 +112,7 @@ def place_annotated_boxes(
 
     >>> from halofeed.prep.geometry.resize import plan_keep_aspect
     >>> plan = plan_keep_aspect((100, 200), 50, 100, pad=True)
-    >>> placed = place_boxes([[20, 40, 60, 240]], [np.nan], [False], [False], plan, 1, BoxPolicy())
+    >>> placed = place_annotated_boxes([[20, 40, 60, 240]], [np.nan], [False], [False], plan, 1, BoxPolicy())
     >>> placed.boxes.tolist(), placed.area.tolist(), placed.counts["clipped"]
     ([[0.10000000149011612, 0.20000000298023224, 0.30000001192092896, 1.0]], [1600.0], 1)
     """

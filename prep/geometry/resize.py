@@ -189,7 +189,7 @@ def stored_to_file(plan: ResizePlan, orientation: int = 1) -> PixelAffine:
 def compose_affines(second: PixelAffine, first: PixelAffine) -> PixelAffine:
     """Return the affine that applies `first`, then `second`.
 
-    >>> compose(np.array([2.0, 0, 0, 0, 2, 0]), np.array([1.0, 0, 5, 0, 1, 7])).tolist()
+    >>> compose_affines(np.array([2.0, 0, 0, 0, 2, 0]), np.array([1.0, 0, 5, 0, 1, 7])).tolist()
     [2.0, 0.0, 10.0, 0.0, 2.0, 14.0]
     """
     outer, inner = _matrix(second), _matrix(first)

@@ -138,7 +138,7 @@ def resolve_rules(
         return None
     rules = _resolve_rules(seen, others, files.root, options)
     if not options.folders_are_classes and _may_not_be_classes(
-        files, seen.firsts.values(), rules.first_is_split, _classes_of(seen, rules)
+        files, seen.firsts.values(), _classes_of(seen, rules)
     ):
         return None
     return rules
@@ -175,7 +175,7 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
 
 
 def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:
-    """Return a note per class whose images are in several subfolders only."""
+    """Return a note per class whose images are all in subfolders, of which there are several."""
     below: dict[str, set[str]] = {}
     for path in firsts:
         folders = path.split("/")[first_is_split:-1]
@@ -232,7 +232,7 @@ def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
-    """Raise AnnotationsError if splits are below the first folder, or if that would be the only class."""
+    """Raise AnnotationsError if splits are below the first folder, or if the first folder would be the only class."""
     below = [path.split("/")[first_is_split:] for path in paths]
     inside = [path for path in below if len(path) > 1]
     deep = [path for path in inside if len(path) > 2]
@@ -277,7 +277,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
         if (found := suggest_layout(files)) is not None:
             raise AnnotationsError(
                 f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
-                "class and pass over such files"
+                "class and ignore such files"
             )
 
 
@@ -325,7 +325,7 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
             raise AnnotationsError(
                 f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
                 "split/class/image; if a file gives the classes, take its layout, such as --layout csv, jsonl, coco or "
-                "voc; --split-folders no takes the splits for classes"
+                "voc; --split-folders no treats these folders as classes"
             )
         return True
     if deep_splits:
@@ -361,12 +361,10 @@ def _is_image_folder(name: str) -> bool:
     return _IMAGE_FOLDER.fullmatch(name) is not None
 
 
-def _may_not_be_classes(
-    files: SourceFiles, firsts: Iterable[str], first_is_split: bool, classes: Collection[str]
-) -> bool:
+def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Collection[str]) -> bool:
     """Return whether `_check_class_folders` could find something, judged by one image per folder.
 
-    A True result may be a false alarm; a False result is certain.
+    A True result may be a false alarm. A False result may miss folders whose first files do not pair.
     """
     if len(classes) == 1:
         return True

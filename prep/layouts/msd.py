@@ -135,7 +135,7 @@ _EXPECTED = 'a list of {"image": ..., "label": ...}, or of paths where there are
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[SourceExample]:
-    """Yield an example for every entry of the lists in `SPLITS`, and one for every scan that is in no list.
+    """Yield an example for every entry of the lists in `MSD_SPLITS`, and one for every scan that is in no list.
 
     Paths are relative to the folder of dataset.json. An entry of `test` without a label is for prediction only. An
     entry of `training` without a label has a problem, unless the options keep it. The reader ignores entries and

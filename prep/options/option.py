@@ -40,7 +40,7 @@ def copy_options(kind: type[T], options: Any, **others: Any) -> T:
         AttributeError: a field is in neither, so a renamed option cannot be lost.
 
     >>> One, Both = dataclasses.make_dataclass("One", ["a", "b"]), dataclasses.make_dataclass("Both", ["a", "c"])
-    >>> derived(One, Both(a=1, c=2), b=3)
+    >>> copy_options(One, Both(a=1, c=2), b=3)
     One(a=1, b=3)
     """
     names = [field.name for field in dataclasses.fields(kind) if field.name not in others]  # type: ignore[arg-type]

@@ -198,8 +198,10 @@ def resolve_data_path(written: str, header: str) -> str | None:
     Raises:
         SourceError: the header names several files or none, or the file is outside the images' folder.
 
-    >>> data_path("ct.raw", "a/ct.mhd"), data_path("../raw/ct.raw", "a/ct.mhd"), data_path("LOCAL", "a/ct.mhd")
-    ('a/ct.raw', 'raw/ct.raw', None)
+    >>> resolve_data_path("ct.raw", "a/ct.mhd"), resolve_data_path("../raw/ct.raw", "a/ct.mhd")
+    ('a/ct.raw', 'raw/ct.raw')
+    >>> resolve_data_path("LOCAL", "a/ct.mhd") is None
+    True
     """
     if written.lower() == "local":
         return None
@@ -226,9 +228,9 @@ def parse_data_file(start: bytes, path: str) -> str | None:
         path: path of the file; its extension shows whether it may be such a header.
 
     Raises:
-        SourceError: see `data_path`.
+        SourceError: see `resolve_data_path`.
 
-    >>> data_file_in(b"NDims = 3\\nElementDataFile = ct.raw\\n", "a/ct.mhd")
+    >>> parse_data_file(b"NDims = 3\\nElementDataFile = ct.raw\\n", "a/ct.mhd")
     'a/ct.raw'
     """
     line = next((line for ending, line in DATA_FILE_LINES.items() if path.lower().endswith(ending)), None)
@@ -246,7 +248,7 @@ def data_file(files: SourceFiles, path: str) -> str | None:
     """Return the file with the voxels of a header among `files`; None for every other file.
 
     Raises:
-        SourceError: see `data_path`; or the header cannot be read.
+        SourceError: see `resolve_data_path`; or the header cannot be read.
     """
     is_header = path.lower().endswith(tuple(DATA_FILE_LINES))
     return parse_data_file(files.head(path, MAX_HEADER_BYTES), path) if is_header else None

@@ -166,7 +166,7 @@ def partner_of(path: str) -> str | None:
 def volume_files(path: str) -> tuple[str, ...]:
     """Return the files of a volume from the path of one of them, the header first.
 
-    >>> files_of("a.nii.gz"), files_of("a.img")
+    >>> volume_files("a.nii.gz"), volume_files("a.img")
     (('a.nii.gz',), ('a.hdr', 'a.img'))
     """
     partner = partner_of(path)

@@ -1,7 +1,7 @@
 """Listing of the files below a local folder, and a compact table of their sizes.
 
-A listing may hold tens of millions of files, so `Sizes` stores arrays instead of objects. Each file is listed once, and
-each folder that was not listed has a reason.
+A listing may hold tens of millions of files, so `FileSizes` stores arrays instead of objects. Each file is listed once,
+and each folder that was not listed has a reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILES_PER_BATCH = 100_000
 class FileSizes(Mapping[str, int]):
     """Sorted relative paths and their sizes in bytes; a path takes about 12 bytes plus its last component.
 
-    >>> sizes = Sizes()
+    >>> sizes = FileSizes()
     >>> sizes.add_folder("a", [("2.jpg", 20), ("1.jpg", 10)])
     >>> sizes.add_folder("a/1", [("x.jpg", 5)])
     >>> list(sizes.items()), sizes.get("a/3.jpg")

@@ -143,7 +143,7 @@ def _counts_of(values: NDArray[np.float64], counts: NDArray[np.int64]) -> ValueC
 def percentile(counts: ValueCounts, percent: float) -> float:
     """Return the smallest value that at least `percent` of all counted values do not exceed.
 
-    >>> percentile(Counts(values=np.array([1.0, 5.0]), counts=np.array([9, 1])), 90)
+    >>> percentile(ValueCounts(values=np.array([1.0, 5.0]), counts=np.array([9, 1])), 90)
     1.0
     """
     _check_any(counts)

@@ -25,8 +25,8 @@ _MAX_SAMPLED: Final = 1 << 20
 class IntensityWindow:
     """Range of values that are distinguished, `low` to `high` inclusive; values outside become the nearer end.
 
-    >>> Window.from_center(40, 400)
-    Window(low=-160.0, high=240.0)
+    >>> IntensityWindow.from_center(40, 400)
+    IntensityWindow(low=-160.0, high=240.0)
     """
 
     low: float
@@ -84,7 +84,7 @@ class IntensityPlan:
         window: values to clip to, if any.
         standard: standardization after the window, if any; float32 and bfloat16 only.
 
-    >>> window, standard = Window(low=-160, high=240), Standard(mean=40, deviation=50)
+    >>> window, standard = IntensityWindow(low=-160, high=240), Standardization(mean=40, deviation=50)
     >>> plan = IntensityPlan(store="float32", window=window, standard=standard)
     >>> plan.stored(1000), plan.scale
     (4.0, (50, 40))

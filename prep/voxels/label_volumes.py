@@ -47,7 +47,7 @@ def foreground_box(array: NDArray[Any], threshold: float) -> VoxelBox | None:
 
     Args:
         array: [depth, height, width], or with channels, of which only the first is used.
-        threshold: `CT_FOREGROUND_HU`, or `mean_of` an MR scan.
+        threshold: `CT_FOREGROUND_HU`, or `mean_intensity` an MR scan.
     """
     return _box_where(array[..., 0] if array.ndim == 4 else array, lambda plane: plane > threshold)
 

@@ -44,7 +44,7 @@ def cache_folder() -> Path:
 class CompileCache:
     """Cache of compilers' output; with `folder` None it stores nothing.
 
-    >>> Cache(None).lookup("a") is None
+    >>> CompileCache(None).lookup("a") is None
     True
     """
 

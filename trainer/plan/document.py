@@ -1,6 +1,6 @@
 """Plan of a config on a machine: memory and time of each split, and the recommended split.
 
-`plan_step` compiles a custom step for a machine in this process.
+`plan_own_step` compiles a custom step for a machine in this process.
 """
 
 from __future__ import annotations

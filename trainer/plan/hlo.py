@@ -321,7 +321,7 @@ class Collective:
     """Communication between cores.
 
     Args:
-        kind: value of `KINDS`.
+        kind: value of `COLLECTIVE_KINDS`.
         opcode: opcode in XLA.
         result: array of the result, the largest of several.
         result_shape: shape of this array.

@@ -2,7 +2,7 @@
 
 files --(read_headers)--> images and masks by series, and other files
 series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
-scans --(scans_of_series)--> `Series`, the description of a scan in a listing
+scans --(scans_of_series)--> `DicomSeries`, the description of a scan in a listing
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class OtherFile:
         kind: "not DICOM", "DICOMDIR", "localizer", "image without position", "color image", "mosaic",
             "segmentation", "structure set", "report", "presentation state", "damaged" ...
         refers_to: the `Series.series` that a segmentation or a structure set was drawn on.
-        series, group, frame_of_reference: see `Series`.
+        series, group, frame_of_reference: see `DicomSeries`.
         error: the reason why a damaged file cannot be read.
         file_bytes: size of the file.
     """

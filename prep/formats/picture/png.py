@@ -192,7 +192,7 @@ def open_png(data: bytes) -> OpenedImage:
     """Open a PNG file of any color type and depth; only the default image of an animation is read.
 
     Raises:
-        SourceError: see `read_header`. `load` also reports damaged pixels.
+        SourceError: see `read_png_header`. `load` also reports damaged pixels.
     """
     header = read_png_header(data)
 
