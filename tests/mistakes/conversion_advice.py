@@ -201,7 +201,7 @@ def dying(worker: Any, request: Any, ask: Any = _Worker._ask) -> Any:
 @contextlib.contextmanager
 def far(**environment: str) -> Iterator[None]:
     """Looks often at a job on other machines, and wonders at once."""
-    seconds = {"_SECONDS_TO_WONDER": 0.0, "_SECONDS_BETWEEN_LOOKS": 0.02}
+    seconds = {"_SECONDS_TO_WARN": 0.0, "_POLL_SECONDS": 0.02}
     with mock.patch.dict(os.environ, environment), mock.patch.multiple(remote, **seconds):
         yield
 

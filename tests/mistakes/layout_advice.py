@@ -165,7 +165,7 @@ ADVICE: dict[str, Advice] = {
         first=lambda root: write(root, "x.csv", "filename,class\ntrain/a.png,hat\n"),
     ),
     "classes called train and test": refused(
-        drawn("train/a.png", "test/b.png"), "(--split-folders no) takes", proves=r"2 classes"
+        drawn("train/a.png", "test/b.png"), "(--split-folders no) treats", proves=r"2 classes"
     ),
     # documents of volumes
     "nnU-Net's first version as the Decathlon": refused(

@@ -226,7 +226,7 @@ def test_a_version_in_a_store_stands_until_the_new_one_is_whole(clean, drawn, tm
     before = clean.objects("out/shapes/1.0.0/")
     picture = next(source.rglob("*.jpg"))
     picture.write_bytes(picture.read_bytes()[:200])
-    with pytest.raises(JobError, match="is as it was"):
+    with pytest.raises(JobError, match="is unchanged"):
         here(str(source), out, overwrite=True, max_rejected=0)
     assert clean.objects("out/shapes/1.0.0/") == before
     here(str(source), out, overwrite=True)

@@ -95,12 +95,12 @@ def test_nobody_else_may_read_a_private_version_while_and_after_it_is_replaced(
     folder = converted(drawn, tmp_path)
     for path in folder.iterdir():
         path.chmod(0o600)
-    keep, seen = replace.keep_modes, []
+    keep, seen = replace.copy_modes, []
     monkeypatch.setattr(
-        replace, "keep_modes", lambda new, old: (seen.append(os.stat(new).st_mode), keep(new, old))
+        replace, "copy_modes", lambda new, old: (seen.append(os.stat(new).st_mode), keep(new, old))
     )
     if way != "exchange":
-        monkeypatch.setattr(replace, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replace, "swap_paths", lambda one, other: False)
     run_convert(drawn / "src", tmp_path / "out", overwrite=True, height=20, **{**OPTIONS, "shards": 3})
     assert [stat.S_IMODE(mode) for mode in seen] == [0o700]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}

@@ -149,7 +149,7 @@ def test_whenever_an_overwrite_is_killed_one_whole_version_stands(source, tmp_pa
 
 
 def test_without_an_exchange_the_files_move_one_by_one(source, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(replace, "exchange", lambda one, other: False)
+    monkeypatch.setattr(replace, "swap_paths", lambda one, other: False)
     (folder / "notes.txt").write_text("mine")
     (folder / "more").mkdir()
     (folder / "more/notes.txt").write_text("mine too")

@@ -170,7 +170,7 @@ from halofeed.cli import main
 from halofeed.pipelines import replace, storage
 import halofeed.pipelines.convert, halofeed.prep.convert.picture
 calls = {"take": storage.OutputFolder.take, "keep": storage.TemporaryFile.keep, "remove": os.remove,
-         "exchange": replace.exchange, "rename": os.rename, "rmdir": os.rmdir}
+         "exchange": replace.swap_paths, "rename": os.rename, "rmdir": os.rmdir}
 def deadly(name, place, before):
     call = calls[name]
     def now(*arguments, **more):
@@ -188,7 +188,7 @@ for place, when, way, words in json.load(sys.stdin):
         given = place, when == "before"
         storage.OutputFolder.take = deadly("take", *given)
         storage.TemporaryFile.keep = deadly("keep", *given)
-        replace.exchange = deadly("exchange", *given) if way == "exchange" else lambda one, other: False
+        replace.swap_paths = deadly("exchange", *given) if way == "exchange" else lambda one, other: False
         os.remove, os.rename, os.rmdir = (deadly(name, *given) for name in ("remove", "rename", "rmdir"))
         os._exit(main(words))
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

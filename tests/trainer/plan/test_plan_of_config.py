@@ -190,7 +190,7 @@ def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
     assert "4-way 1,4,1,1  compiles" in output and "Use 4-way" in output
     assert f"halofeed train FOLDER --config {config} --cores-per-replica 4" in output
     assert json.loads((tmp_path / "plan.json").read_text())["recommended"] == 4
-    assert "What fits on which cores" in (tmp_path / "plan.html").read_text()
+    assert "Memory by number of cores" in (tmp_path / "plan.html").read_text()
     assert "cpu:8 has 8 cores" in command("plan", *words[:-4], "--cores-per-replica", 3, code=2)
     odd = ("--set", "image_shape=[31,31,3]", "--images-per-replica", 3, "--cores-per-replica", 8)
     assert "nearest possible size: 32 x 31 x 3" in command("plan", *words[:4], *odd, code=1)
