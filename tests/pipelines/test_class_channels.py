@@ -329,4 +329,4 @@ def test_inspect_and_the_report_speak_of_classes(tmp_path: Path) -> None:
     for name, count in counts.items():
         assert name in page and f"{count:,}" in page
     assert '"label": [1, 5, 8, 9, 3], "labelled"' in html.unescape(page)
-    assert "Voxels that two or more classes claim; each of them has them." in page
+    assert "Two or more classes share voxels" in page

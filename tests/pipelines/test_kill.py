@@ -206,7 +206,7 @@ def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, und
 
     def working() -> bool:
         begun = [path for path in folder.glob(".incomplete/[!.]*") if not path.name.startswith("references")]
-        return bool(begun and workers_of(process.pid))
+        return (folder / ".incomplete/references.npy").exists() and len(begun) > 1
 
     wait_until(working, 60, "a worker writes")
     for worker in workers_of(process.pid)[:1]:
