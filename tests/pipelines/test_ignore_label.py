@@ -231,7 +231,7 @@ def test_lists_of_splits_that_are_not_used_are_said_with_the_option_that_uses_th
         (tmp_path / "s/ImageSets").mkdir(exist_ok=True)
         (tmp_path / f"s/ImageSets/{split}.txt").write_text(f"{number}\n")
     convert(tmp_path / "s", tmp_path / "o", ignore_label=VOID)
-    found = re.search("say --split-lists (.*)", capsys.readouterr().err)
+    found = re.search("with --split-lists (.*)", capsys.readouterr().err)
     assert found is not None
     done = convert(tmp_path / "s", tmp_path / "p", split_lists=tuple(found[1].split(",")), ignore_label=VOID)
     assert {name: split.records for name, split in done.manifest.splits.items()} == {"train": 1, "val": 1}
