@@ -124,7 +124,7 @@ def test_values_without_a_name_and_names_twice_are_refused(tmp_path: Path) -> No
     done = convert(source, tmp_path / "p", map_classes=("3=background",))
     assert np.array_equal(labels_of(done)[0], mask(0, 4) % 3)
     twice = table_of(tmp_path / "t", "a.seg.nrrd", (mask(), {1: "liver", 2: "liver"}))
-    with pytest.raises(JobError, match=r"one name to several values.*'liver' is values 1, 2; rename"):
+    with pytest.raises(JobError, match=r"one name to several values.*'liver' has values 1, 2; rename"):
         convert(twice, tmp_path / "q")
 
 
