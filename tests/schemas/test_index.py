@@ -164,7 +164,7 @@ OUTSIDE += [{"raw_starts": {"image/encoded": np.array([20, -(2**63)])}}, {"file_
 @pytest.mark.parametrize("changes", OUTSIDE, ids=str)
 def test_no_record_lies_outside_of_its_shard(changes: dict[str, Any]) -> None:
     columns = {name: np.array(value) if isinstance(value, list) else value for name, value in changes.items()}
-    with pytest.raises(CorruptFileError, match=r"x\.index: .*(outside of the shard|negative id)"):
+    with pytest.raises(CorruptFileError, match=r"x\.index: .*(outside the shard|negative id)"):
         ShardIndex.from_bytes(sample(**columns).to_bytes(), "x.index")
 
 
