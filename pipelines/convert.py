@@ -8,7 +8,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import apache_beam as beam
 
@@ -41,12 +41,13 @@ from halofeed.pipelines.replace import (
     replacement_of,
     take_place,
 )
-from halofeed.pipelines.run_distributed import RunDistributed, run_on_beam
+from halofeed.pipelines.run_distributed import RunDistributed, SeriesSearch, find_series_in_job, run_on_beam
 from halofeed.pipelines.shard_writer import changed_input
 from halofeed.pipelines.source_registry import SourceLocations, recall, remember
 from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote, source_files
 from halofeed.pipelines.workers import SHARD_KEPT, Workers, available_cores, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
+from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesListing
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
@@ -58,9 +59,6 @@ from halofeed.system.memory import MEBIBYTE
 from halofeed.system.resource_errors import describe_error
 from halofeed.system.scratch import scratch_folder
 from halofeed.system.threads import OrderedThreads, run_in_thread, wait_until_done
-
-if TYPE_CHECKING:
-    from halofeed.prep.formats.dicom.series_listing import SeriesListing
 
 T = TypeVar("T")
 _MOST_NAMED = 4
@@ -211,9 +209,6 @@ class _Run:
 
         The second argument is not used: `self.sources.images` is searched.
         """
-        from halofeed.pipelines.run_distributed import SeriesSearch, find_series_in_job
-        from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES
-
         if self.scratch is None:
             output.begin()
         search = SeriesSearch(

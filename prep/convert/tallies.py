@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
 from halofeed.prep.geometry.volume import AxisView, Ranges, VolumePlan, full_ranges
-from halofeed.prep.voxels.copying import in_memory_order
 from halofeed.prep.voxels.counts import ValueCounts, count_intensities, merge_counts
-from halofeed.prep.voxels.intensity import as_numbers
+from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.statistics import Cut, Intensities, Padding, PixelSums, Statistics

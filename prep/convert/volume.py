@@ -50,7 +50,6 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import SCAN
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.copying import in_memory_order
 from halofeed.prep.voxels.counts import measure_standardization, percentile_window
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.intensity import (
@@ -58,6 +57,7 @@ from halofeed.prep.voxels.intensity import (
     IntensityPlan,
     check_declared,
     check_values_are_hu,
+    in_memory_order,
 )
 from halofeed.prep.voxels.label_volumes import (
     CT_FOREGROUND_HU,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Finding, Scan
-from halofeed.prep.voxels.copying import in_memory_order
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")
 LARGEST_ROUNDING_LOSS: Final = 1 / 16
@@ -295,3 +294,19 @@ def check_channels_are_ct(names: Sequence[str]) -> None:
 
 def _refuse(reason: str) -> None:
     raise SourceError("intensity", "the window is in HU and the values are not", f"{reason}; {_CURE}")
+
+
+def in_memory_order(array: NDArray[Any]) -> tuple[NDArray[Any], Callable[[NDArray[Any]], NDArray[Any]]]:
+    """Return a view in the order of memory without reversed axes, and the function that restores the axes.
+
+    An operation on each element, independent of its position, is several times faster on this view.
+    >>> memory, put_back = in_memory_order(np.arange(6).reshape(2, 3).T[::-1])
+    >>> memory.tolist(), put_back(memory).tolist()
+    ([[0, 1, 2], [3, 4, 5]], [[2, 5], [1, 4], [0, 3]])
+    """
+    reversed_axes = tuple(axis for axis, stride in enumerate(array.strides) if stride < 0)
+    order = sorted(range(array.ndim), key=lambda axis: (array.shape[axis] == 1, -abs(array.strides[axis])))
+    back = np.argsort(order)
+    return np.flip(array, reversed_axes).transpose(order), lambda memory: np.flip(
+        memory.transpose(back), reversed_axes
+    )

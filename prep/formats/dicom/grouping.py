@@ -25,7 +25,6 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
-from halofeed.prep.formats.dicom.pixels import split_mosaic
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
     VolumeSplit,
@@ -40,6 +39,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     SPACING_TOLERANCE,
     axes_of,
     count_missing_slices,
+    split_mosaic,
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from pydicom.uid import UID
+from typing import Any
 
 IMAGE = "image"
 SECONDARY_CAPTURE = "secondary capture"
@@ -93,7 +92,7 @@ def sop_class_kind(uid: str) -> str | None:
     for prefix, kind in SOP_CLASS_PREFIXES.items():
         if uid.startswith(prefix):
             return kind
-    known = UID(uid, validation_mode=0)
+    known = _standard_uid(uid)
     if known.type != "SOP Class" or not known.name:
         return None
     return str(known.name).removesuffix(" (Retired)").removesuffix(" Storage").lower()
@@ -105,8 +104,15 @@ def uid_name(uid: str, otherwise: str) -> str:
     >>> uid_name("1.2.840.10008.1.2.5", "another"), uid_name("1.2.3", "another")
     ('RLE Lossless', 'another')
     """
-    known = UID(uid, validation_mode=0)
+    known = _standard_uid(uid)
     return str(known.name) if known.type else otherwise
+
+
+def _standard_uid(uid: str) -> Any:
+    """Return a UID with the standard's name and type. The import takes 0.4 s, and few files need it."""
+    from pydicom.uid import UID
+
+    return UID(uid, validation_mode=0)
 
 
 def object_kind(classes: tuple[str, ...], modality: str, has_pixels: bool) -> str:

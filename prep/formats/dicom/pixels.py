@@ -1,16 +1,12 @@
-"""Decoder of the stored values of DICOM frames, and layout of Siemens mosaics.
+"""Decoder of the stored values of DICOM frames.
 
-    file --(fragments, compressed_frames)--> bytes of one frame --(FrameReader.words)--> stored words
-    stored words --(extract_values)--> stored values, without unused bits and with their sign
-
-A mosaic is one stored image with the slices of a volume side by side; `split_mosaic` computes their positions.
+file --(fragments, compressed_frames)--> bytes of one frame --(FrameReader.words)--> stored words
+stored words --(extract_values)--> stored values, without unused bits and with their sign
 """
 
 from __future__ import annotations
 
-import math
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,8 +22,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import silence_pydicom
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
-from halofeed.prep.formats.dicom.headers import Elements, PixelLocation
-from halofeed.prep.formats.dicom.slice_geometry import axes_of
+from halofeed.prep.formats.dicom.headers import PixelLocation
 
 RUN_LENGTHS = "1.2.840.10008.1.2.5"
 PLUGINS: Mapping[str, tuple[str, str]] = {
@@ -65,10 +60,6 @@ PROCESSES: Mapping[str, tuple[int, ...]] = {
 }
 """The frame headers that each codec may have."""
 RLE_HEADER_BYTES = 64
-
-CSA_MAGIC, MAX_CSA_TAGS, CSA_TAG_BYTES, CSA_ITEM_BYTES = b"SV10", 1000, 84, 16
-CSA_NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
-NORMAL_TOLERANCE = 1e-3
 
 
 def damaged_pixels(detail: str) -> SourceError:
@@ -413,103 +404,3 @@ def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
     if location.length is None or min(location.length, held) < needed:
         raise truncated_pixels(f"{min(location.length or 0, held)} bytes of pixels, expected {needed}")
     return location
-
-
-# Siemens mosaics ----------------------------------------------------------------------------------------
-
-
-def split_mosaic(elements: Elements, fields: HeaderFields) -> HeaderFields | None:
-    """Return the header fields of a mosaic with one frame per slice; None if the positions are not stated."""
-    if fields.format is None or len(fields.frames) != 1:
-        return None
-    csa = _csa_values(elements)
-    count = int(csa.get("NumberOfImagesInMosaic", (0.0,))[0])
-    frame, normal, spacing = fields.frames[0], csa.get("SliceNormalVector", ()), _spacing(elements)
-    side = math.isqrt(count - 1) + 1 if count > 0 else 0
-    rows, columns = fields.format.size
-    if (
-        not side
-        or rows % side
-        or columns % side
-        or len(normal) != 3
-        or spacing is None
-        or frame.position_mm is None
-        or frame.orientation is None
-        or frame.spacing_mm is None
-    ):
-        return None
-    try:
-        along_row, along_column, across = axes_of(frame.orientation)
-    except SourceError:
-        return None
-    step = np.array(normal)
-    if min(np.abs(step - across).max(), np.abs(step + across).max()) > NORMAL_TOLERANCE:
-        return None
-    size = rows // side, columns // side
-    origin = np.array(frame.position_mm)
-    origin = origin + along_row * frame.spacing_mm[1] * (columns - size[1]) / 2
-    origin = origin + along_column * frame.spacing_mm[0] * (rows - size[0]) / 2
-    frames = tuple(
-        replace(frame, position_mm=tuple((origin + index * spacing * step).tolist()))
-        for index in range(count)
-    )
-    return replace(fields, format=replace(fields.format, size=size), frames=frames, tiles=side)
-
-
-def as_stored_image(fields: HeaderFields) -> HeaderFields:
-    """Return the header fields of the stored image, in which a mosaic is one frame."""
-    if fields.tiles is None:
-        return fields
-    rows, columns = fields.stored.size
-    stored = replace(fields.stored, size=(rows * fields.tiles, columns * fields.tiles))
-    return replace(fields, format=stored, frames=fields.frames[:1], tiles=None)
-
-
-def tile_at(index: int, tiles: int, stored: PixelFormat) -> tuple[slice, slice]:
-    """Return the rows and columns of slice `index` in a mosaic of `tiles` x `tiles` slices.
-
-    >>> stored = PixelFormat(size=(4, 5), samples=1, photometric="", bits_allocated=16, bits_stored=16, high_bit=15,
-    ...     signed=False, padding=None)
-    >>> tile_at(5, 3, stored)
-    (slice(4, 8, None), slice(10, 15, None))
-    """
-    rows, columns = stored.size
-    top, left = index // tiles * rows, index % tiles * columns
-    return slice(top, top + rows), slice(left, left + columns)
-
-
-def _spacing(elements: Elements) -> float | None:
-    try:
-        spacing = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)
-    except SourceError:
-        return None
-    return spacing if spacing is not None and spacing > 0 else None
-
-
-def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
-    """Return the two values of Siemens' CSA header that place the slices; {} if the header has another form."""
-    data = headers.raw_value(elements, headers.CSA_IMAGE_HEADER)
-    if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER" or data[:4] != CSA_MAGIC:
-        return {}
-    values_by_name: dict[str, tuple[float, ...]] = {}
-    try:
-        (tags,) = struct.unpack_from("<I", data, 8)
-        offset = 16
-        for _ in range(min(tags, MAX_CSA_TAGS)):
-            name = data[offset : offset + 64].split(b"\0")[0].decode("latin-1")
-            items = struct.unpack_from("<i", data, offset + 76)[0]
-            offset += CSA_TAG_BYTES
-            values = []
-            for _ in range(items):
-                length = struct.unpack_from("<4i", data, offset)[1]
-                number = CSA_NUMBER.fullmatch(
-                    data[offset + CSA_ITEM_BYTES : offset + CSA_ITEM_BYTES + length]
-                )
-                if number:
-                    values.append(float(number[1]))
-                offset += CSA_ITEM_BYTES + (max(length, 0) + 3) // 4 * 4
-            if values and name in ("NumberOfImagesInMosaic", "SliceNormalVector"):
-                values_by_name[name] = tuple(values)
-    except struct.error:
-        return {}
-    return values_by_name

@@ -38,13 +38,7 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_body,
     read_dicom_file,
 )
-from halofeed.prep.formats.dicom.pixels import (
-    FrameReader,
-    as_stored_image,
-    check_pixels,
-    extract_values,
-    tile_at,
-)
+from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, extract_values
 from halofeed.prep.formats.dicom.series_listing import ListingRecords
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
@@ -58,10 +52,12 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     SlicePlan,
+    as_stored_image,
     axes_of,
     duplicate_sets,
     plan_slices,
     series_error,
+    tile_at,
 )
 from halofeed.prep.formats.dicom.values import (
     EXACT_DTYPES,

@@ -2,18 +2,25 @@
 
 `plan_slices` plans the grid of a series, with interpolated slices where the gaps are not equal. `place_frames` puts the
 frames of a segmentation on the grid of its scan, and `own_grid` makes a grid for frames that do not fit there.
+`split_mosaic` computes the positions of the slices of a Siemens mosaic, which stores them side by side in one image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
+from halofeed.prep.formats.dicom.headers import Elements
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Grid
 
@@ -31,6 +38,9 @@ MAX_FILLED, MAX_GROWTH = 16, 4
 TOLERANCE = 0.05
 """Default distance, in voxels, between the corner of a frame and a voxel of the grid up to which the frame fits."""
 LPS_TO_RAS_SIGNS = np.array([-1.0, -1.0, 1.0])
+CSA_MAGIC, MAX_CSA_TAGS, CSA_TAG_BYTES, CSA_ITEM_BYTES = b"SV10", 1000, 84, 16
+CSA_NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
+NORMAL_TOLERANCE = 1e-3
 _SEPARATE_ADVICE = (
     "; if they are several scans, put each into a folder of its own and say --series-identity folder"
 )
@@ -475,3 +485,100 @@ def _grid(frames: FrameGeometry, first: NDArray[np.float64], step: NDArray[np.fl
     affine = np.eye(4)
     affine[:3] = np.stack([step, frames.row_step, frames.column_step, first], axis=1)
     return Grid(shape=(depth, *frames.size), affine=affine)
+
+
+def split_mosaic(elements: Elements, fields: HeaderFields) -> HeaderFields | None:
+    """Return the header fields of a mosaic with one frame per slice; None if the positions are not stated."""
+    if fields.format is None or len(fields.frames) != 1:
+        return None
+    csa = _csa_values(elements)
+    count = int(csa.get("NumberOfImagesInMosaic", (0.0,))[0])
+    frame, normal, spacing = fields.frames[0], csa.get("SliceNormalVector", ()), _spacing(elements)
+    side = math.isqrt(count - 1) + 1 if count > 0 else 0
+    rows, columns = fields.format.size
+    if (
+        not side
+        or rows % side
+        or columns % side
+        or len(normal) != 3
+        or spacing is None
+        or frame.position_mm is None
+        or frame.orientation is None
+        or frame.spacing_mm is None
+    ):
+        return None
+    try:
+        along_row, along_column, across = axes_of(frame.orientation)
+    except SourceError:
+        return None
+    step = np.array(normal)
+    if min(np.abs(step - across).max(), np.abs(step + across).max()) > NORMAL_TOLERANCE:
+        return None
+    size = rows // side, columns // side
+    origin = np.array(frame.position_mm)
+    origin = origin + along_row * frame.spacing_mm[1] * (columns - size[1]) / 2
+    origin = origin + along_column * frame.spacing_mm[0] * (rows - size[0]) / 2
+    frames = tuple(
+        replace(frame, position_mm=tuple((origin + index * spacing * step).tolist()))
+        for index in range(count)
+    )
+    return replace(fields, format=replace(fields.format, size=size), frames=frames, tiles=side)
+
+
+def as_stored_image(fields: HeaderFields) -> HeaderFields:
+    """Return the header fields of the stored image, in which a mosaic is one frame."""
+    if fields.tiles is None:
+        return fields
+    rows, columns = fields.stored.size
+    stored = replace(fields.stored, size=(rows * fields.tiles, columns * fields.tiles))
+    return replace(fields, format=stored, frames=fields.frames[:1], tiles=None)
+
+
+def tile_at(index: int, tiles: int, stored: PixelFormat) -> tuple[slice, slice]:
+    """Return the rows and columns of slice `index` in a mosaic of `tiles` x `tiles` slices.
+
+    >>> stored = PixelFormat(size=(4, 5), samples=1, photometric="", bits_allocated=16, bits_stored=16, high_bit=15,
+    ...     signed=False, padding=None)
+    >>> tile_at(5, 3, stored)
+    (slice(4, 8, None), slice(10, 15, None))
+    """
+    rows, columns = stored.size
+    top, left = index // tiles * rows, index % tiles * columns
+    return slice(top, top + rows), slice(left, left + columns)
+
+
+def _spacing(elements: Elements) -> float | None:
+    try:
+        spacing = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)
+    except SourceError:
+        return None
+    return spacing if spacing is not None and spacing > 0 else None
+
+
+def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
+    """Return the two values of Siemens' CSA header that place the slices; {} if the header has another form."""
+    data = headers.raw_value(elements, headers.CSA_IMAGE_HEADER)
+    if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER" or data[:4] != CSA_MAGIC:
+        return {}
+    values_by_name: dict[str, tuple[float, ...]] = {}
+    try:
+        (tags,) = struct.unpack_from("<I", data, 8)
+        offset = 16
+        for _ in range(min(tags, MAX_CSA_TAGS)):
+            name = data[offset : offset + 64].split(b"\0")[0].decode("latin-1")
+            items = struct.unpack_from("<i", data, offset + 76)[0]
+            offset += CSA_TAG_BYTES
+            values = []
+            for _ in range(items):
+                length = struct.unpack_from("<4i", data, offset)[1]
+                number = CSA_NUMBER.fullmatch(
+                    data[offset + CSA_ITEM_BYTES : offset + CSA_ITEM_BYTES + length]
+                )
+                if number:
+                    values.append(float(number[1]))
+                offset += CSA_ITEM_BYTES + (max(length, 0) + 3) // 4 * 4
+            if values and name in ("NumberOfImagesInMosaic", "SliceNormalVector"):
+                values_by_name[name] = tuple(values)
+    except struct.error:
+        return {}
+    return values_by_name
