@@ -1,7 +1,8 @@
 """Decoders from a record's features to arrays: pictures, labels, masks, numbers, lists and text.
 
 Records hold what halofeed's converter wrote: baseline JPEG, and PNG of 1, 3 or 4 channels and 8 or 16 bits, upright
-and without a palette. So this module calls the two decoders directly. `prep.readers` would first detect the format.
+and without a palette. So this module calls the two decoders directly; `prep.formats.picture` would first detect the
+format.
 """
 
 from __future__ import annotations

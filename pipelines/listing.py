@@ -76,7 +76,7 @@ class _Listed:
     Args:
         shown: the layout's findings.
         others: files other than images, at most one more than `_OTHERS`.
-        faults: problems by path, as in `Part`; also `seen` and `has_links`.
+        faults: problems by path, as in `PartialListing`; also `seen` and `has_links`.
         files: the paths of `faults` that are files.
         pieces: places of the lists of files, with up to 10,000 files each.
         count: number of files.
@@ -161,7 +161,7 @@ class ListingInJob:
         for one in listed[1:]:
             shown.add(one.shown)
         others = [path for one in listed for path in one.others]
-        rules = in_parts.settle(shown, others, files, options)
+        rules = in_parts.resolve_rules(shown, others, files, options)
         if rules is None:
             raise _CommandMustListError("files beside the images may describe them")
         faults = {path: problem for one in listed for path, problem in one.faults.items()}

@@ -154,6 +154,6 @@ def _user_length(rest: str) -> int:
 
 
 def _split_query(rest: str) -> tuple[str, str]:
-    """Return the part before a query or fragment, and the query or fragment with its ? or #."""
+    """Return the part before a query or fragment, and the query or fragment with its first character."""
     end = min(at if (at := rest.find(mark)) >= 0 else len(rest) for mark in "?#")
     return rest[:end], rest[end:]

@@ -19,6 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.2
@@ -180,18 +181,14 @@ def _end_all() -> None:
         time.sleep(0.001)
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-def run_in_thread(call: Callable[[], R], name: str) -> Future[R]:
+def run_in_thread(call: Callable[[], Result], name: str) -> Future[Result]:
     """Make a call in a new daemon thread."""
-    future: Future[R] = Future()
+    future: Future[Result] = Future()
     threading.Thread(target=_complete, args=(future, call), name=name, daemon=True).start()
     return future
 
 
-def _complete(future: Future[R], call: Callable[[], R]) -> None:
+def _complete(future: Future[Result], call: Callable[[], Result]) -> None:
     try:
         future.set_result(call())
     except BaseException as error:
@@ -203,13 +200,13 @@ def wait_until_done(future: Future[Any], seconds: float) -> bool:
     return bool(wait([future], seconds).done)
 
 
-class _Call(Generic[R]):
+class _Call(Generic[Result]):
     """Call that the first free thread makes once."""
 
-    def __init__(self, call: Callable[[], R]) -> None:
+    def __init__(self, call: Callable[[], Result]) -> None:
         self._call = call
         self._claim = threading.Lock()
-        self.future: Future[R] = Future()
+        self.future: Future[Result] = Future()
 
     def run(self) -> bool:
         """Make the call in this thread; return False if another thread has claimed it."""
@@ -239,7 +236,9 @@ class OrderedThreads:
         self._ahead = threads + 2
         self._executor = ThreadPoolExecutor(threads - 1, "decode") if threads > 1 else None
 
-    def map(self, function: Callable[[T], R], items: Iterable[T], ahead: int | None = None) -> Iterator[R]:
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None
+    ) -> Iterator[Result]:
         """Yield function(item) for each item in order.
 
         Args:
@@ -249,7 +248,7 @@ class OrderedThreads:
                 threads.
         """
         ahead = self._ahead if ahead is None else ahead
-        waiting: deque[_Call[R]] = deque()
+        waiting: deque[_Call[Result]] = deque()
         try:
             for item in items:
                 call = _Call(partial(function, item))
@@ -270,7 +269,7 @@ class OrderedThreads:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _take(waiting: deque[_Call[R]]) -> R:
+def _take(waiting: deque[_Call[Result]]) -> Result:
     """Return the first result; until it is there, make calls in this thread that no other thread has begun."""
     while not waiting[0].future.done() and any(call.run() for call in waiting):
         pass

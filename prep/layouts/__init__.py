@@ -43,7 +43,7 @@ LAYOUTS: dict[str, Layout] = {
             list_references=folders.list_references,
             takes_clips=True,
             in_parts=PartwiseListing(
-                look=folders.look, settle=folders.resolve_rules, references_of=folders.references_of
+                look=folders.look, resolve_rules=folders.resolve_rules, references_of=folders.references_of
             ),
         ),
         Layout(

@@ -172,7 +172,7 @@ def percentile_window(
         array: [depth, height, width].
         low: lower percentage, e.g. 0.5.
         high: upper percentage, e.g. 99.5.
-        above: only values above this count: `label_volumes.mean_of`, or 0 if that is the background.
+        above: only values above this count: `label_volumes.mean_intensity`, or 0 if that is the background.
 
     Raises:
         SourceError: there is no value above, or both percentiles are the same value.

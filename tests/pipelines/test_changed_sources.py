@@ -74,7 +74,7 @@ SOURCES = {
 def test_another_content_of_the_same_size_is_refused_until_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, settled_ns: int
 ) -> None:
-    monkeypatch.setattr(files, "_SETTLED_NS", settled_ns, raising=False)
+    monkeypatch.setattr(files, "_SETTLED_NS", settled_ns)
     write, options, name, change = SOURCES[case]
     source = write(tmp_path / "src")
     folder = Path(run_convert(source, tmp_path / "out", **options).folder)
@@ -94,7 +94,7 @@ def test_files_that_are_as_they_were_are_not_read_again_and_touched_ones_are_com
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = draw_folders(tmp_path / "src", 4)
-    monkeypatch.setattr(files, "_SETTLED_NS", 0, raising=False)
+    monkeypatch.setattr(files, "_SETTLED_NS", 0)
     read: list[str] = []
     whole = LocalFiles.read
     monkeypatch.setattr(LocalFiles, "read", lambda self, path: (read.append(path), whole(self, path))[1])
@@ -142,7 +142,7 @@ def test_a_file_that_changes_while_it_is_converted_is_read_again_or_ends_the_job
         return data
 
     monkeypatch.setattr(LocalFiles, "read", read)
-    monkeypatch.setattr("halofeed.pipelines.inputs._PAUSE_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr("halofeed.pipelines.inputs._PAUSE_SECONDS", 0.0)
     if times > 1:
         with pytest.raises(JobError, match=f"{changing.name}: was changed while it was converted"):
             run_convert(source, tmp_path / "out", **options)

@@ -23,7 +23,7 @@ TEXT_UNITS_MM = {
 
 
 def header_lines(data: bytes) -> Iterator[tuple[str, int]]:
-    """Yield each line of the first `LONGEST_HEADER` bytes of a file, and the offset of the next line.
+    """Yield each line of the first `MAX_HEADER_BYTES` bytes of a file, and the offset of the next line.
 
     The last line may be cut off, and it may be binary data.
     """
