@@ -23,25 +23,11 @@ from typing import Any
 
 import numpy as np
 from isal import igzip, igzip_lib
+from volumes import draw_volume
 
 from halofeed.prep.formats.volume.streams import INPUT_BYTES, OUTPUT_BYTES, GzipStream, skip
 
 Reader = Callable[[bytes, memoryview], object]
-
-
-def draw_volume(shape: tuple[int, int, int]) -> Any:
-    """A CT-like int16 volume [depth, height, width] in HU."""
-    random = np.random.default_rng(1)
-    volume = np.empty(shape, np.int16)
-    height, width = np.ogrid[-1 : 1 : shape[1] * 1j, -1 : 1 : shape[2] * 1j]
-    body = (height / 0.7) ** 2 + (width / 0.9) ** 2 < 1
-    for depth in range(shape[0]):
-        organs = (
-            40 + 60 * np.sin(7 * width + depth / 20) * np.cos(5 * height) + random.normal(0, 12, body.shape)
-        )
-        air = -1000 + random.normal(0, 4, body.shape)
-        volume[depth] = np.clip(np.where(body, organs, air), -1024, 3071)
-    return volume
 
 
 def read_pieces(make: Callable[[], Any]) -> Reader:

@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 from convert import tree_memory
-from gzip_readers import draw_volume
 
 SIDE = 512
 SPACING_MM = (2.5, 0.8, 0.8)
@@ -94,6 +93,21 @@ def draw(root: Path, volumes: int, depth: int, level: int) -> float:
         rows = [f"{n},{image},{label}".format(n, n) for n in range(part_of(volumes, system.share))]
         (root / system.table).write_text("\n".join(["id,image,label", *rows]) + "\n")
     return float(scan.nbytes / (root / "ct.nii.gz").stat().st_size)
+
+
+def draw_volume(shape: tuple[int, int, int]) -> Any:
+    """A CT-like int16 volume [depth, height, width] in HU."""
+    random = np.random.default_rng(1)
+    volume = np.empty(shape, np.int16)
+    height, width = np.ogrid[-1 : 1 : shape[1] * 1j, -1 : 1 : shape[2] * 1j]
+    body = (height / 0.7) ** 2 + (width / 0.9) ** 2 < 1
+    for depth in range(shape[0]):
+        organs = (
+            40 + 60 * np.sin(7 * width + depth / 20) * np.cos(5 * height) + random.normal(0, 12, body.shape)
+        )
+        air = -1000 + random.normal(0, 4, body.shape)
+        volume[depth] = np.clip(np.where(body, organs, air), -1024, 3071)
+    return volume
 
 
 def part_of(volumes: int, share: float) -> int:

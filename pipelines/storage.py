@@ -24,7 +24,7 @@ from halofeed.pipelines.objects.base import ChangedError, ObjectReader, ObjectWr
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.prep.sources.files import LocalFiles, SourceStream, Stamp
 from halofeed.prep.sources.walk import FILES_NEAR_TOP, FileSizes, PartialListing, is_hidden
-from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
+from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import fsync_paths
 from halofeed.system.resource_errors import FIXES
@@ -456,7 +456,7 @@ class OutputFolder:
                 _remove(self.path(name))
 
     def sweep(self) -> None:
-        """Delete the temporary files of interrupted runs."""
+        """Delete the temporary files of interrupted runs; in an object store, those whose names halofeed gives."""
         folder = self.path(TEMPORARY_FOLDER)
         if not is_remote(folder):
             if not os.path.isdir(self.root):  # its name may also be too long, or a circular link
@@ -467,7 +467,8 @@ class OutputFolder:
                 owned_files.delete_owned(folder)
             return
         store = store_of(folder)
-        store.delete([address for address, _ in store.listed(f"{folder}/")])
+        listed = (address for address, _ in store.listed(f"{folder}/"))
+        store.delete([address for address in listed if is_temporary_name(address[len(folder) + 1 :])])
         store.abort_uploads(f"{self.root}/")
 
     def withdraw(self) -> None:

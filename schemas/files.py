@@ -29,6 +29,9 @@ UNCOMMITTED_MANIFEST = ".manifest.json.incomplete"
 """Name of the manifest until all files that it names are on the disk; one rename commits it."""
 _BESIDE_SHARDS = (MANIFEST, REJECTED, DATASET_INFO, FEATURES, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST)
 
+_TEMPORARY_NAME = re.compile(
+    r"\.?(?:alive|bundles|calls|headers|ids|listed|references|rejected|wanted)(?:[-.][^/]*)?"
+)
 _SHARD = r"-.*\.tfrecord-\d{5}-of-\d{5}(\.index)?"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
@@ -88,6 +91,15 @@ def is_conversion_file(file: str, name: str) -> bool:
     False
     """
     return file in _BESIDE_SHARDS or bool(re.fullmatch(re.escape(name) + _SHARD, file))
+
+
+def is_temporary_name(name: str) -> bool:
+    """Return True if a conversion may write a file of this name into its temporary folder in an object store.
+
+    >>> is_temporary_name("rejected-00003.jsonl"), is_temporary_name("notes.txt")
+    (True, False)
+    """
+    return bool(_TEMPORARY_NAME.fullmatch(name))
 
 
 RUN_FILE = "run.json"

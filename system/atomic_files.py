@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import glob
 import os
 import platform
-import secrets
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -290,11 +289,12 @@ def temporary_path(target: Path) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(target))
     prefix = f".{target.name[:_MAX_NAME_LENGTH]}.{platform.node()}"
-    for leftover in target.parent.glob(f"{glob.escape(prefix)}.*.new"):
+    escaped = re.sub(r"([*?[])", r"[\1]", prefix)
+    for leftover in target.parent.glob(f"{escaped}.*.new"):
         process = owned_files.TEMPORARY.fullmatch(leftover.name)
         if process and not _is_alive(int(process[1])) and leftover.lstat().st_uid == os.geteuid():
             _delete(leftover)
-    path = target.with_name(f"{prefix}.{os.getpid()}.{secrets.token_hex(8)}.new")
+    path = target.with_name(f"{prefix}.{os.getpid()}.{os.urandom(8).hex()}.new")
     with CleanupOnExit(lambda: _delete(path)):
         yield path
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, cast
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,29 +22,31 @@ def crc32c(data: Any, crc: int = 0) -> int:
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
     """
+    extend, extend_unlocked = _functions()
     if isinstance(data, bytes) and len(data) < _LARGE_BYTES:
-        return int(google_crc32c.extend(crc, data))
+        return int(extend(crc, data))
     array = np.frombuffer(data, np.uint8)
-    if array.nbytes < _LARGE_BYTES or _extend is None:
-        return int(google_crc32c.extend(crc, array))
-    return int(_extend(crc, array.ctypes.data, array.nbytes))
+    if array.nbytes < _LARGE_BYTES or extend_unlocked is None:
+        return int(extend(crc, array))
+    return int(extend_unlocked(crc, array.ctypes.data, array.nbytes))
 
 
-def _load_extend() -> Callable[[int, int, int], int] | None:
-    """Load `crc32c_extend` from the C library of google-crc32c; None where it cannot be called directly.
+@cache
+def _functions() -> tuple[Callable[[int, Any], int], Callable[[int, int, int], int] | None]:
+    """Load `extend` of google-crc32c, and `crc32c_extend` of its C library; None where that cannot be called directly.
 
-    google-crc32c holds the interpreter's lock while it computes, which would make threads wait for each other.
+    google-crc32c holds the interpreter's lock while it computes, which would make threads wait for each other. It is
+    loaded at the first checksum, because a help text needs none.
     """
+    import google_crc32c
+
     found = importlib.util.find_spec("google_crc32c._crc32c")
     try:
-        extend = ctypes.CDLL(found.origin if found else None).crc32c_extend
+        unlocked = ctypes.CDLL(found.origin if found else None).crc32c_extend
     except (AttributeError, OSError):
-        return None
-    extend.argtypes, extend.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    return cast(Callable[[int, int, int], int], extend)
-
-
-_extend = _load_extend()
+        return google_crc32c.extend, None
+    unlocked.argtypes, unlocked.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
+    return google_crc32c.extend, cast(Callable[[int, int, int], int], unlocked)
 
 
 @cache
@@ -54,7 +55,8 @@ def extend_address() -> int | None:
 
     Its signature is (uint32, const uint8 *, size_t) -> uint32.
     """
-    return None if _extend is None else ctypes.cast(cast(Any, _extend), ctypes.c_void_p).value
+    unlocked = _functions()[1]
+    return None if unlocked is None else ctypes.cast(cast(Any, unlocked), ctypes.c_void_p).value
 
 
 def with_checksum(data: bytes) -> bytes:

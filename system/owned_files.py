@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -92,7 +91,7 @@ def finish_list(folder: str | os.PathLike[str]) -> None:
     lines = [
         _line({"file": path, "bytes": size, "crc32c": checksum}) for path, size, checksum in _contents(folder)
     ]
-    path, new = os.path.join(folder, LIST), os.path.join(folder, f"{LIST}.{secrets.token_hex(8)}")
+    path, new = os.path.join(folder, LIST), os.path.join(folder, f"{LIST}.{os.urandom(8).hex()}")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o666), "wb") as stream:
         stream.writelines(lines)
     os.replace(new, path)

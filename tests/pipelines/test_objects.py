@@ -138,8 +138,10 @@ def test_what_a_killed_upload_left_is_swept(clean):
     assert clean.open_uploads() == ["set/1.0.0/shard"]
     OutputFolder(f"{clean.address}/set/2.0.0").sweep()
     assert clean.open_uploads() == ["set/1.0.0/shard"]
+    for name in ("notes.txt", "rejected-00000.jsonl"):
+        store_of(address).write(f"{address}/.incomplete/{name}", b"1")
     OutputFolder(address).sweep()
-    assert clean.open_uploads() == [] and clean.objects("") == {}
+    assert clean.open_uploads() == [] and list(clean.objects("")) == ["set/1.0.0/.incomplete/notes.txt"]
 
 
 @pytest.mark.long
