@@ -26,8 +26,9 @@ _HEAD_BYTES = 1 << 16
 _MAX_OPENED = 8
 """Most files of each kind to open; reading all files would take as long as the conversion."""
 _NUMBER = r"\s+[-+.\deE]+"
+_YOLO_LABEL = "a YOLO label"
 _TEXT_LABELS = {
-    "a YOLO label": re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*"),
+    _YOLO_LABEL: re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*"),
     "a KITTI label": re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*"),
     "a DOTA label": re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*"),
 }
@@ -216,7 +217,7 @@ def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
-    """Detect text files with the stems of images and one box per line."""
+    """Detect text files with the stems of images and one object per line."""
     texts = {path: splitext(basename(path))[0] for path in paths if path.lower().endswith(".txt")}
     named = set(texts.values())
     stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
@@ -227,7 +228,10 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
         ]
         for kind, form in _TEXT_LABELS.items():
             if lines and all(form.fullmatch(line) for line in lines[:5]):
-                return Hint(what=f"{path} is {kind}")
+                is_yolo = kind == _YOLO_LABEL
+                return (
+                    _readable_hint(f"{path} is {kind}", "yolo") if is_yolo else Hint(what=f"{path} is {kind}")
+                )
     return None
 
 

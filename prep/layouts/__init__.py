@@ -9,7 +9,7 @@ from functools import partial
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
 from halofeed.prep.annotations.suggest_layout import add_hint
-from halofeed.prep.layouts import class_masks, coco, dicom, folders, msd, nnunet, pairs, table, voc
+from halofeed.prep.layouts import class_masks, coco, dicom, folders, msd, nnunet, pairs, table, voc, yolo
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 
@@ -77,6 +77,15 @@ LAYOUTS: dict[str, Layout] = {
             summary="Pascal VOC XML, with ImageSets/Main or in the folders of the images",
             list_references=voc.list_references,
             keeps=("occluded", "view"),
+        ),
+        Layout(
+            name="yolo",
+            tasks=("detection",),
+            summary="YOLO: data.yaml, images/ and labels/, with boxes, polygons or keypoints",
+            list_references=yolo.list_references,
+            list_labels=yolo.list_labels,
+            has_masks=True,
+            keeps=("keypoints",),
         ),
         Layout(
             name="pairs",

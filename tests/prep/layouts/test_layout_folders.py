@@ -92,7 +92,7 @@ def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path):
 
 def test_unknown_layouts_list_the_known_and_options_decide_what_folders_are(tmp_path):
     with pytest.raises(UsageError, match="folders, csv, jsonl, coco, voc"):
-        find_layout("yolo")
+        find_layout("darknet")
     with pytest.raises(UsageError, match="voc serves detection"):
         LAYOUTS["voc"].check(task="classification")
     assert [name for name, layout in LAYOUTS.items() if name != layout.name] == []
@@ -254,7 +254,7 @@ CASES = {
     "voc beside": ({"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
     "coco below": ({"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
     "roboflow": ({"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
-    "yolo split": ({"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "YOLO"),
+    "yolo split": ({"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "--layout yolo"),
     "msd": ({"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
     "nnunet": ({"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
     "dicom": ({"series/IM1": DICOM}, "series/IM1 is DICOM: take --layout dicom"),
@@ -305,8 +305,6 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout,
 
 
 FOREIGN = {
-    "yolo": "YOLO",
-    "yolo_polygons": "YOLO",
     "labelme": "labelme",
     "cvat": "CVAT.*COCO 1.0",
     "via": "VIA",

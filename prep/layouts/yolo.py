@@ -1,0 +1,488 @@
+"""Reader of YOLO data sets: data.yaml, images/ and labels/, with boxes, polygons or keypoints.
+
+The rules are those of Ultralytics (docs.ultralytics.com/datasets, `ultralytics/data/utils.py`). Deviations:
+
+- A row of five numbers is a box also in a file with polygons.
+- Equal rows are all kept, with a note, as in the other layouts.
+- A picture without a label file has no objects, as in YOLO. Without any label file the source is refused.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    check_box,
+    is_split_name,
+    parse_number,
+    read_required,
+    sort_examples,
+    usable_boxes,
+)
+from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
+from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.sources.example import Box, Keypoint, SourceExample
+from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.files import SourceFiles, path_below
+
+_SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
+"""Keys of data.yaml that name images, and their splits."""
+_NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels", "classes.names")
+_YAML = (".yaml", ".yml")
+_MAX_YAML_BYTES = 1 << 20
+_MAX_LABEL_BYTES = 64 << 20
+_FIX_NAMES = "write a data.yaml into it with the line `names: [first class, second class]`"
+_BY_ITS_END = "folder of a split found by the end of its path, because data.yaml names one of another machine"
+_NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
+_IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
+_TWO_DIMENSIONS, _THREE_DIMENSIONS = 2, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """Content of data.yaml, or of a file with class names.
+
+    Args:
+        file: its path.
+        names: class names by class id.
+        splits: paths of each split's images, as written: folders or lists of images.
+        root: folder that these paths may be relative to, as written; "" for the file's folder.
+        keypoints: names of the keypoints of each object.
+        dimensions: 3 if keypoints have a visibility, 2 if not, 0 without keypoints.
+    """
+
+    file: str
+    names: Mapping[int, str]
+    splits: Mapping[str, tuple[str, ...]]
+    root: str = ""
+    keypoints: tuple[str, ...] = ()
+    dimensions: int = 0
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example for every image of data.yaml's splits, every other image, and every label file without one.
+
+    Without splits in data.yaml, a folder with a split's name (`images/val` or `val/images`) is the split of its
+    images if every image lies in such a folder; otherwise all images belong to `train`. Label files are read beside
+    the images: the last folder `images` of a path becomes `labels`.
+
+    Raises:
+        AnnotationsError: class names are missing or contradictory, data.yaml is damaged, an image is in two splits,
+            or no image has a label file.
+        UsageError: an option contradicts the format.
+    """
+    if options.box_units == "pixels":
+        raise UsageError("--box-units pixels: YOLO's boxes are fractions of the picture; leave it out")
+    described = _read_description(annotations, annotation_file)
+    if "keypoints" in options.keep and not described.keypoints:
+        raise UsageError(f"--keep keypoints: {described.file} has no kpt_shape; leave it out")
+    index = ImageIndex(images, annotations.root)
+    index.check_any_image(f"{annotations.root} ({described.file})")
+    listed = list(_list_images(described, annotations, images, index, options))
+    labels = {
+        example.source: _label_file(example.source, images) for example in listed if not example.problem
+    }
+    if not any(labels.values()):
+        first = next(iter(labels), "images/a.jpg")
+        raise AnnotationsError(
+            f"{annotations.root}: none of its {len(labels):,} images has a label file; expected "
+            f"{_label_paths(first)[0]} for {first}. For a folder per class, as in YOLO's classification, take --layout "
+            f"folders{layout_hint(annotations, 'yolo', annotation_file)}"
+        )
+    listed = [
+        one if one.problem else _with_objects(one, labels[one.source], described, images, options)
+        for one in listed
+    ]
+    listed = resolve_boxes(listed, images, replace(options, box_units="normalized"), described.file)
+    if options.annotation_grid == "auto":  # Ultralytics reads pictures as displayed, so people label them so
+        listed = [replace(one, grid="displayed") for one in listed]
+    used = {example.source: example.split for example in listed}
+    others = index.without_annotation(used.items, only_used_folders=False)
+    listed += (replace(one, problem=_IN_NO_SPLIT) for one in others)
+    listed += _labels_without_image(filter(None, labels.values()), images)
+    yield from sort_examples(note_similar_classes(listed))
+
+
+def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """Return the class names in the order of their ids, including unused ones."""
+    names = _read_description(annotations, annotation_file).names
+    return tuple(names[identity] for identity in sorted(names))
+
+
+# The description ------------------------------------------------------------------------------------------
+
+
+def _read_description(annotations: SourceFiles, annotation_file: str | None) -> _Description:
+    """Return the content of the named file, or of the only one below the folder."""
+    if annotation_file is not None:
+        if not annotation_file.lower().endswith(_YAML):
+            raise AnnotationsError(
+                f"{annotation_file}: expected YOLO's data.yaml; name that, or the folder of the data set"
+            )
+        return _parse_description(annotation_file, _read_yaml(annotations, annotation_file))
+    paths = [path for path in annotations.sizes() if path.lower().endswith(_YAML)]
+    documents = {path: _read_yaml(annotations, path) for path in _nearest(paths)}
+    described = [
+        path
+        for path, one in documents.items()
+        if isinstance(one, dict) and {"names", "nc"} & one.keys() and {*_SPLITS, "path"} & one.keys()
+    ]
+    if len(described) > 1:
+        raise AnnotationsError(
+            f"{annotations.root}: {' and '.join(described[:3])} each describe a data set; name one of them: "
+            f"--source {annotations.root.rstrip('/')}/{described[0]}"
+        )
+    if described:
+        return _parse_description(described[0], documents[described[0]])
+    named = [path for path in documents if isinstance(documents[path], dict) and "names" in documents[path]]
+    if len(named) == 1:
+        return _parse_description(named[0], documents[named[0]])
+    found = _nearest([path for path in annotations.sizes() if posixpath.basename(path) in _NAME_FILES])
+    texts = {read_required(annotations, path).decode("utf-8-sig", "replace") for path in found}
+    if len(texts) != 1:
+        what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
+        raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
+    lines = texts.pop().rstrip().splitlines()
+    return _Description(file=found[0], names=_check_names(found[0], dict(enumerate(lines))), splits={})
+
+
+def _nearest(paths: Sequence[str]) -> list[str]:
+    """Return the paths in the topmost folder that has any."""
+    depth = min((path.count("/") for path in paths), default=0)
+    return [path for path in paths if path.count("/") == depth]
+
+
+def _read_yaml(annotations: SourceFiles, path: str) -> Any:
+    """Return a YAML document of dicts, lists and texts; every scalar as it is written, such as `no`.
+
+    Raises:
+        AnnotationsError: it is too large, damaged, has an alias (which can expand without limit) or a key twice.
+    """
+    import yaml
+
+    if (annotations.size(path) or 0) > _MAX_YAML_BYTES:
+        raise AnnotationsError(f"{path}: expected at most {_MAX_YAML_BYTES:,} bytes of YAML; shorten it")
+    data = read_required(annotations, path)
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value if isinstance(key, yaml.ScalarNode) else None for key, _ in node.value]
+            if len(set(keys)) < len(keys) or None in keys:
+                twice = next((key for key in keys if keys.count(key) > 1), None)
+                raise AnnotationsError(f"{path}: the key {twice!r} comes twice or is no text; correct it")
+            return {key: plain(value) for key, (_, value) in zip(keys, node.value, strict=True)}
+        if isinstance(node, yaml.SequenceNode):
+            return [plain(one) for one in node.value]
+        return node.value
+
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, yaml.SafeLoader)):
+            raise AnnotationsError(f"{path}: it has an alias (*name); write the value out")
+        node = yaml.compose(data, yaml.SafeLoader)
+        return None if node is None else plain(node)
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+        problem = " ".join(str(error).split())
+        raise AnnotationsError(f"{path}: it is not valid YAML: {problem:.200}; correct it") from error
+
+
+def _parse_description(file: str, document: Any) -> _Description:
+    if not isinstance(document, dict) or not {"names", "nc"} & document.keys():
+        raise AnnotationsError(f"{file}: expected YOLO's keys names (or nc), train and val; {_FIX_NAMES}")
+    splits: dict[str, tuple[str, ...]] = {}
+    for key, split in _SPLITS.items():
+        value = document.get(key)
+        written = [value] if isinstance(value, str) else value
+        if written is not None and not (
+            isinstance(written, list) and all(isinstance(one, str) for one in written)
+        ):
+            raise AnnotationsError(f"{file}: {key}: expected a path or a list of paths, got {value!r:.80}")
+        if named := tuple(one for one in written or () if one not in ("", "~", "null")):
+            splits.setdefault(split, named)
+    root = document.get("path") or ""
+    if not isinstance(root, str):
+        raise AnnotationsError(f"{file}: path: expected one path, got {root!r:.80}")
+    keypoints, dimensions = _parse_keypoints(file, document)
+    return _Description(
+        file=file,
+        names=_parse_names(file, document),
+        splits=splits,
+        root=root,
+        keypoints=keypoints,
+        dimensions=dimensions,
+    )
+
+
+def _whole(file: str, key: str, text: Any) -> int:
+    if not isinstance(text, str) or not text.strip().isdecimal():
+        raise AnnotationsError(f"{file}: {key}: expected a whole number, got {text!r:.80}; correct it")
+    return int(text)
+
+
+def _parse_names(file: str, document: Mapping[str, Any]) -> Mapping[int, str]:
+    """Return the class names by id: a list, a mapping of ids, or `nc` alone, as Ultralytics names them."""
+    count = None if "nc" not in document else _whole(file, "nc", document["nc"])
+    written = document.get("names")
+    if written is None:
+        return {identity: f"class_{identity}" for identity in range(count or 0)}
+    if isinstance(written, dict):
+        names = {_whole(file, "names", key): name for key, name in written.items()}
+    else:
+        names = dict(enumerate(written)) if isinstance(written, list) else {}
+    if count is not None and count != len(names):
+        raise AnnotationsError(
+            f"{file}: nc is {count}, and names has {len(names)} entries; correct one of them"
+        )
+    return _check_names(file, names)
+
+
+def _check_names(file: str, names: Mapping[int, Any]) -> Mapping[int, str]:
+    if not names or not all(isinstance(name, str) and name.strip() for name in names.values()):
+        raise AnnotationsError(f"{file}: names: expected a text for each class; correct it")
+    stripped = {identity: name.strip() for identity, name in names.items()}
+    known: dict[str, int] = {}
+    for identity, name in stripped.items():
+        if known.setdefault(name, identity) != identity:
+            raise AnnotationsError(
+                f"{file}: classes {known[name]} and {identity} are both called {name!r}; give each its own name"
+            )
+    return stripped
+
+
+def _parse_keypoints(file: str, document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+    shape = document.get("kpt_shape")
+    if shape is None:
+        return (), 0
+    numbers = [_whole(file, "kpt_shape", one) for one in shape] if isinstance(shape, list) else []
+    if len(numbers) != _TWO_DIMENSIONS or numbers[1] not in (_TWO_DIMENSIONS, _THREE_DIMENSIONS):
+        raise AnnotationsError(f"{file}: kpt_shape: expected [number, 2 or 3], got {shape!r:.80}; correct it")
+    named = document.get("kpt_names")
+    lists = [one for one in named.values() if isinstance(one, list)] if isinstance(named, dict) else []
+    if lists and all(one == lists[0] for one in lists) and len(set(lists[0])) == numbers[0]:
+        return tuple(lists[0]), numbers[1]
+    return tuple(f"keypoint_{number}" for number in range(1, numbers[0] + 1)), numbers[1]
+
+
+# The images -----------------------------------------------------------------------------------------------
+
+
+def _list_images(
+    described: _Description,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    index: ImageIndex,
+    options: LayoutOptions,
+) -> Iterator[SourceExample]:
+    """Yield the images of all splits, each once, without their objects."""
+    if not described.splits:
+        yield from _images_by_folders(images)
+        return
+    splits: dict[str, str] = {}
+    missing: list[str] = []
+    note: tuple[str, ...] = ()
+    faulty: list[SourceExample] = []
+    for split, written in described.splits.items():
+        for one in written:
+            found, is_guess = _find_path(one, described, annotations, images)
+            if found is None:
+                missing.append(f"{split}: {one}")
+                continue
+            note = (_BY_ITS_END,) if is_guess else note
+            for image in _images_of(found, described, images, index):
+                if isinstance(image, SourceExample):
+                    faulty.append(replace(image, split=split))
+                elif splits.setdefault(image, split) != split and options.source_splits:
+                    raise AnnotationsError(
+                        f"{described.file}: {image} is in the splits {splits[image]} and {split}; leave one of them "
+                        "out, or divide the images anew: --split-shares train=0.8,val=0.2"
+                    )
+    if not splits and not faulty:
+        raise AnnotationsError(
+            f"{described.file}: no image lies at {', '.join(missing) or 'its paths'}; correct the paths, which are "
+            f"relative to path: or to the file's own folder, below {images.root}"
+        )
+    if missing:
+        note += (
+            f"data.yaml names images that are missing ({'; '.join(missing)}); the other splits are taken",
+        )
+    for image, split in splits.items():
+        yield SourceExample(source=image, key=image, split=split, notes=note)
+    yield from faulty
+
+
+def _images_by_folders(images: SourceFiles) -> Iterator[SourceExample]:
+    paths = [path for path in images.sizes() if is_image_name(path)]
+    splits = [next(filter(is_split_name, path.split("/")[:-1]), None) for path in paths]
+    divided = all(splits)
+    for path, split in zip(paths, splits, strict=True):
+        yield SourceExample(source=path, key=path, split=split if divided and split else "train")
+
+
+def _find_path(
+    written: str, described: _Description, annotations: SourceFiles, images: SourceFiles
+) -> tuple[str | None, bool]:
+    """Return the path below the images' root that data.yaml names, and whether only its end was found.
+
+    Paths are relative to `path`, then to the file's folder. Roboflow writes ../train/images for train/images, which
+    Ultralytics accepts too. A path of another machine is found by its end.
+    """
+    written, root = (text.strip().replace("\\", "/") for text in (written, described.root))
+    folder = posixpath.dirname(described.file)
+    candidates = []
+    if annotations.root == images.root:
+        relative = [root, ""] if root and path_below(images.root, root) is None else [""]
+        relative += [path_below(images.root, root) or ""]
+        candidates = [posixpath.join(folder, above, written) for above in relative]
+        if written.startswith("../"):
+            candidates += [posixpath.join(folder, above, written[3:]) for above in relative]
+    candidates += filter(None, [path_below(images.root, written)])
+    for one in candidates:
+        path = posixpath.normpath(one)
+        if not path.startswith(("../", "/")) and _exists(path, images):
+            return path, False
+    parts = [part for part in f"{root}/{written}".split("/") if part not in ("", ".", "..")]
+    ends = ("/".join(parts[start:]) for start in range(len(parts)))
+    found = next((end for end in ends if _exists(end, images)), None)
+    return found, found is not None
+
+
+def _exists(path: str, images: SourceFiles) -> bool:
+    return path == "." or images.has_folder(path) or images.size(path) is not None
+
+
+def _images_of(
+    path: str, described: _Description, images: SourceFiles, index: ImageIndex
+) -> Iterator[str | SourceExample]:
+    """Yield the images below a folder or in a list; an example with a problem for a line that names none."""
+    if images.size(path) is None:
+        start = "" if path == "." else f"{path}/"
+        yield from (one for one in images.sizes() if one.startswith(start) and is_image_name(one))
+        return
+    if is_image_name(path):
+        yield path
+        return
+    text = read_required(images, path).decode("utf-8-sig", "surrogateescape")
+    lines = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
+    places = tuple(dict.fromkeys((posixpath.dirname(path), posixpath.dirname(described.file), "")))
+    queries = {
+        line: ImageQuery(name=line.removeprefix("./"), places=tuple((place,) for place in places))
+        for line in lines
+    }
+    for line, match in index.match(queries).items():
+        if isinstance(match, ImageMatch):
+            yield match.path
+        else:
+            yield SourceExample(source=line, key=line, problem=match.at(path).args)
+
+
+# The objects ----------------------------------------------------------------------------------------------
+
+
+def _label_paths(image: str) -> list[str]:
+    """Return where an image's label file may be, by preference.
+
+    >>> _label_paths("a/images/train/1.jpg")
+    ['a/labels/train/1.txt', 'a/images/train/1.txt']
+    """
+    beside = f"{posixpath.splitext(image)[0]}.txt"
+    above, mark, below = f"/{beside}".rpartition("/images/")
+    return [f"{above}/labels/{below}".lstrip("/"), beside] if mark else [beside]
+
+
+def _label_file(image: str, images: SourceFiles) -> str | None:
+    return next((path for path in _label_paths(image) if images.size(path) is not None), None)
+
+
+def _labels_without_image(used: Iterator[str], images: SourceFiles) -> Iterator[SourceExample]:
+    """Yield an example with a problem for each label file in the folders of the used ones that no image has."""
+    known = set(used)
+    for folder in sorted({posixpath.dirname(path) for path in known}):
+        for path in images.files_in(folder):
+            if path.endswith(".txt") and path not in known and posixpath.basename(path) not in _NAME_FILES:
+                problem = ("annotation", "label file has no image", "delete it, or add the image")
+                yield SourceExample(source=path, key=path, problem=problem)
+
+
+def _with_objects(
+    example: SourceExample,
+    file: str | None,
+    described: _Description,
+    images: SourceFiles,
+    options: LayoutOptions,
+) -> SourceExample:
+    """Return the example with the boxes of its label file."""
+    if file is None:
+        return replace(example, boxes=(), notes=(*example.notes, _NO_LABEL_FILE))
+    try:
+        if (images.size(file) or 0) > _MAX_LABEL_BYTES:
+            raise SourceError("annotation", "label file is too large", f"more than {_MAX_LABEL_BYTES} bytes")
+        text = images.read(file).decode("utf-8-sig")
+        rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options)
+    except UnicodeDecodeError as error:
+        return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}"))
+    except SourceError as error:
+        return replace(example, problem=error.at(file).args)
+    return replace(example, boxes=boxes, bad_objects=tuple((why, f"{file}: {detail}") for why, detail in bad))
+
+
+def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
+    """Return the object of one row: `class x y width height`, the same with keypoints, or `class x1 y1 x2 y2 ...`.
+
+    Raises:
+        SourceError: the class is unknown, or the row has another number of values.
+    """
+    what = f"line {row[0]}"
+    numbers = [parse_number(text, what) for text in row[1]]
+    if numbers[0] not in described.names:
+        known = f"{min(described.names)} to {max(described.names)}"
+        detail = f"{what}: {row[1][0]}; {described.file} has {known}: correct one of them"
+        raise SourceError("annotation", "class id is not in names", detail)
+    label, values = described.names[int(numbers[0])], numbers[1:]
+    posed = 4 + len(described.keypoints) * described.dimensions
+    keypoints: tuple[Keypoint, ...] = ()
+    polygon = None
+    if len(values) == 4 or (described.keypoints and len(values) == posed):
+        x, y, width, height = values[:4]
+        corners = y - height / 2, x - width / 2, y + height / 2, x + width / 2
+        if "keypoints" in options.keep:
+            keypoints = _keypoints(described, values[4:])
+    elif len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
+        polygon = values
+        corners = min(values[1::2]), min(values[::2]), max(values[1::2]), max(values[::2])
+    else:
+        expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
+        more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
+        detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
+        raise SourceError("annotation", "row is no object", detail)
+    if options.masks and polygon is None:
+        raise SourceError("annotation", "object has no segmentation", f"{what} is a box; leave --masks out")
+    box = Box(
+        ymin=corners[0],
+        xmin=corners[1],
+        ymax=corners[2],
+        xmax=corners[3],
+        label=label,
+        mask=[polygon] if options.masks else None,
+        keypoints=keypoints,
+    )
+    return check_box(box, what)
+
+
+def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoint, ...]:
+    """Return the keypoints of a row; a point at 0, 0 or below is not labeled, as in Ultralytics."""
+    size = described.dimensions
+    points = [values[start : start + size] for start in range(0, len(values), size)]
+    points = points or [[0.0] * size] * len(described.keypoints)
+    return tuple(
+        Keypoint(name=name, x=x, y=y, visibility=int(*seen) if seen else 2 * (x > 0 or y > 0))
+        for name, (x, y, *seen) in zip(described.keypoints, points, strict=True)
+    )

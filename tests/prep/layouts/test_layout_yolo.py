@@ -1,0 +1,161 @@
+"""YOLO's data.yaml, label files and folders."""
+
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.errors import AnnotationsError, UsageError
+from halofeed.loader import Loader
+from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.sources.files import LocalFiles
+from tests.support.conversions import run_convert
+from tests.support.layout_references import list_references, write_files
+
+read = partial(list_references, "yolo")
+YAML = "train: images/train\nval: images/val\nnames: [hat, coat]\n"
+ROW = "0 0.5 0.5 0.2 0.4\n"
+TWO = {"images/train/a.jpg": "", "images/val/b.jpg": "", "labels/train/a.txt": ROW, "labels/val/b.txt": ""}
+
+
+def splits(root, **options):
+    return {one.source: one.split for one in read(root, **options) if one.problem is None}
+
+
+def test_a_rotated_picture_and_a_plain_one_store_the_fractions_as_written(tmp_path):
+    rows = np.array([[0, 0.5, 0.25, 0.5, 0.25], [1, 0.125, 0.75, 0.25, 0.375]])
+    for name, orientation in (("plain", 1), ("turned", 6)):
+        write_files(tmp_path, {f"s/labels/{name}.txt": "\n".join(" ".join(map(str, row)) for row in rows)})
+        (tmp_path / "s/images").mkdir(exist_ok=True)
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.new("RGB", (64, 32)).save(tmp_path / f"s/images/{name}.jpg", exif=exif)
+    write_files(tmp_path, {"s/data.yaml": "names: {0: hat, 1: 'no'}\n"})
+    run_convert(tmp_path / "s", tmp_path, layout="yolo", height=32, width=32)
+    batch = Loader(tmp_path / "set/1.0.0", split="train", batch_size=2).batch(0)
+    _, x, y, width, height = rows.T
+    expected = np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], axis=1)
+    for boxes, labels in zip(batch["boxes"], batch["classes"], strict=True):
+        np.testing.assert_allclose(boxes[:2], expected, atol=1e-6)
+        assert len(set(labels[:2])) == 2
+
+
+def test_polygons_and_boxes_of_real_files_equal_an_arithmetic_by_hand(test_data):
+    for case, masks in (("yolo", False), ("yolo_polygons", True)):
+        root = test_data / "cases" / case
+        for one in read(root, masks=masks):
+            text = (root / one.source.replace("images", "labels")).with_suffix(".txt").read_text()
+            for box, line in zip(one.boxes, text.splitlines(), strict=True):
+                name, *values = line.split()
+                points = np.array(values, float).reshape(-1, 2)
+                assert box.mask == ([points.ravel().tolist()] if masks else None)
+                points = points if masks else points[0] + [[-0.5], [0.5]] * points[1]
+                assert (box.xmin, box.ymin, box.xmax, box.ymax) == pytest.approx(
+                    [*points.min(0), *points.max(0)]
+                )
+                assert one.normalized and box.label == "ab"[int(name)]
+    assert LAYOUTS["yolo"].list_labels(LocalFiles(test_data / "cases/yolo"), None) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("yaml", "folder", "images"),
+    [
+        (YAML, "", "images/{}/"),
+        ("path: .\ntrain: [images/train]\nval: images/val/\nnc: 2\n", "", "images/{}/"),
+        ("path: ../datasets/x\n" + YAML, "", "images/{}/"),
+        ("path: sub\n" + YAML, "", "sub/images/{}/"),
+        ("path: /content/x\n" + YAML, "", "images/{}/"),
+        (
+            "train: ../train/images\nval: ../val/images\ntest: ../test/images\nnames: ['1', 2]\n",
+            "",
+            "{}/images/",
+        ),
+        ("train: /content/set/train/images\nval: C:\\set\\val\\images\nnames: [a, b]\n", "", "{}/images/"),
+        ("train: train.txt\nval: val.txt\nnames: [a, b]\n", "", "images/{}/"),
+        ("nc: 2\nnames: [a, b]\n", "", "images/{}/"),
+        ("names: [a, b]\n", "deep/", "{}/images/"),
+        (None, "", "{}/images/"),
+    ],
+)
+def test_paths_of_data_yaml_lead_to_the_same_pictures(tmp_path, yaml, folder, images):
+    content = {"classes.txt": "a\nb\n"} if yaml is None else {f"{folder}data.yaml": yaml}
+    for split, name in (("train", "a"), ("val", "b")):
+        path = f"{folder}{images.format(split)}{name}"
+        content |= {
+            f"{path}.jpg": "",
+            f"{path.replace('images', 'labels')}.txt": ROW,
+            f"{split}.txt": f"./{path}.jpg\n",
+        }
+    write_files(tmp_path, content)
+    found = splits(tmp_path)
+    assert found == {
+        f"{folder}{images.format('train')}a.jpg": "train",
+        f"{folder}{images.format('val')}b.jpg": "val",
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [
+        ("\ufeff0.0\t.5 .5 .2 .4\r\n\r\n", [0.4, 0.3, 0.6, 0.7]),
+        ("1 0 0 1 0 1 .5", [0, 0, 1, 0.5]),
+        ("0 .1 .1 .4 .1 .4 .5 .1 .5", [0.1, 0.1, 0.4, 0.5]),
+        ("2 .5 .5 .2 .4", "class id is not in names"),
+        ("-1 .5 .5 .2 .4", "class id is not in names"),
+        ("0 .5 .5 .2 .4 .9", "row is no object"),
+        ("0 .5 .5", "row is no object"),
+        ("0 .5 .5 nan .4", "number is not finite"),
+        ("0,.5,.5,.2,.4", "not a number"),
+        ("0 .5 .5 -.2 .4", "box is inverted"),
+        ("0 320 240 64 48", "box is no share of the picture"),
+    ],
+)
+def test_a_row_is_a_box_a_polygon_or_a_named_fault(tmp_path, row, outcome):
+    write_files(tmp_path, TWO | {"data.yaml": YAML, "labels/train/a.txt": row, "labels/train/z.txt": ROW})
+    (one,) = (one for one in read(tmp_path) if one.source.endswith("a.jpg"))
+    found = [one.problem[1]] if one.problem else [reason for reason, _ in one.bad_objects]
+    if isinstance(outcome, str):
+        assert (found, one.boxes) == ([outcome], ())
+    else:
+        (box,) = one.boxes
+        assert [box.xmin, box.ymin, box.xmax, box.ymax] == pytest.approx(outcome)
+    problems = Counter(one.problem[1] for one in read(tmp_path) if one.problem)
+    assert problems == {"label file has no image": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"data.yaml": YAML + "nc: 3\n"}, "nc is 3, and names has 2"),
+        ({"data.yaml": YAML.replace("coat", "hat")}, "0 and 1 are both called 'hat'"),
+        (
+            {"data.yaml": YAML.replace("images/val", "images/train")},
+            "in the splits train and val.*--split-shares",
+        ),
+        ({"data.yaml": YAML, "b.yaml": YAML}, "name one of them: --source .*b.yaml"),
+        ({"data.yaml": "a: &a [x]\nnames: *a\n"}, "alias"),
+        ({"data.yaml": "names: [a\n"}, "not valid YAML"),
+        ({"data.yaml": YAML + "train: x\n"}, "'train' comes twice"),
+        ({"data.yaml": "train: x\nval: y\nnames: [a]\n"}, "no image lies at train: x, val: y"),
+        ({}, "nothing below it names the classes; write a data.yaml"),
+        (
+            {"data.yaml": YAML, "labels/train/a.txt": None, "labels/val/b.txt": None},
+            "labels/train/a.txt for images/tr",
+        ),
+    ],
+)
+def test_a_source_that_can_mean_two_things_is_refused(tmp_path, content, words):
+    write_files(tmp_path, {name: text for name, text in (TWO | content).items() if text is not None})
+    with pytest.raises(AnnotationsError, match=f"(?s){words}"):
+        read(tmp_path)
+
+
+def test_keypoints_take_their_number_from_kpt_shape(tmp_path):
+    pose = "kpt_shape: [2, 3]\n" + YAML
+    write_files(tmp_path, TWO | {"data.yaml": pose, "labels/train/a.txt": "0 .5 .5 .2 .4 .1 .2 2 0 0 0\n"})
+    (box,) = read(tmp_path, keep=("keypoints",))[0].boxes
+    assert [(one.x, one.y, one.visibility) for one in box.keypoints] == [(0.1, 0.2, 2), (0, 0, 0)]
+    with pytest.raises(UsageError, match="--box-units"):
+        read(tmp_path, box_units="pixels")
