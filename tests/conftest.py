@@ -24,7 +24,7 @@ TEMPORARY = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `./run test`; see tests/support/levels.py."""
-    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json")
+    parser.addoption("--record-durations", action="store_true", help="write .ci/durations.json")
     parser.addoption("--record-passes", action="store_true", help="write tests/exhaustive.json")
 
 

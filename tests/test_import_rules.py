@@ -284,11 +284,6 @@ def test_help_imports_little():
     assert 50 < len(imported) < 400 and not {"cv2", "jax", "apache_beam"} & set(imported)
 
 
-def test_the_layouts_of_the_house_are_symlinks_that_lead_home():
-    for part in PARTS:
-        assert (ROOT / "halofeed" / part).resolve() == ROOT / part
-
-
 def programs() -> Iterator[tuple[str, str]]:
     """The name and the text of every file of halofeed."""
     return ((path.relative_to(ROOT).as_posix(), path.read_text()) for path in sources())

@@ -5,6 +5,9 @@ The rules are those of Ultralytics (docs.ultralytics.com/datasets, `ultralytics/
 - A row of five numbers is a box also in a file with polygons.
 - Equal rows are all kept, with a note, as in the other layouts.
 - A picture without a label file has no objects, as in YOLO. Without any label file the source is refused.
+- A label file may also lie beside its picture, below a folder `images` too.
+- A box may exceed the picture, as --boxes-outside decides; only values below -0.5 or above 1.5 are no fractions.
+- Oriented boxes (four corners) are polygons of four points, with the same upright box.
 """
 
 from __future__ import annotations
@@ -36,10 +39,13 @@ _SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Keys of data.yaml that name images, and their splits."""
 _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels", "classes.names")
 _YAML = (".yaml", ".yml")
+_DESCRIPTIONS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _MAX_YAML_BYTES = 1 << 20
 _MAX_LABEL_BYTES = 64 << 20
 _FIX_NAMES = "write a data.yaml into it with the line `names: [first class, second class]`"
 _BY_ITS_END = "folder of a split found by the end of its path, because data.yaml names one of another machine"
+_MAX_NUMBER = 99_999
+"""Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 _TWO_DIMENSIONS, _THREE_DIMENSIONS = 2, 3
@@ -130,12 +136,13 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
             )
         return _parse_description(annotation_file, _read_yaml(annotations, annotation_file))
     paths = [path for path in annotations.sizes() if path.lower().endswith(_YAML)]
-    documents = {path: _read_yaml(annotations, path) for path in _nearest(paths)}
-    described = [
-        path
-        for path, one in documents.items()
-        if isinstance(one, dict) and {"names", "nc"} & one.keys() and {*_SPLITS, "path"} & one.keys()
-    ]
+    documents: dict[str, Any] = {}
+    described: list[str] = []
+    while paths and not described:  # the topmost folder that has one
+        nearest = _nearest(paths)
+        paths = [path for path in paths if path not in nearest]
+        documents |= {path: _read_any_yaml(annotations, path) for path in nearest}
+        described = [path for path in nearest if _describes(documents[path])]
     if len(described) > 1:
         raise AnnotationsError(
             f"{annotations.root}: {' and '.join(described[:3])} each describe a data set; name one of them: "
@@ -159,6 +166,24 @@ def _nearest(paths: Sequence[str]) -> list[str]:
     """Return the paths in the topmost folder that has any."""
     depth = min((path.count("/") for path in paths), default=0)
     return [path for path in paths if path.count("/") == depth]
+
+
+def _describes(document: Any) -> bool:
+    return (
+        isinstance(document, dict)
+        and bool({"names", "nc"} & document.keys())
+        and bool({*_SPLITS, "path"} & document.keys())
+    )
+
+
+def _read_any_yaml(annotations: SourceFiles, path: str) -> Any:
+    """Return a YAML document as `_read_yaml`; None for a damaged one, unless its name says that it is YOLO's."""
+    try:
+        return _read_yaml(annotations, path)
+    except AnnotationsError:
+        if posixpath.basename(path) in _DESCRIPTIONS:
+            raise
+        return None
 
 
 def _read_yaml(annotations: SourceFiles, path: str) -> Any:
@@ -222,8 +247,10 @@ def _parse_description(file: str, document: Any) -> _Description:
 
 
 def _whole(file: str, key: str, text: Any) -> int:
-    if not isinstance(text, str) or not text.strip().isdecimal():
-        raise AnnotationsError(f"{file}: {key}: expected a whole number, got {text!r:.80}; correct it")
+    if not isinstance(text, str) or not text.strip().isdecimal() or len(text) > len(str(_MAX_NUMBER)):
+        raise AnnotationsError(
+            f"{file}: {key}: expected a whole number of at most {_MAX_NUMBER:,}, got {text!r:.80}; correct it"
+        )
     return int(text)
 
 
@@ -232,7 +259,7 @@ def _parse_names(file: str, document: Mapping[str, Any]) -> Mapping[int, str]:
     count = None if "nc" not in document else _whole(file, "nc", document["nc"])
     written = document.get("names")
     if written is None:
-        return {identity: f"class_{identity}" for identity in range(count or 0)}
+        return _check_names(file, {identity: f"class_{identity}" for identity in range(count or 0)})
     if isinstance(written, dict):
         names = {_whole(file, "names", key): name for key, name in written.items()}
     else:
@@ -350,7 +377,8 @@ def _find_path(
             return path, False
     parts = [part for part in f"{root}/{written}".split("/") if part not in ("", ".", "..")]
     ends = ("/".join(parts[start:]) for start in range(len(parts)))
-    found = next((end for end in ends if _exists(end, images)), None)
+    below = (path for end in ends for path in dict.fromkeys((posixpath.join(folder, end), end)))
+    found = next((path for path in below if _exists(path, images)), None)
     return found, found is not None
 
 
@@ -478,11 +506,20 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
 
 
 def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoint, ...]:
-    """Return the keypoints of a row; a point at 0, 0 or below is not labeled, as in Ultralytics."""
+    """Return the keypoints of a row; without a visibility, a point with a negative side is not labeled (Ultralytics).
+
+    Raises:
+        SourceError: a visibility is not 0, 1 or 2, as COCO has it.
+    """
     size = described.dimensions
     points = [values[start : start + size] for start in range(0, len(values), size)]
-    points = points or [[0.0] * size] * len(described.keypoints)
-    return tuple(
-        Keypoint(name=name, x=x, y=y, visibility=int(*seen) if seen else 2 * (x > 0 or y > 0))
-        for name, (x, y, *seen) in zip(described.keypoints, points, strict=True)
-    )
+    if not points:
+        return tuple(Keypoint(name=name) for name in described.keypoints)
+    found = []
+    for name, (x, y, *seen) in zip(described.keypoints, points, strict=True):
+        visibility = seen[0] if seen else 2 * (x >= 0 and y >= 0)
+        if visibility not in (0, 1, 2):
+            detail = f"{name}: {visibility:g}; expected 0, 1 or 2"
+            raise SourceError("annotation", "visibility of a keypoint is unknown", detail)
+        found.append(Keypoint(name=name, x=x, y=y, visibility=int(visibility)))
+    return tuple(found)

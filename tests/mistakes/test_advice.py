@@ -6,22 +6,13 @@ import re
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from halofeed.cli import _parser
-from tests.mistakes import (
-    annotation_advice,
-    class_advice,
-    command_advice,
-    conversion_advice,
-    dicom_advice,
-    layout_advice,
-    option_advice,
-    pixel_advice,
-    volume_advice,
-)
+from tests.mistakes import layout_advice
 from tests.support.advice import OPTION, modules, refused, run, templates, texts, try_advice
 
 OF_BEAM = {
@@ -68,17 +59,11 @@ def test_every_option_that_a_message_names_is_one_of_its_command() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-MODULES = (
-    annotation_advice,
-    class_advice,
-    command_advice,
-    conversion_advice,
-    dicom_advice,
-    layout_advice,
-    option_advice,
-    pixel_advice,
-    volume_advice,
-)
+MODULES = [
+    import_module(f"tests.mistakes.{path.stem}")
+    for path in sorted(Path(__file__).parent.glob("*_advice.py"))
+    if path != Path(__file__)
+]
 CASES = {name: advice for module in MODULES for name, advice in module.ADVICE.items()}
 assert len(CASES) == sum(len(module.ADVICE) for module in MODULES), "two cases have one name"
 

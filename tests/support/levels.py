@@ -1,6 +1,6 @@
 """Order of the test files, and the records of how long they take and which commit passed the exhaustive ones.
 
-tests/durations.json: seconds per test file. Slow files run first, so that no core waits at the end.
+.ci/durations.json: seconds per test file. Slow files run first, so that no core waits at the end.
 tests/exhaustive.json: per file with exhaustive tests, the last commit whose checkout passed all of them.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DURATIONS = ROOT / "tests" / "durations.json"
+DURATIONS = ROOT / ".ci" / "durations.json"
 PASSES = ROOT / "tests" / "exhaustive.json"
 _SHORTEST_SECONDS = 2.0
 

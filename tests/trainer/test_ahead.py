@@ -76,23 +76,6 @@ def test_an_error_of_the_iterator_comes_after_the_items_before_it() -> None:
             next(ahead)
 
 
-def test_waited_seconds_grow_while_the_producer_is_slow_and_not_while_the_taker_is() -> None:
-    def slow() -> Iterator[int]:
-        for number in range(3):
-            time.sleep(0.1)
-            yield number
-
-    with Ahead(slow()) as ahead:
-        list(ahead)
-        assert ahead.waited_seconds > 0.25
-    source = Counting(3)
-    with Ahead(source, depth=3) as quick:
-        wait_until(lambda: source.made == 3)
-        time.sleep(0.3)
-        list(quick)
-        assert quick.waited_seconds < ahead.waited_seconds
-
-
 @pytest.mark.parametrize("taken", [0, 1])
 def test_close_ends_a_thread_that_waits_for_room_and_closes_the_generator(taken: int) -> None:
     closed = []
@@ -113,23 +96,6 @@ def test_close_ends_a_thread_that_waits_for_room_and_closes_the_generator(taken:
     assert closed == [True]
     ahead.close()
     assert list(ahead) == []
-
-
-def test_close_wakes_a_taker_that_waits_in_another_thread() -> None:
-    release = threading.Event()
-
-    def items() -> Iterator[int]:
-        release.wait(60)
-        yield 1
-
-    ahead, found = Ahead(items()), []
-    taker = threading.Thread(target=lambda: found.append(list(ahead)))
-    taker.start()
-    threading.Timer(0.1, release.set).start()
-    ahead.close()
-    taker.join(60)
-    assert not taker.is_alive()
-    assert found in ([[]], [[1]])
 
 
 def test_close_drops_an_error_and_an_ahead_that_nobody_refers_to_ends_its_thread() -> None:

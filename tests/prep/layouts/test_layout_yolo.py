@@ -20,10 +20,6 @@ ROW = "0 0.5 0.5 0.2 0.4\n"
 TWO = {"images/train/a.jpg": "", "images/val/b.jpg": "", "labels/train/a.txt": ROW, "labels/val/b.txt": ""}
 
 
-def splits(root, **options):
-    return {one.source: one.split for one in read(root, **options) if one.problem is None}
-
-
 def test_a_rotated_picture_and_a_plain_one_store_the_fractions_as_written(tmp_path):
     rows = np.array([[0, 0.5, 0.25, 0.5, 0.25], [1, 0.125, 0.75, 0.25, 0.375]])
     for name, orientation in (("plain", 1), ("turned", 6)):
@@ -60,40 +56,31 @@ def test_polygons_and_boxes_of_real_files_equal_an_arithmetic_by_hand(test_data)
 
 
 @pytest.mark.parametrize(
-    ("yaml", "folder", "images"),
+    ("yaml", "images"),
     [
-        (YAML, "", "images/{}/"),
-        ("path: .\ntrain: [images/train]\nval: images/val/\nnc: 2\n", "", "images/{}/"),
-        ("path: ../datasets/x\n" + YAML, "", "images/{}/"),
-        ("path: sub\n" + YAML, "", "sub/images/{}/"),
-        ("path: /content/x\n" + YAML, "", "images/{}/"),
-        (
-            "train: ../train/images\nval: ../val/images\ntest: ../test/images\nnames: ['1', 2]\n",
-            "",
-            "{}/images/",
-        ),
-        ("train: /content/set/train/images\nval: C:\\set\\val\\images\nnames: [a, b]\n", "", "{}/images/"),
-        ("train: train.txt\nval: val.txt\nnames: [a, b]\n", "", "images/{}/"),
-        ("nc: 2\nnames: [a, b]\n", "", "images/{}/"),
-        ("names: [a, b]\n", "deep/", "{}/images/"),
-        (None, "", "{}/images/"),
+        (YAML, "images/{}/"),
+        ("path: .\ntrain: [images/train]\nval: images/val/\nnc: 2\n", "images/{}/"),
+        ("path: ../datasets/x\n" + YAML, "images/{}/"),
+        ("path: sub\n" + YAML, "sub/images/{}/"),
+        ("path: /content/x\n" + YAML, "images/{}/"),
+        ("train: ../train/images\nval: ../val/images\ntest: ../test\nnames: ['1', 2]\n", "{}/images/"),
+        ("train: /content/set/train/images\nval: C:\\set\\val\\images\nnames: [a, b]\n", "{}/images/"),
+        ("train: train.txt\nval: val.txt\nnames: [a, b]\n", "images/{}/"),
+        ("nc: 2\nnames: [a, b]\n", "images/{}/"),
+        (None, "{}/images/"),
     ],
 )
+@pytest.mark.parametrize("folder", ["", "deep/"])
 def test_paths_of_data_yaml_lead_to_the_same_pictures(tmp_path, yaml, folder, images):
-    content = {"classes.txt": "a\nb\n"} if yaml is None else {f"{folder}data.yaml": yaml}
-    for split, name in (("train", "a"), ("val", "b")):
-        path = f"{folder}{images.format(split)}{name}"
-        content |= {
-            f"{path}.jpg": "",
-            f"{path.replace('images', 'labels')}.txt": ROW,
-            f"{split}.txt": f"./{path}.jpg\n",
-        }
+    content = {"config.yaml": "lr: [1", f"{folder}classes.txt": "a\nb\n"}
+    content |= {} if yaml is None else {f"{folder}data.yaml": yaml}
+    paths = {folder + images.format(split): split for split in ("train", "val")}
+    for path, split in paths.items():
+        content |= {f"{path}a.jpg": "", f"{path.replace('images', 'labels')}a.txt": ROW}
+        content[f"{folder}{split}.txt"] = f"./{path.removeprefix(folder)}a.jpg\n"
     write_files(tmp_path, content)
-    found = splits(tmp_path)
-    assert found == {
-        f"{folder}{images.format('train')}a.jpg": "train",
-        f"{folder}{images.format('val')}b.jpg": "val",
-    }
+    found = {one.source: one.split for one in read(tmp_path) if one.problem is None}
+    assert found == {f"{path}a.jpg": split for path, split in paths.items()}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +116,8 @@ def test_a_row_is_a_box_a_polygon_or_a_named_fault(tmp_path, row, outcome):
     ("content", "words"),
     [
         ({"data.yaml": YAML + "nc: 3\n"}, "nc is 3, and names has 2"),
+        ({"data.yaml": YAML + f"nc: {'9' * 5000}\n"}, "nc: expected a whole number of at most"),
+        ({"data.yaml": YAML.replace("names: [hat, coat]", "nc: 0")}, "names: expected a text for each class"),
         ({"data.yaml": YAML.replace("coat", "hat")}, "0 and 1 are both called 'hat'"),
         (
             {"data.yaml": YAML.replace("images/val", "images/train")},
@@ -154,8 +143,17 @@ def test_a_source_that_can_mean_two_things_is_refused(tmp_path, content, words):
 
 def test_keypoints_take_their_number_from_kpt_shape(tmp_path):
     pose = "kpt_shape: [2, 3]\n" + YAML
-    write_files(tmp_path, TWO | {"data.yaml": pose, "labels/train/a.txt": "0 .5 .5 .2 .4 .1 .2 2 0 0 0\n"})
-    (box,) = read(tmp_path, keep=("keypoints",))[0].boxes
+    write_files(
+        tmp_path,
+        TWO
+        | {
+            "data.yaml": pose,
+            "labels/train/a.txt": "0 .5 .5 .2 .4 .1 .2 2 0 0 0\n0 .5 .5 .2 .4 .1 .2 1.9 0 0 0\n",
+        },
+    )
+    (one, _) = read(tmp_path, keep=("keypoints",))
+    (box,), ((reason, _),) = one.boxes, one.bad_objects
+    assert reason == "visibility of a keypoint is unknown"
     assert [(one.x, one.y, one.visibility) for one in box.keypoints] == [(0.1, 0.2, 2), (0, 0, 0)]
     with pytest.raises(UsageError, match="--box-units"):
         read(tmp_path, box_units="pixels")
