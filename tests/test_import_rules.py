@@ -255,8 +255,6 @@ def modules_after(program: str) -> set[str]:
 
 HEAVY = {"apache_beam", "tensorflow", "jax", "flax", "optax", "orbax", "tensorboardX"}
 HELP = "import contextlib, io, halofeed.cli\nwith contextlib.redirect_stdout(io.StringIO()): halofeed.cli.main({})"
-
-
 LIGHT_PROGRAMS = [
     "import halofeed",
     "import halofeed.schemas.manifest, halofeed.schemas.partition, halofeed.schemas.index",

@@ -86,11 +86,9 @@ def list_references(
             or no image has a label file.
         UsageError: an option contradicts the format.
     """
-    if options.box_units == "pixels":
-        raise UsageError("--box-units pixels: YOLO's boxes are fractions of the picture; leave it out")
     described = _read_description(annotations, annotation_file)
     if "keypoints" in options.keep and not described.keypoints:
-        raise UsageError(f"--keep keypoints: {described.file} has no kpt_shape; leave it out")
+        raise UsageError(f"{described.file}: it has no kpt_shape, so its objects have no keypoints to keep")
     index = ImageIndex(images, annotations.root)
     index.check_any_image(f"{annotations.root} ({described.file})")
     listed = list(_list_images(described, annotations, images, index, options))
@@ -492,7 +490,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
         detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
         raise SourceError("annotation", "row is no object", detail)
     if options.masks and polygon is None:
-        raise SourceError("annotation", "object has no segmentation", f"{what} is a box; leave --masks out")
+        raise SourceError("annotation", "object has no segmentation", f"{what} is a box")
     box = Box(
         ymin=corners[0],
         xmin=corners[1],

@@ -246,6 +246,7 @@ _is_volume = _is_of("volume")
 _USES = (
     _of_layouts(("image_sets", "voc_images"), "voc"),
     _of_layouts(("box_form",), "csv", "jsonl", "coco", "voc"),
+    _of_layouts(("box_units",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
     _of_layouts(("folders_are_classes",), "folders"),

@@ -35,6 +35,13 @@ def drawn(
     return source(layout, prepare, *options)
 
 
+def yolo(root: Path, val: str = "val", files: tuple[str, ...] = ("data.yaml",), label: str = "a.txt") -> None:
+    draw(root, "train/hat/a.png", "val/hat/b.png")
+    write(root, f"train/hat/{label}", "0 .5 .5 .2 .4\n")
+    for name in files:
+        write(root, name, f"train: train\nval: {val}\nnames: [hat]\n")
+
+
 @preparing
 def masks_beside(root: Path) -> list[object]:
     """Pictures and their label images, taken for two classes."""
@@ -223,6 +230,13 @@ ADVICE: dict[str, Advice] = {
     "lists that share names and give no splits": refused(
         source("voc", partial(voc_lists, train="a b", extra="b c")), "let (--split-shares) make", more=SPLIT
     ),
+    "YOLO, one folder twice": refused(
+        source("yolo", partial(yolo, val="train")), "(--split-shares train=0.8,val=0.2)"
+    ),
+    "YOLO, two files": refused(
+        source("yolo", partial(yolo, files=("a.yml", "b.yml"))), r"(--source \S+/a.yml)"
+    ),
+    "YOLO without labels": refused(source("yolo", partial(yolo, label="a.md")), "take (--layout folders)"),
     "a list that names two files": refused(source("voc", cameras), "let (--split-shares) make", more=SPLIT),
     "an XML file of another picture's name": noted(
         names_conflict((1, "2.png", 0), (3, "9.png", 0), sizes=(24, 24, 24)), "(--voc-images filename) takes"
