@@ -1,6 +1,5 @@
 """YOLO's data.yaml, label files and folders."""
 
-from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -106,8 +105,7 @@ def test_a_row_is_a_box_a_polygon_or_a_named_fault(tmp_path, row, outcome):
     else:
         (box,) = one.boxes
         assert [box.xmin, box.ymin, box.xmax, box.ymax] == pytest.approx(outcome)
-    problems = Counter(one.problem[1] for one in read(tmp_path) if one.problem)
-    assert problems == {"label file has no image": 1}
+    assert [one.problem[1] for one in read(tmp_path) if one.problem] == ["label file has no image"]
 
 
 @pytest.mark.parametrize(
