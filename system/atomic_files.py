@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import glob
 import os
 import platform
-import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -289,8 +289,7 @@ def temporary_path(target: Path) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(target))
     prefix = f".{target.name[:_MAX_NAME_LENGTH]}.{platform.node()}"
-    escaped = re.sub(r"([*?[])", r"[\1]", prefix)
-    for leftover in target.parent.glob(f"{escaped}.*.new"):
+    for leftover in target.parent.glob(f"{glob.escape(prefix)}.*.new"):
         process = owned_files.TEMPORARY.fullmatch(leftover.name)
         if process and not _is_alive(int(process[1])) and leftover.lstat().st_uid == os.geteuid():
             _delete(leftover)

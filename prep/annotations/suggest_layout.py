@@ -26,13 +26,12 @@ _HEAD_BYTES = 1 << 16
 _MAX_OPENED = 8
 """Most files of each kind to open; reading all files would take as long as the conversion."""
 _NUMBER = r"\s+[-+.\deE]+"
-_YOLO_LABEL = "a YOLO label"
 _TEXT_LABELS = {
-    _YOLO_LABEL: re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*"),
-    "a KITTI label": re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*"),
-    "a DOTA label": re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*"),
+    "a YOLO label": ("yolo", re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*")),
+    "a KITTI label": (None, re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
+    "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
 }
-"""Form of each line in a text file that accompanies an image."""
+"""Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
 _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
@@ -226,12 +225,10 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
         lines = [
             line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
         ]
-        for kind, form in _TEXT_LABELS.items():
+        for kind, (layout, form) in _TEXT_LABELS.items():
             if lines and all(form.fullmatch(line) for line in lines[:5]):
-                is_yolo = kind == _YOLO_LABEL
-                return (
-                    _readable_hint(f"{path} is {kind}", "yolo") if is_yolo else Hint(what=f"{path} is {kind}")
-                )
+                what = f"{path} is {kind}"
+                return _readable_hint(what, layout) if layout else Hint(what=what)
     return None
 
 

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.columns import to_corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
@@ -48,7 +49,6 @@ _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
-_TWO_DIMENSIONS, _THREE_DIMENSIONS = 2, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +287,7 @@ def _parse_keypoints(file: str, document: Mapping[str, Any]) -> tuple[tuple[str,
     if shape is None:
         return (), 0
     numbers = [_whole(file, "kpt_shape", one) for one in shape] if isinstance(shape, list) else []
-    if len(numbers) != _TWO_DIMENSIONS or numbers[1] not in (_TWO_DIMENSIONS, _THREE_DIMENSIONS):
+    if len(numbers) != 2 or numbers[1] not in (2, 3):
         raise AnnotationsError(f"{file}: kpt_shape: expected [number, 2 or 3], got {shape!r:.80}; correct it")
     named = document.get("kpt_names")
     lists = [one for one in named.values() if isinstance(one, list)] if isinstance(named, dict) else []
@@ -310,32 +310,32 @@ def _list_images(
     if not described.splits:
         yield from _images_by_folders(images)
         return
+    found = [
+        (split, path, *_find_path(path, described, annotations, images))
+        for split, paths in described.splits.items()
+        for path in paths
+    ]
+    missing = [f"{split}: {written}" for split, written, path, _ in found if path is None]
+    note = (_BY_ITS_END,) if any(is_guess for *_, is_guess in found) else ()
     splits: dict[str, str] = {}
-    missing: list[str] = []
-    note: tuple[str, ...] = ()
     faulty: list[SourceExample] = []
-    for split, written in described.splits.items():
-        for one in written:
-            found, is_guess = _find_path(one, described, annotations, images)
-            if found is None:
-                missing.append(f"{split}: {one}")
-                continue
-            note = (_BY_ITS_END,) if is_guess else note
-            for image in _images_of(found, described, images, index):
-                if isinstance(image, SourceExample):
-                    faulty.append(replace(image, split=split))
-                elif splits.setdefault(image, split) != split and options.source_splits:
-                    raise AnnotationsError(
-                        f"{described.file}: {image} is in the splits {splits[image]} and {split}; leave one of them "
-                        "out, or divide the images anew: --split-shares train=0.8,val=0.2"
-                    )
+    for split, path in ((split, path) for split, _, path, _ in found if path is not None):
+        for image in _images_of(path, described, images, index):
+            if isinstance(image, SourceExample):
+                faulty.append(replace(image, split=split))
+            elif splits.setdefault(image, split) != split and options.source_splits:
+                raise AnnotationsError(
+                    f"{described.file}: {image} is in the splits {splits[image]} and {split}; leave one of them "
+                    "out, or divide the images anew: --split-shares train=0.8,val=0.2"
+                )
     if not splits and not faulty:
         raise AnnotationsError(
             f"{described.file}: no image lies at {', '.join(missing) or 'its paths'}; correct the paths, which are "
             f"relative to path: or to the file's own folder, below {images.root}"
         )
     if missing:
-        note += (
+        note = (
+            *note,
             f"data.yaml names images that are missing ({'; '.join(missing)}); the other splits are taken",
         )
     for image, split in splits.items():
@@ -477,13 +477,12 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     keypoints: tuple[Keypoint, ...] = ()
     polygon = None
     if len(values) == 4 or (described.keypoints and len(values) == posed):
-        x, y, width, height = values[:4]
-        corners = y - height / 2, x - width / 2, y + height / 2, x + width / 2
+        xmin, ymin, xmax, ymax = to_corners(values[:4], "center-size")
         if "keypoints" in options.keep:
             keypoints = _keypoints(described, values[4:])
     elif len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         polygon = values
-        corners = min(values[1::2]), min(values[::2]), max(values[1::2]), max(values[::2])
+        xmin, ymin, xmax, ymax = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
     else:
         expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
         more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
@@ -492,10 +491,10 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     if options.masks and polygon is None:
         raise SourceError("annotation", "object has no segmentation", f"{what} is a box")
     box = Box(
-        ymin=corners[0],
-        xmin=corners[1],
-        ymax=corners[2],
-        xmax=corners[3],
+        ymin=ymin,
+        xmin=xmin,
+        ymax=ymax,
+        xmax=xmax,
         label=label,
         mask=[polygon] if options.masks else None,
         keypoints=keypoints,
