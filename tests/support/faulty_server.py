@@ -74,11 +74,7 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
             with server.lock:
                 server.at_once += 1
                 server.most_at_once = max(server.most_at_once, server.at_once)
-            try:
-                self.answer()
-            finally:
-                with server.lock:
-                    server.at_once -= 1
+            self.answer()
 
         def answer(self) -> None:
             name = self.path.partition("?")[0].lstrip("/").removeprefix("moved/")
@@ -108,7 +104,7 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
                 middle = len(data) // 2
                 data = data[:middle] + bytes([data[middle] ^ 16]) + data[middle + 1 :]
             if fault == "moved" or fault.startswith("to "):
-                self.send_response(302)
+                self.begin(302)
                 self.send_header(
                     "Location", fault.removeprefix("to ") if fault != "moved" else f"/moved/{name}"
                 )
@@ -118,8 +114,13 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
             self.send(status, data, cut=fault == "cut")
             self.close_connection |= fault == "close"
 
-        def send(self, status: int, data: bytes, cut: bool = False) -> None:
+        def begin(self, status: int) -> None:
+            with server.lock:
+                server.at_once -= 1  # before the client can know of the answer, and ask again
             self.send_response(status)
+
+        def send(self, status: int, data: bytes, cut: bool = False) -> None:
+            self.begin(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if self.command == "HEAD":
