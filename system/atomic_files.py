@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import glob
 import os
 import platform
 import stat
@@ -287,6 +286,8 @@ def temporary_path(target: Path) -> Iterator[Path]:
 
     A signal that ends this process deletes it too. Files of killed processes of this machine are deleted first.
     """
+    import glob  # a help text, which imports this module, writes no file
+
     target = Path(os.path.abspath(target))
     prefix = f".{target.name[:_MAX_NAME_LENGTH]}.{platform.node()}"
     for leftover in target.parent.glob(f"{glob.escape(prefix)}.*.new"):
