@@ -169,7 +169,7 @@ def describe_job_error(pipeline: beam.Pipeline, choice: RunnerChoice, output: Ou
         NotRunError: always; the message says what the runner wrote.
     """
     try:
-        with quiet_logging(None, "apache_beam"):
+        with _ending_job_servers(pipeline.runner), quiet_logging(None, "apache_beam"):
             result = pipeline.run()
     except Exception as error:
         output.withdraw()

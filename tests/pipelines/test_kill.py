@@ -52,6 +52,17 @@ def workers_of(driver: int) -> list[int]:
     return found
 
 
+def writers_of(driver: int, folder: Path) -> list[int]:
+    """Those workers that have a file open below the folder."""
+
+    def opened(worker: int) -> bool:
+        with contextlib.suppress(OSError):
+            return any(str(folder) in os.readlink(file) for file in Path(f"/proc/{worker}/fd").iterdir())
+        return False
+
+    return list(filter(opened, workers_of(driver)))
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
     return draw_folders(tmp_path_factory.mktemp("source"), 96, side=400, broken=3)
@@ -203,14 +214,8 @@ def test_damaged_leftovers_are_rebuilt_and_not_trusted(small, whole, other_recip
 def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, undisturbed, tmp_path):
     process = start(arguments(source, tmp_path, 2))
     folder = tmp_path / "set/1.0.0"
-
-    def working() -> bool:
-        begun = [path for path in folder.glob(".incomplete/[!.]*") if not path.name.startswith("references")]
-        return (folder / ".incomplete/references.npy").exists() and len(begun) > 1
-
-    wait_until(working, 60, "a worker writes")
-    for worker in workers_of(process.pid)[:1]:
-        os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: writers_of(process.pid, folder), 60, "a worker writes")
+    os.kill(writers_of(process.pid, folder)[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1, errors
     assert "halofeed convert: a worker was killed, process" in errors

@@ -3,7 +3,6 @@
 import os
 import random
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -141,24 +140,6 @@ def test_a_file_larger_than_memory_is_not_read(tmp_path):
         stream.truncate(1 << 42)
     with pytest.raises(SourceError, match=r"it holds 4\.40 TB, and at most"):
         LocalFiles(tmp_path).read("a.png")
-
-
-def test_a_file_that_grows_for_ever_is_read_as_far_as_it_was(tmp_path):
-    done = threading.Event()
-
-    def grow() -> None:
-        with (tmp_path / "a.csv").open("ab", buffering=0) as stream:
-            while not done.is_set():
-                stream.write(b"a" * 100_000)
-
-    write(tmp_path, "a.csv")
-    writer = threading.Thread(target=grow)
-    writer.start()
-    try:
-        assert set(LocalFiles(tmp_path).read("a.csv")[3:]) <= {ord("a")}
-    finally:
-        done.set()
-        writer.join()
 
 
 def test_names_that_no_file_can_have_are_no_files(tmp_path):

@@ -192,10 +192,14 @@ def test_references_beside_lists_are_not_held(monkeypatch):
     monkeypatch.setattr(spill, "SPILL_CHUNK", 1_000)
     names = [f"a/{number:06d}.jpg" for number in range(20_000)]
     options = SplitOptions(lists={"val": "\n".join(names)})
-    with traced() as found:
-        references = (SourceExample(source=one, key=one) for one in names)
-        assert sum(1 for _ in assign_splits(references, options)) == 20_000
-    assert found.peak < 20_000 * 500
+
+    def peak() -> int:
+        with traced() as found:
+            references = (SourceExample(source=one, key=one) for one in names)
+            assert sum(1 for _ in assign_splits(references, options)) == 20_000
+        return found.peak
+
+    assert min(peak(), peak()) < 20_000 * 500  # what other threads allocate meanwhile counts, too
 
 
 HALVES = {"a": 0.5, "b": 0.5}
