@@ -351,7 +351,7 @@ def commit(shard_counts: list[int]) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             draw_pictures(Path(scratch) / "in", 1000)
             convert(Path(scratch) / "in", Path(scratch) / "out", 1)
-            index = next(Path(scratch).rglob("*.index"))
+            index = next(Path(scratch).rglob("_index*"))
             job = ShardJob(
                 recipe=Recipe(layout="folders", height=224, width=224, shards=count),
                 task="classification",

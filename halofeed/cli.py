@@ -233,7 +233,13 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     inspect.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
     _add_redirects(inspect)
-    inspect.add_argument("--record", metavar="SPLIT:NUMBER", help="show one record, counted from 0")
+    shown = inspect.add_mutually_exclusive_group()
+    shown.add_argument("--record", metavar="SPLIT:NUMBER", help="show one record, counted from 0")
+    shown.add_argument(
+        "--parser",
+        action="store_true",
+        help="print a Python function that reads the records with TensorFlow alone",
+    )
 
     report = command(
         "report",
@@ -402,6 +408,11 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
+    if parsed.parser:
+        from halofeed.inspection.parser_code import parser_code
+
+        print(parser_code(parsed.path), end="")
+        return 0
     from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 
     print(

@@ -130,7 +130,7 @@ class _RemoteFiles(DatasetFiles):
 
     def _pieces(self, name: str, size: int) -> Iterator[Piece]:
         return self._store.pieces(
-            Shard(file=name, records=0, bytes=size, crc32c=0, index_bytes=0, index_crc32c=0)
+            Shard(file=name, index="", records=0, bytes=size, crc32c=0, index_bytes=0, index_crc32c=0)
         )
 
 

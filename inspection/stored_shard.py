@@ -9,7 +9,6 @@ import numpy as np
 
 from halofeed.errors import CorruptFileError, HalofeedError
 from halofeed.inspection.dataset_files import DatasetFiles, open_files
-from halofeed.schemas.files import index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Shard
@@ -28,7 +27,7 @@ class StoredShard:
 
     def __init__(self, folder: Path | DatasetFiles, shard: Shard) -> None:
         self._files, self._shard = open_files(folder), shard
-        name = index_file(shard.file)
+        name = shard.index
         path = self._files.path(name)
         data = self._files.index(name, min(shard.index_bytes, INDEX_BYTES))
         if crc32c(data) != shard.index_crc32c:

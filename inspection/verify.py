@@ -38,14 +38,14 @@ from halofeed.inspection.verify_record import (
 )
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import DATASET_INFO, FEATURES, MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file
+from halofeed.schemas.files import MANIFEST, REJECTED, TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, manifest_text
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import TASKS
-from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import address_of
@@ -204,7 +204,7 @@ class _Verification:
         data = self.read(MANIFEST, MANIFEST_BYTES)
         manifest = Manifest.from_json(data, MANIFEST)
         check_recipe(manifest, MANIFEST)
-        self.same_text(MANIFEST, data, manifest_text(data))
+        self.same_bytes(MANIFEST, data, manifest_text(data).encode())
         first = TASKS[manifest.task].first_label_id
         if task_words(manifest).has_background and 0 not in manifest.labels:
             self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")
@@ -213,9 +213,8 @@ class _Verification:
                 self.add(MANIFEST, f"labels.{label}: labels of {manifest.task} begin at {first}")
         return manifest
 
-    def same_text(self, name: str, data: bytes, text: str) -> None:
-        """Add a problem if a file is not the text that follows from the manifest."""
-        expected = text.encode()
+    def same_bytes(self, name: str, data: bytes, expected: bytes) -> None:
+        """Add a problem if a file differs from what follows from the manifest."""
         if data == expected:
             return
         pairs = zip(data, expected, strict=False)
@@ -228,15 +227,17 @@ class _Verification:
     def check(self, manifest: Manifest) -> None:
         shards = [shard for split in manifest.splits.values() for shard in split.shards]
         self.bytes_total = sum(shard.bytes for shard in shards)
-        self.leftovers({name for shard in shards for name in (shard.file, index_file(shard.file))})
-        for file, text in ((DATASET_INFO, dataset_info_json(manifest)), (FEATURES, features_json(manifest))):
+        described = metadata_files(manifest)
+        shard_files = {name for shard in shards for name in (shard.file, shard.index)}
+        self.leftovers({*shard_files, *described, MANIFEST, REJECTED})
+        for file, expected in described.items():
             with self.reading(file):
-                self.same_text(file, self.read(file, 2 * len(text.encode()) + _FEW_BYTES), text)
+                self.same_bytes(file, self.read(file, 2 * len(expected) + _FEW_BYTES), expected)
         for name, split in manifest.splits.items():
             statistics: list[Statistics] = []
             for number, shard in enumerate(split.shards):
                 index = None
-                with self.reading(index_file(shard.file)):
+                with self.reading(shard.index):
                     index = self.index(shard, manifest)
                     statistics.append(index.statistics)
                     self.rejected += index.rejected
@@ -246,13 +247,13 @@ class _Verification:
             if len(statistics) == len(split.shards) and Statistics.total(statistics) != split.statistics:
                 self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
         self.unique_ids()
-        indexes_read = all(self.files.exists(index_file(shard.file)) for shard in shards)
+        indexes = {shard.index for shard in shards}
+        indexes_read = all(map(self.files.exists, indexes))
         with self.reading(REJECTED):
-            self.rejects(manifest, indexes_read and not any(p.file.endswith(".index") for p in self.problems))
+            self.rejects(manifest, indexes_read and not any(p.file in indexes for p in self.problems))
 
-    def leftovers(self, shard_files: set[str]) -> None:
+    def leftovers(self, known: set[str]) -> None:
         """Add a problem for each entry of the folder that is not part of the data set."""
-        known = shard_files | {MANIFEST, REJECTED, DATASET_INFO, FEATURES}
         for name, is_file in (self.files.entries() or {}).items():
             if name == TEMPORARY_FOLDER:
                 continue  # left by a command that was killed after the commit; the next such command deletes it
@@ -263,7 +264,7 @@ class _Verification:
 
     def index(self, shard: Shard, manifest: Manifest) -> ShardIndex:
         """Read the index of a shard and check it against the manifest."""
-        name = index_file(shard.file)
+        name = shard.index
         data = self.read(name, INDEX_BYTES)
         if len(data) != shard.index_bytes:
             self.add(name, f"expected {shard.index_bytes:,} bytes as the manifest says, got {len(data):,}")
@@ -345,7 +346,7 @@ class _Verification:
             self.add(shard.file, f"holds {counts.records} records, the manifest says {shard.records}")
         if all_sound and index is not None and counts.records == len(index):
             for problem in counts.problems(index.statistics):
-                self.add(index_file(shard.file), problem)
+                self.add(shard.index, problem)
         self.progress(self.bytes_done + shard.bytes, self.bytes_total)
 
     def unique_ids(self) -> None:

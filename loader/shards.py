@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.field_cache import FieldCache, ObjectCache, ObjectLists
 from halofeed.loader.store.base import Span, Store
-from halofeed.schemas.files import index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.shard_file import CURE, OpenFile, most_open
@@ -155,7 +154,7 @@ class Shards:
         self._loaded[shard] = True
 
     def _read_index(self, shard: int) -> ShardIndex:
-        entry, name = self._shards[shard], index_file(self._shards[shard].file)
+        entry, name = self._shards[shard], self._shards[shard].index
         path = f"{self.store.place}/{name}"
         for attempt in range(self.store.attempts):
             data = self.store.read(name, entry.index_bytes)

@@ -22,8 +22,6 @@ from halofeed.prep.annotations.contract import is_mostly_bad
 from halofeed.prep.convert.label_image import VOC_VOID, void_problem
 from halofeed.schemas import keys
 from halofeed.schemas.files import (
-    DATASET_INFO,
-    FEATURES,
     MANIFEST,
     OBJECT,
     REJECTED,
@@ -36,7 +34,7 @@ from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
-from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.system.checksum import crc32c
@@ -169,10 +167,11 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     if _has_tiles(job):
         _check_ids(job, output, [group["number"] for group in groups])
     manifest = _manifest(job, splits, reasons)
-    output.write(FEATURES, features_json(manifest).encode())
-    output.write(DATASET_INFO, dataset_info_json(manifest).encode())
-    files = [shard.file for split in splits.values() for shard in split.shards]
-    names = {*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO}
+    described = metadata_files(manifest)
+    for name, data in described.items():
+        output.write(name, data)
+    shards = [shard for split in splits.values() for shard in split.shards]
+    names = {name for shard in shards for name in (shard.file, shard.index)} | {REJECTED, *described}
     delete_unnamed(output, job.name, names)
     check_alive(job.heartbeat_path)
     output.commit(manifest.to_json().encode(), after=sorted(names), swept=job.heartbeat_path is None)
@@ -221,6 +220,7 @@ def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Sha
     index = ShardIndex.from_bytes(data, index_file(name))
     shard = Shard(
         file=name,
+        index=index_file(name),
         records=len(index),
         bytes=index.file_bytes,
         crc32c=index.file_checksum,

@@ -347,7 +347,7 @@ def _is_complete(output: OutputFolder, manifest: Manifest) -> bool:
     sizes = output.sizes()
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     return all(
-        sizes.get(shard.file) == shard.bytes and sizes.get(index_file(shard.file)) == shard.index_bytes
+        sizes.get(shard.file) == shard.bytes and sizes.get(shard.index) == shard.index_bytes
         for shard in shards
     )
 

@@ -19,22 +19,22 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import (
-    DATASET_INFO,
-    FEATURES,
+    BESIDE_SHARDS,
+    CLASS_NAMES,
+    LABEL_MAP,
     MANIFEST,
-    REJECTED,
     TEMPORARY_FOLDER,
-    UNCOMMITTED_MANIFEST,
-    index_file,
+    index_files,
     is_conversion_file,
+    is_index_file,
 )
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import MANIFEST_VALUES
 from halofeed.schemas.manifest import Manifest, is_intact
+from halofeed.schemas.tfds import metadata_files
 from halofeed.system.atomic_files import copy_modes, fsync_paths, swap_paths
 from halofeed.system.console import print_status
 
-_BESIDE_SHARDS = {MANIFEST, REJECTED, FEATURES, DATASET_INFO, UNCOMMITTED_MANIFEST}
 _SHOWN = 5
 
 
@@ -54,7 +54,7 @@ def replacement_of(folder: str) -> str:
 
 
 def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
-    """Refuse a local folder whose files are named like a data set's but were written by no conversion.
+    """Refuse a folder whose files are named like a data set's but were written by no conversion.
 
     Args:
         name: name of the data set.
@@ -63,6 +63,13 @@ def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
     Raises:
         UsageError: lists the files; or the folder is a link, or its manifest is another program's.
     """
+    if output.exists(MANIFEST):
+        named = _files_in_manifest(output) or {LABEL_MAP, *CLASS_NAMES}
+        if foreign := sorted({LABEL_MAP, *CLASS_NAMES} & output.sizes().keys() - named):
+            raise UsageError(
+                f"{output.path(foreign[0])}: halofeed did not write this file, and would replace it; move it away, or "
+                f"{fix}"
+            )
     if is_remote(output.root) or not os.path.lexists(output.root):
         return
     if os.path.islink(output.root):
@@ -100,11 +107,11 @@ def proven(output: OutputFolder, files: Iterable[str]) -> set[str]:
     files = set(files)
     found = set()
     for file in files:
-        index = index_file(file)
-        if file.endswith(".index") and _index_of(output, file) is not None:
-            found.add(file)
-        elif index in files and (read := _index_of(output, index)) is not None:
-            found |= {file} if output.size(file) == read.file_bytes else set()
+        if is_index_file(file):
+            found |= {file} if _index_of(output, file) is not None else set()
+        else:
+            read = [_index_of(output, index) for index in index_files(file) & files]
+            found |= {file} if any(one and output.size(file) == one.file_bytes for one in read) else set()
     return found
 
 
@@ -170,7 +177,7 @@ def delete_unnamed(output: OutputFolder, name: str, files: Iterable[str]) -> Non
     """
     files = set(files)
     others = [file for file in output.sizes() if is_conversion_file(file, name) and file not in files]
-    known = proven(output, others) | (_BESIDE_SHARDS & set(others))
+    known = proven(output, others) | (BESIDE_SHARDS & set(others))
     output.delete(sorted(known))
     for file in sorted(set(others) - known):
         print_status(
@@ -192,7 +199,7 @@ def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: s
     in_version, written = set(os.listdir(version.root)), proven(replacement, replacement.sizes())
     if not (is_begun or replacement.exists(MANIFEST) or written - in_version):
         return  # no conversion made this folder
-    deletable = in_version | written | _files_in_manifest(replacement) | _BESIDE_SHARDS
+    deletable = in_version | written | _files_in_manifest(replacement) | BESIDE_SHARDS
     replacement.begin()  # marks the folder as halofeed's during the deletion
     with contextlib.suppress(FileNotFoundError):
         entries = set(os.listdir(folder)) - {TEMPORARY_FOLDER}
@@ -214,9 +221,9 @@ def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: s
 
 
 def _files_in_manifest(output: OutputFolder) -> set[str]:
-    """Return the shards and indexes that an intact manifest names."""
+    """Return the files that belong to an intact manifest."""
     if not output.exists(MANIFEST) or not is_intact(data := output.read(MANIFEST)):
         return set()
-    splits = Manifest.from_json(data, output.path(MANIFEST)).splits.values()
-    shards = {shard.file for split in splits for shard in split.shards}
-    return shards | set(map(index_file, shards))
+    manifest = Manifest.from_json(data, output.path(MANIFEST))
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    return {name for shard in shards for name in (shard.file, shard.index)} | metadata_files(manifest).keys()

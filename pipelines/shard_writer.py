@@ -23,7 +23,7 @@ from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Tally, converter_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.schemas.files import OBJECT, index_file
+from halofeed.schemas.files import OBJECT, index_file, index_file_1
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
@@ -186,8 +186,11 @@ def _finished_index(
     name = job.shard_file(key)
     inputs = {reference.source for reference in references}
     contents: dict[str, str] = {}
-    for folder in (job.folder, *filter(None, [job.replaces])):
-        index = _intact_index(OutputFolder(folder), name, inputs)
+    places = [(job.folder, index_file(name))]
+    if job.replaces:
+        places += [(job.replaces, index_file(name)), (job.replaces, index_file_1(name))]
+    for folder, index_name in places:
+        index = _intact_index(OutputFolder(folder), name, index_name, inputs)
         if index is None:
             continue
         if not contents:
@@ -195,8 +198,9 @@ def _finished_index(
             contents = contents_of(references, sources, budget, threads, job.series_folder)
         if job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
-                for file in (name, index_file(name)):
-                    OutputFolder(job.folder, job.holder).take(file, OutputFolder(folder))
+                output = OutputFolder(job.folder, job.holder)
+                for file, there in ((name, name), (index_file(name), index_name)):
+                    output.take(file, OutputFolder(folder), there)
             return index
     return None
 
@@ -222,12 +226,12 @@ def changed_input(
     return next((one for one in known if contents[one.source] != index.inputs[one.source]), None)
 
 
-def _intact_index(output: OutputFolder, name: str, inputs: Set[str]) -> ShardIndex | None:
+def _intact_index(output: OutputFolder, name: str, index_name: str, inputs: Set[str]) -> ShardIndex | None:
     """Return the index of a shard of these inputs; None where the shard or the index is missing or damaged."""
-    if not output.exists(index_file(name)) or not output.exists(name):
+    if not output.exists(index_name) or not output.exists(name):
         return None
     try:
-        index = ShardIndex.from_bytes(output.read(index_file(name)), index_file(name))
+        index = ShardIndex.from_bytes(output.read(index_name), index_name)
     except CorruptFileError:
         return None
     if output.size(name) != index.file_bytes or inputs != set(index.inputs):

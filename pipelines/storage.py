@@ -426,23 +426,26 @@ class OutputFolder:
             file.keep(synced=True)
             fsync_paths([self.root])
 
-    def take(self, name: str, other: OutputFolder) -> None:
+    def take(self, name: str, other: OutputFolder, other_name: str = "") -> None:
         """Link or copy a file of another folder of the same file system into this one.
+
+        Args:
+            other_name: its name there, if that is another one.
 
         Raises:
             JobError: the disk has no space for a copy, or fails.
         """
         if is_remote(self.root):
             self._check_holder()
-            store_of(self.root).copy(other.path(name), self.path(name))
+            store_of(self.root).copy(other.path(other_name or name), self.path(name))
             return
         linked = self.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         self.begin()
         try:
-            os.link(other.path(name), linked)
+            os.link(other.path(other_name or name), linked)
             os.replace(linked, self.path(name))
         except OSError:  # another disk, or one without hard links
-            with other.open(name) as stream, self.temporary(name) as file:
+            with other.open(other_name or name) as stream, self.temporary(name) as file:
                 shutil.copyfileobj(stream, file.stream, _COPIED_AT_ONCE)
                 file.keep()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -25,14 +26,21 @@ TEMPORARY_FOLDER = ".incomplete"
 
 DATASET_INFO = "dataset_info.json"
 FEATURES = "features.json"
+LABEL_MAP = "label_map.pbtxt"
+CLASS_NAMES = ("image.class.label.labels.txt", "image.object.class.label.labels.txt")
+"""Files in which TFDS expects the class names of the features `image/class/label` and `image/object/class/label`."""
 UNCOMMITTED_MANIFEST = ".manifest.json.incomplete"
 """Name of the manifest until all files that it names are on the disk; one rename commits it."""
-_BESIDE_SHARDS = (MANIFEST, REJECTED, DATASET_INFO, FEATURES, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST)
+BESIDE_SHARDS = frozenset(
+    (MANIFEST, UNCOMMITTED_MANIFEST, REJECTED, DATASET_INFO, FEATURES, LABEL_MAP, *CLASS_NAMES)
+)
+"""Names of the files of a data set that are neither a shard nor an index."""
 
 _TEMPORARY_NAME = re.compile(
     r"\.?(?:alive|bundles|calls|headers|ids|listed|references|rejected|wanted)(?:[-.][^/]*)?"
 )
-_SHARD = r"-.*\.tfrecord-\d{5}-of-\d{5}(\.index)?"
+_SHARD = r"-.*\.tfrecord-\d{5}-of-\d{5}"
+_INDEX = r"_index-\d{5}-[0-9a-f]{12}"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
@@ -78,19 +86,50 @@ def shard_file(name: str, split: str, shard: int, shard_count: int) -> str:
 
 
 def index_file(shard: str) -> str:
-    """Return the file name of a shard's index."""
-    return shard + ".index"
+    """Return the file name of a shard's index: the shard's number, and a digest of its split and of the shard count.
+
+    No pattern that means shards matches it, such as `cards*`, `*train*`, `*.tfrecord-*` or `*-00003-of-*`.
+
+    >>> index_file("cards-train.tfrecord-00003-of-00016")
+    '_index-00003-9d79c0ef1df9'
+    """
+    start, number, _, count = shard.rsplit("-", 3)
+    return f"_index-{number}-{hashlib.sha256(os.fsencode(f'{start}-{count}')).hexdigest()[:12]}"
+
+
+def index_file_1(shard: str) -> str:
+    """Return the file name of a shard's index in data sets of format 1."""
+    return f"{shard}.index"
+
+
+def index_files(file: str) -> set[str]:
+    """Return the names that the index of a file may have, in any format; none for a file that is no shard.
+
+    >>> index_files("notes.txt")
+    set()
+    """
+    return {index_file(file), index_file_1(file)} if re.fullmatch(f".*{_SHARD}", file) else set()
+
+
+def is_index_file(file: str) -> bool:
+    """Return True if a conversion gives this name to an index, or did so in format 1.
+
+    >>> is_index_file("_index-00003-9d79c0ef1df9"), is_index_file("cards-train.tfrecord-00003-of-00016.index")
+    (True, True)
+    """
+    return bool(re.fullmatch(rf"{_INDEX}|.*{_SHARD}\.index", file))
 
 
 def is_conversion_file(file: str, name: str) -> bool:
     """Return True if a conversion of the data set `name` may write a file of this name.
 
-    >>> is_conversion_file("cards-train.tfrecord-00003-of-00016.index", "cards")
+    >>> is_conversion_file("cards-train.tfrecord-00003-of-00016", "cards")
     True
     >>> is_conversion_file("notes.txt", "cards")
     False
     """
-    return file in _BESIDE_SHARDS or bool(re.fullmatch(re.escape(name) + _SHARD, file))
+    other = (*BESIDE_SHARDS, TEMPORARY_FOLDER)
+    return file in other or bool(re.fullmatch(rf"{re.escape(name)}{_SHARD}(\.index)?|{_INDEX}", file))
 
 
 def is_temporary_name(name: str) -> bool:

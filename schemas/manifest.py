@@ -21,15 +21,17 @@ from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.atomic_files import read_regular
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 2 names each index, see `files.index_file`, and has label_map.pbtxt and TFDS's class names."""
 _MAX_VERSIONS_NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """TFRecord file: its name, record count, size and CRC32C, and the size and CRC32C of its index."""
+    """TFRecord file: its name, record count, size and CRC32C, and the name, size and CRC32C of its index."""
 
     file: str
+    index: str
     records: int
     bytes: int
     crc32c: int
@@ -121,7 +123,7 @@ class Manifest:
             "splits": {
                 name: {
                     "records": split.records,
-                    "shards": [vars(shard) for shard in split.shards],
+                    "shards": [self._shard_json(shard) for shard in split.shards],
                     "statistics": _in_order(split.statistics.to_json()),
                 }
                 for name, split in sorted(self.splits.items())
@@ -133,6 +135,10 @@ class Manifest:
             document["ignore_label"] = self.ignore_label
         document["crc32c"] = checksum_of(document)
         return _text(document)
+
+    def _shard_json(self, shard: Shard) -> dict[str, Any]:
+        hidden = () if self.format_version > 1 else ("index",)
+        return {key: value for key, value in vars(shard).items() if key not in hidden}
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "manifest.json") -> Manifest:
@@ -261,11 +267,9 @@ class _Reader:
         version = self.item(document, "format_version", int)
         if self.problems:
             raise ManifestError(self.where, self.problems)
-        if version != FORMAT_VERSION:
+        if not 1 <= version <= FORMAT_VERSION:
             cure = "install a newer halofeed" if version > FORMAT_VERSION else "convert the data again"
-            problem = (
-                f"this halofeed reads version {FORMAT_VERSION}, the document is version {version}; {cure}"
-            )
+            problem = f"this halofeed reads versions 1 to {FORMAT_VERSION}, the document is version {version}; {cure}"
             raise ManifestError(self.where, [("format_version", problem)])
         task = self.item(document, "task", str)
         if task not in TASKS:
@@ -280,7 +284,7 @@ class _Reader:
             "recipe": with_current_option_names(self.item(document, "recipe", dict)),
             "inputs": self.item(document, "inputs", dict),
             "splits": {
-                split: self.split(document["splits"][split], f"splits.{split}", name, split)
+                split: self.split(document["splits"][split], f"splits.{split}", name, split, version)
                 for split in sorted(self.item(document, "splits", dict))
             },
             "rejected": {
@@ -288,10 +292,11 @@ class _Reader:
                 for reason, count in self.values(document, "rejected", int).items()
             },
             "software": self.values(document, "software", str),
+            "format_version": version,
         }
         if "ignore_label" in document:
             read["ignore_label"] = self.in_range(self.item(document, "ignore_label", int), "ignore_label", 16)
-        known = (*read, "kind", "format_version", "crc32c")
+        known = (*read, "kind", "crc32c")
         self.add_all((key, "unknown") for key in document if key not in known)
         manifest = Manifest(**read)
         if not self.problems:
@@ -384,7 +389,7 @@ class _Reader:
                 found[int(key)] = name
         return found
 
-    def split(self, document: Any, path: str, name: str, split_name: str) -> Split:
+    def split(self, document: Any, path: str, name: str, split_name: str, version: int) -> Split:
         self.checked(files.check_split, split_name, path)
         if not isinstance(document, dict):
             self.add(path, f"expected an object, got {document!r:.60}")
@@ -397,16 +402,20 @@ class _Reader:
                 self.add(shard_path, f"expected an object, got {shard!r:.60}")
                 continue
             counts = {
-                key: self.count(shard, key, shard_path) for key in Shard.__dataclass_fields__ if key != "file"
+                key: self.count(shard, key, shard_path)
+                for key in Shard.__dataclass_fields__
+                if key not in ("file", "index")
             }
-            expected = files.shard_file(name, split_name, number, len(documents))
-            file = self.item(shard, "file", str, shard_path)
-            if file != expected:
-                self.add(f"{shard_path}.file", f"expected {expected!r}, got {file!r:.200}")
+            file = files.shard_file(name, split_name, number, len(documents))
+            index = files.index_file_1(file) if version == 1 else files.index_file(file)
+            for key, expected in (("file", file), ("index", index))[: None if version > 1 else 1]:
+                found = self.item(shard, key, str, shard_path)
+                if found != expected:
+                    self.add(f"{shard_path}.{key}", f"expected {expected!r}, got {found!r:.200}")
             if counts["records"] * (HEADER_BYTES + FOOTER_BYTES) > counts["bytes"]:
                 problem = f"{counts['bytes']:,} bytes hold no {counts['records']:,} records"
                 self.add(f"{shard_path}.records", problem)
-            shards.append(Shard(file=file, **counts))
+            shards.append(Shard(file=file, index=index, **counts))
         counted = self.item(document, "statistics", dict, path)
         problems = list(statistics_problems(counted, f"{path}.statistics"))
         self.add_all(problems)

@@ -1,4 +1,4 @@
-"""Metadata for TensorFlow Datasets: the texts of dataset_info.json and features.json.
+"""Metadata for other readers: TFDS's dataset_info.json, features.json and class names, and label_map.pbtxt.
 
 `tfds.builder_from_directory(folder)` reads shards that have both files beside them. Each tf.train.Example key is one
 feature of the same flat name (`example["image/encoded"]`). A raw image is a Tensor of encoding `bytes`, so TFDS returns
@@ -9,11 +9,13 @@ float32, int64 and bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
+from halofeed.schemas.files import CLASS_NAMES, DATASET_INFO, FEATURES, LABEL_MAP
+from halofeed.schemas.limits import LABELS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -39,10 +41,62 @@ _DESCRIPTIVE = {
 """Type of each key beside those of the manifest's fields, by the task, kind, encoding or `--keep` that adds it."""
 
 
+def metadata_files(manifest: Manifest) -> dict[str, bytes]:
+    """Return the files that follow from a manifest alone, by name; data sets of format 1 have only two of them."""
+    found = {DATASET_INFO: dataset_info_json(manifest), FEATURES: features_json(manifest)}
+    if _has_class_names(manifest):
+        found[LABEL_MAP] = label_map_text(manifest.labels)
+        names = _class_names(manifest.labels)
+        keyed = {key for field in manifest.fields for key in field.keys}
+        files = {f"{key.replace('/', '.')}.labels.txt" for key in keyed} & set(CLASS_NAMES)
+        if _are_lines(names):
+            found |= dict.fromkeys(files, "".join(f"{name}\n" for name in names))
+    return {name: text.encode("utf-8", "surrogateescape") for name, text in found.items()}
+
+
+def label_map_text(labels: Mapping[int, str]) -> str:
+    r"""Return the classes as a StringIntLabelMap of the TF Object Detection API, in protobuf's text form.
+
+    Source: `object_detection/protos/string_int_label_map.proto`.
+
+    >>> print(label_map_text({1: 'ace "of" hearts'}), end="")
+    item {
+      id: 1
+      name: "ace \"of\" hearts"
+    }
+    """
+    escaped = ((identity, "".join(map(_escape, labels[identity]))) for identity in sorted(labels))
+    return "".join(f'item {{\n  id: {identity}\n  name: "{name}"\n}}\n' for identity, name in escaped)
+
+
+def _escape(character: str) -> str:
+    if character in '\\"':
+        return f"\\{character}"
+    if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
+        return f"\\{ord(character) - 0xDC00:03o}"
+    return character if character.isprintable() else "".join(f"\\{byte:03o}" for byte in character.encode())
+
+
+def _has_class_names(manifest: Manifest) -> bool:
+    return manifest.format_version > 1 and 0 <= max(manifest.labels, default=-1) < LABELS
+
+
+def _class_names(labels: Mapping[int, str]) -> list[str]:
+    """Return a name for each id from 0 to the largest one, as TFDS's ClassLabel needs it."""
+    return [labels.get(identity, f"({identity} is no class)") for identity in range(max(labels) + 1)]
+
+
+def _are_lines(names: Sequence[str]) -> bool:
+    """Return whether TFDS, which reads a name per line and strips it, reads these names."""
+    return len(set(names)) == len(names) and all(
+        name == name.strip() and name.isprintable() and name for name in names
+    )
+
+
 def dataset_info_json(manifest: Manifest) -> str:
-    """Return the text of dataset_info.json: name, version, splits and each shard's exact record count."""
+    """Return the text of dataset_info.json: name, version, splits, each shard's exact record count, supervised keys."""
     frame = HEADER_BYTES + FOOTER_BYTES
-    document = {
+    document: dict[str, Any] = {
         "name": manifest.name,
         "version": manifest.version,
         "description": f"{manifest.name} {manifest.version}: {manifest.task}, written by halofeed; see manifest.json.",
@@ -57,7 +111,18 @@ def dataset_info_json(manifest: Manifest) -> str:
             for name, split in sorted(manifest.splits.items())
         ],
     }
+    if manifest.format_version > 1:
+        document["supervisedKeys"] = {"tuple": {"items": [{"featureKey": keys.ENCODED}, _target(manifest)]}}
     return _text(document)
+
+
+def _target(manifest: Manifest) -> dict[str, Any]:
+    """Return what `as_supervised` gives beside the image: the label, or boxes and classes by their keys."""
+    targets = [field for field in manifest.fields if field.name in ("label", "labels", "boxes", "classes")]
+    names = [key for field in targets for key in field.keys]
+    if len(names) == 1:
+        return {"featureKey": names[0]}
+    return {"dict": {"dict": {name: {"featureKey": name} for name in names}}}
 
 
 def features_json(manifest: Manifest) -> str:
@@ -66,6 +131,13 @@ def features_json(manifest: Manifest) -> str:
     for field in manifest.fields:
         for key in field.keys:
             features[key] = _ENCODINGS[field.encoding](field)
+    if _has_class_names(manifest):
+        label = _feature(
+            "class_label_feature.ClassLabel", classLabel={"numClasses": str(max(manifest.labels) + 1)}
+        )
+        for key in features.keys() & {keys.CLASS_LABEL, keys.OBJECT_CLASS_LABEL}:
+            is_scalar = features[key] == _tensor((), "int64")
+            features[key] = label if is_scalar else _sequence(label)
     encodings = {field.encoding for field in manifest.fields}
     kept = [f"keep {name}" for name in manifest.recipe.get("keep", ())]
     # The first type of a key counts, so that pictures of several classes have several texts.

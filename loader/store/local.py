@@ -27,7 +27,6 @@ from halofeed.loader.store.base import (
     StoreWrapper,
     checked_pieces,
 )
-from halofeed.schemas.files import index_file
 from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
 from halofeed.schemas.shard_file import CURE, ShardFile, read_small_file
@@ -67,7 +66,7 @@ class LocalStore:
     def check_sizes(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
             self._check_size(shard.file, shard.bytes)
-            self._check_size(index_file(shard.file), shard.index_bytes)
+            self._check_size(shard.index, shard.index_bytes)
 
     def read(self, name: str, size: int) -> bytes:
         self._check_size(name, size)

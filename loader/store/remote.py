@@ -27,7 +27,7 @@ from urllib.parse import urljoin
 from halofeed.errors import CorruptFileError, HalofeedError, StoreError, UsageError, require_extra
 from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Piece, RemoteShard, Result, Span
 from halofeed.loader.store.web import RangeReader, RefusedRedirectError, WebError, check_redirect
-from halofeed.schemas.files import MANIFEST, index_file
+from halofeed.schemas.files import MANIFEST
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE
@@ -168,7 +168,7 @@ class RemoteStore:
 
     def check_sizes(self, shards: Sequence[Shard]) -> None:
         expected = {shard.file: shard.bytes for shard in shards}
-        expected |= {index_file(shard.file): shard.index_bytes for shard in shards}
+        expected |= {shard.index: shard.index_bytes for shard in shards}
         sizes = self._sizes(list(expected))
         for name, size in expected.items():
             if (found := sizes.get(name)) is None:

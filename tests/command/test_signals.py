@@ -69,7 +69,7 @@ def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path,
 def test_a_conversion_at_work_stops_and_the_same_command_goes_on(source, data, tmp_path, number, workers):
     words, temporary = convert(source, tmp_path / "out", workers), tmp_path / "tmp"
     process = start(words, temporary)
-    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/_index*")), process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + number, errors
@@ -96,7 +96,7 @@ def test_a_conversion_that_is_stopped_while_it_plans_leaves_no_folder(source, tm
 def test_a_whole_group_that_is_asked_to_stop_says_it_once(source, tmp_path, number):
     """As a terminal does with Ctrl-C, and a service manager with SIGTERM."""
     process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp", start_new_session=True)
-    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/_index*")), process)
     os.killpg(process.pid, number)
     assert assert_stopped(process, number, tmp_path / "tmp", tmp_path / "out", "")
 
@@ -112,7 +112,7 @@ def test_signals_that_are_ignored_stay_ignored(source, data, tmp_path):
     )
     words = [sys.executable, "-c", program, sys.executable, "-m", "halofeed"]
     with subprocess.Popen([*words, *convert(source, tmp_path, 2)], stderr=subprocess.PIPE) as process:
-        wait_until(lambda: list(tmp_path.glob("set/1.0.0/*.index")), process)
+        wait_until(lambda: list(tmp_path.glob("set/1.0.0/_index*")), process)
         for number in (signal.SIGHUP, signal.SIGINT):
             process.send_signal(number)
         _, errors = process.communicate(timeout=120)
@@ -122,7 +122,7 @@ def test_signals_that_are_ignored_stay_ignored(source, data, tmp_path):
 
 def test_of_a_killed_driver_nothing_is_left_in_a_moment(source, tmp_path):
     process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
-    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/_index*")), process)
     assert len(living(tmp_path / "tmp")) == 4, "driver, fork server and two workers"
     process.kill()
     process.communicate()
@@ -134,7 +134,7 @@ def test_of_a_killed_driver_nothing_is_left_in_a_moment(source, tmp_path):
 def test_where_all_were_killed_the_next_run_deletes_what_they_left(source, data, tmp_path):
     temporary = tmp_path / "tmp"
     process = start(convert(source, tmp_path / "out", 2), temporary)
-    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/_index*")), process)
     for one in living(temporary):
         os.kill(int(one.split()[0]), signal.SIGKILL)
     process.communicate()

@@ -24,6 +24,7 @@ from halofeed.inspection.samples import Picture, load_sample
 from halofeed.inspection.verify import verify
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.files import index_file
 from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
 from halofeed.schemas.statistics import Statistics
 from tests.support.annotation_writer import boxed, write_annotations
@@ -242,10 +243,10 @@ def test_a_damaged_data_set_is_refused_and_no_page_is_left(tmp_path: Path, damag
     elif damage == "cut":
         shard.write_bytes(data[: len(data) // 2])
     elif damage == "index":
-        (folder / (shard.name + ".index")).unlink()
+        (folder / index_file(shard.name)).unlink()
     else:
         (folder / "rejected.jsonl").write_text('{"stage": 1}\n')
-    with pytest.raises(CorruptFileError, match=r"tiny-train|rejected\.jsonl: line 1"):
+    with pytest.raises(CorruptFileError, match=r"tiny-train|_index|rejected\.jsonl: line 1"):
         write_report(folder, samples=18)
     assert [path.name for path in folder.parent.iterdir()] == ["1.0.0"]
 
@@ -289,7 +290,7 @@ def assert_red_is_in_the_box(shown_picture: Picture) -> None:
     np.testing.assert_allclose(shown_picture.boxes[0], measured, atol=1.6 / min(height, width))
 
 
-SHARD = Shard(file="f", records=0, bytes=0, crc32c=0, index_bytes=0, index_crc32c=0)
+SHARD = Shard(file="f", index="i", records=0, bytes=0, crc32c=0, index_bytes=0, index_crc32c=0)
 PLAIN = Candidate(
     split="train", number=0, shard=SHARD, row=0, labels=(), padding=0.0, elongation=0.0, orientation=1
 )

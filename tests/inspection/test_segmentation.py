@@ -17,6 +17,7 @@ from halofeed.inspection.verify import verify
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import IntensityWindow
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
+from halofeed.schemas.files import index_file
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
@@ -80,7 +81,7 @@ def test_a_sound_data_set_has_no_problems(tmp_path: Path, records: list[DrawnSca
 def test_every_flipped_bit_of_a_volume_and_its_label_is_found_with_its_record(tmp_path: Path) -> None:
     folder = write_segmentation(tmp_path, scans(shape=(6, 8, 10)), shards=1)
     path = folder / "scans-train.tfrecord-00000-of-00001"
-    index = ShardIndex.from_bytes((folder / f"{path.name}.index").read_bytes(), "")
+    index = ShardIndex.from_bytes((folder / index_file(path.name)).read_bytes(), "")
     data = path.read_bytes()
     generator = np.random.default_rng(1)
     for key, length in (("image/label", 480), ("image/encoded", 960)):
@@ -183,7 +184,7 @@ def test_voxels_that_are_no_number_are_found(tmp_path: Path, store: str, value: 
 def test_statistics_that_do_not_add_up_are_found(tmp_path: Path) -> None:
     folder = write_segmentation(tmp_path, scans())
     shard = next(path.name for path in sorted(folder.glob("scans-train*[0-9]")) if path.stat().st_size)
-    right = ShardIndex.from_bytes((folder / f"{shard}.index").read_bytes(), shard).statistics
+    right = ShardIndex.from_bytes((folder / index_file(shard)).read_bytes(), shard).statistics
     padding = dataclasses.replace(right.padding, padded_pixels=0)
     wrong: dict[str, Any] = {"label_voxels": {**right.label_voxels, "0": 1}, "tiles": 4, "padding": padding}
     wrong |= {"labels": {**right.labels, "9": 1}, "records": right.records + 1}

@@ -15,6 +15,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import DatasetProblem, VerifyReport, verify
+from halofeed.schemas.files import index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
@@ -126,7 +127,7 @@ def test_leftovers_are_named_but_those_of_a_command_that_was_killed_after_the_co
 
 def test_a_damaged_record_is_named_with_number_offset_and_id_and_others_still_checked(copied: Path) -> None:
     name = "tiny-train.tfrecord-00001-of-00002"
-    index = ShardIndex.from_bytes((copied / f"{name}.index").read_bytes(), name)
+    index = ShardIndex.from_bytes((copied / index_file(name)).read_bytes(), name)
     data = bytearray((copied / name).read_bytes())
     for record in (0, 2):
         data[int(index.offsets[record]) + 3] ^= 1
@@ -267,7 +268,7 @@ def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
 
 def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
     """Change an index and put its new checksum into the manifest, as a faulty writer would have."""
-    path = folder / f"{name}.index"
+    path = folder / index_file(name)
     data = replace(ShardIndex.from_bytes(path.read_bytes(), name), **changes).to_bytes()
     path.write_bytes(data)
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
@@ -301,7 +302,7 @@ def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
 )
 def test_a_wrong_index_under_right_checksums_is_found(copied: Path, change: Any, expected: str) -> None:
     name = "tiny-train.tfrecord-00000-of-00002"
-    index = ShardIndex.from_bytes((copied / f"{name}.index").read_bytes(), name)
+    index = ShardIndex.from_bytes((copied / index_file(name)).read_bytes(), name)
     rewrite_index(copied, name, **change(index))
     assert expected in str(verify(copied))
 
@@ -315,12 +316,12 @@ def test_a_record_in_the_wrong_shard_and_an_id_in_two_splits_are_found(tmp_path:
     first, second = (f"tiny-train.tfrecord-0000{number}-of-00002" for number in range(2))
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
     pairs = zip(reversed(manifest.splits["train"].shards), (first, second), strict=True)
-    swapped = tuple(replace(shard, file=name) for shard, name in pairs)
+    swapped = tuple(replace(shard, file=name, index=index_file(name)) for shard, name in pairs)
     split = replace(manifest.splits["train"], shards=swapped)
-    for suffix in ("", ".index"):
-        (folder / f"{first}{suffix}").rename(folder / "moved")
-        (folder / f"{second}{suffix}").rename(folder / f"{first}{suffix}")
-        (folder / "moved").rename(folder / f"{second}{suffix}")
+    for of in (str, index_file):
+        (folder / of(first)).rename(folder / "moved")
+        (folder / of(second)).rename(folder / of(first))
+        (folder / "moved").rename(folder / of(second))
     changed = replace(manifest, splits={"train": split})
     (folder / "manifest.json").write_text(changed.to_json())
     (folder / "dataset_info.json").write_text(dataset_info_json(changed))
@@ -416,14 +417,14 @@ def test_a_shard_shortened_while_it_is_looked_at_is_named(one_shard: Path) -> No
     assert output.splitlines() == ["verified 5", "inspected 5", "reported 5"]
 
 
-@pytest.mark.parametrize("suffixes", [("",), ("", ".index")])
-def test_a_stale_shard_is_found_by_all_that_look(one_shard, tmp_path, suffixes):
+@pytest.mark.parametrize("files", [[str], [str, index_file]])
+def test_a_stale_shard_is_found_by_all_that_look(one_shard, tmp_path, files):
     stale = write_shard(tmp_path / "stale", seed=5)
     name = "tiny-train.tfrecord-00000-of-00001"
-    for suffix in suffixes:
-        shutil.copyfile(stale / f"{name}{suffix}", one_shard / f"{name}{suffix}")
+    for of in files:
+        shutil.copyfile(stale / of(name), one_shard / of(name))
     found = verify(one_shard).problems
-    if suffixes == ("",):
+    if files == [str]:
         assert any("the index says" in problem.message for problem in found if problem.record is not None)
     assert any("the manifest says" in problem.message for problem in found)
     for look in (lambda: describe_record(one_shard, "train:0"), lambda: write_report(one_shard)):

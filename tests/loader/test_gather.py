@@ -8,6 +8,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError, ManifestError
 from halofeed.loader import Loader
+from halofeed.schemas.files import index_file
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip
 
@@ -73,10 +74,10 @@ def test_a_record_whose_length_is_not_the_indexs_is_refused_even_unverified(fold
         copies(folder, verify="never").batch(0)
 
 
-@pytest.mark.parametrize("suffix", ["", ".index"])
-def test_a_cut_off_file_is_named_with_both_sizes(folder, suffix):
+@pytest.mark.parametrize("of", [str, index_file])
+def test_a_cut_off_file_is_named_with_both_sizes(folder, of):
     path = shards_of(folder)[0]
-    path = path.with_name(path.name + suffix)
+    path = path.with_name(of(path.name))
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     with pytest.raises(CorruptFileError, match=rf"expected {len(data):,} bytes, found {len(data) - 1:,}"):

@@ -9,6 +9,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.schemas.files import index_file
 from halofeed.schemas.shard_file import close_idle
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip
@@ -112,15 +113,17 @@ def test_shards_of_equal_size_that_were_exchanged_are_refused(draw, write, verif
 
 
 @pytest.mark.parametrize("verify", VERIFY)
-@pytest.mark.parametrize("suffixes", [("",), (".index",), ("", ".index")], ids=["shard", "index", "both"])
+@pytest.mark.parametrize("files", [[str], [index_file], [str, index_file]], ids=["shard", "index", "both"])
 @pytest.mark.parametrize("augment", [(), (FlipLeftRight(0.0), RandomCrop(24, 32))], ids=["whole", "drawn"])
-def test_a_stale_copy_put_back_over_a_shard_is_refused(draw, write, tmp_path, verify, suffixes, augment):
+def test_a_stale_copy_put_back_over_a_shard_is_refused(draw, write, tmp_path, verify, files, augment):
     old, new, *_ = versions(draw, write, 9, 3)
     name = "tiny-train.tfrecord-00001-of-00003"
-    for suffix in suffixes:
-        shutil.copyfile(old / f"{name}{suffix}", new / f"{name}{suffix}")
+    for of in files:
+        shutil.copyfile(old / of(name), new / of(name))
     loader = Loader(new, batch_size=9, training=False, verify=verify, augment=augment)
-    with pytest.raises(CorruptFileError, match=rf"{name}.*was replaced or changed.*halofeed convert"):
+    with pytest.raises(
+        CorruptFileError, match=rf"({name}|_index).*was replaced or changed.*halofeed convert"
+    ):
         loader.batch(0)
 
 

@@ -15,6 +15,7 @@ import pytest
 from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas import shard_file
+from halofeed.schemas.files import index_file
 from tests.support.level_rows import others
 from tests.support.scripts import run_script
 from tests.support.volume_writer import draw_scans, write_scans
@@ -47,6 +48,7 @@ def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, 
         f"""
 import itertools, os
 from pathlib import Path
+from halofeed.schemas.files import index_file
 import tensorflow as tf
 from halofeed.loader import *
 from halofeed.errors import CorruptFileError
@@ -155,6 +157,7 @@ def test_what_is_no_file_in_place_of_one_is_refused_at_once(folder):
     output = run_script(f"""
 import itertools, os
 from pathlib import Path
+from halofeed.schemas.files import index_file
 from halofeed.loader import Loader
 from halofeed.errors import CorruptFileError
 folder = Path({str(folder)!r})
@@ -168,26 +171,26 @@ def restore(path):
     if path.is_dir(): path.rmdir()
     path.with_suffix(".kept").rename(path)
 kinds = ("pipe", "folder", "link to a device", "nothing")
-for what, suffix, when in itertools.product(kinds, ("", ".index"), ("before", "after")):
-    path = shard.with_name(shard.name + suffix)
+for what, of, when in itertools.product(kinds, (str, index_file), ("before", "after")):
+    path = shard.with_name(of(shard.name))
     try:
         if when == "before": spoil(path, what)
         loader = Loader(folder, batch_size=12, training=False)
         if when == "after": spoil(path, what)
         loader.batch(0)
-        raise SystemExit(f"no error: {{what}} {{suffix}} {{when}}")
+        raise SystemExit(f"no error: {{path}}: {{what}} {{when}}")
     except CorruptFileError as error:
         assert str(error).startswith(f"{{path}}: ") and "run the same `halofeed convert`" in str(error), error
-        print(what, suffix, when)
+        print(what, when)
     restore(path)
 """)
     assert len(output.splitlines()) == 16
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may read everything")
-@pytest.mark.parametrize("suffix", ["", ".index"])
-def test_a_file_that_may_not_be_read_is_named(folder, suffix):
-    path = folder / f"tiny-train.tfrecord-00000-of-00002{suffix}"
+@pytest.mark.parametrize("of", [str, index_file])
+def test_a_file_that_may_not_be_read_is_named(folder, of):
+    path = folder / of("tiny-train.tfrecord-00000-of-00002")
     path.chmod(0)
     script = f"""
 from halofeed.loader import Loader

@@ -146,7 +146,7 @@ def kept_aspect(source: Path) -> list[object]:
 def damaged(source: Path, file: str, length: int | None) -> list[object]:
     """A look at a record of a data set one of whose files is cut off, or missing."""
     assert not call("convert", *pictures()(source), "--out", source.parent / "out", "--name", "set")
-    path = folder_of(source) / f"set-{file}"
+    path = next(folder_of(source).glob(file))
     if length is None:
         path.unlink()
     else:
@@ -413,10 +413,10 @@ ADVICE: dict[str, Advice] = {
     ),
     # damaged data sets
     "a shard that is missing": refused(
-        damaged("train.tfrecord-00000-of-00001", None), r"with (--overwrite) to rebuild", into=pictures()
+        damaged("set-train.tfrecord-*", None), r"with (--overwrite) to rebuild", into=pictures()
     ),
     "an index that is cut off": refused(
-        damaged("train.tfrecord-00000-of-00001.index", 40), r"with (--overwrite) to rebuild", into=pictures()
+        damaged("_index*", 40), r"with (--overwrite) to rebuild", into=pictures()
     ),
     "a picture that cannot be decoded": refused(
         show_jpeg,

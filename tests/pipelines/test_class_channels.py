@@ -17,6 +17,7 @@ from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
 from halofeed.schemas import fields
+from halofeed.schemas.files import index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
@@ -35,6 +36,7 @@ from tests.pipelines.test_volume_labels import (
     table_of,
 )  # fmt: skip
 from tests.support.conversions import run_convert
+from tests.support.parser_check import check_parser
 from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
 from tests.support.volume_support import findings, rejected, save_nifti
 
@@ -104,6 +106,7 @@ def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> 
         label = found[f"{scan}/ct.nii"]
         assert label.dtype == np.uint8 and np.array_equal(label, np.stack([*masks.values()], axis=-1))
     assert list(done.manifest.labels.values()) == ["background", *drawn["s0"]]
+    check_parser(done.folder)
     assert verify(done.folder).ok, str(verify(done.folder))
 
 
@@ -285,7 +288,7 @@ def test_verify_finds_a_bit_that_is_flipped_and_one_of_no_class(tmp_path: Path) 
     _, done = of_masks(tmp_path, 3)
     assert verify(done.folder).ok, str(verify(done.folder))
     (path,) = Path(done.folder).glob("*.tfrecord-00000-of-00001")
-    index = ShardIndex.from_bytes(Path(f"{path}.index").read_bytes(), "")
+    index = ShardIndex.from_bytes(path.with_name(index_file(path.name)).read_bytes(), "")
     data = path.read_bytes()
     unknown = "image/label: 1 in bit 5 of its sets, which is not in the m"
     for bit, words in ((1, "the records give"), (5, unknown)):

@@ -15,6 +15,7 @@ import pytest
 
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.voxels.phantom import draw, grid_around
+from halofeed.schemas.files import index_file
 from tests.support.clip_mask_writer import write_masked_clips
 from tests.support.conversions import (
     all_bytes,
@@ -32,7 +33,7 @@ from tests.support.level_rows import levels
 from tests.support.volume_support import save_nifti, write_table
 
 OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
-SHARD_FILES = ("-00002-of-00008", "-00002-of-00008.index")
+SHARD_FILES = ("-00002-of-00008", index_file("set-train.tfrecord-00002-of-00008"))
 CLIP_OPTIONS = {"layout": "pairs", "frames": 5, "shards": 8, "height": 96, "width": 128}
 
 
@@ -87,7 +88,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 
 def finished_shards(folder: Path) -> int:
-    return len(list(folder.glob("*.tfrecord-*.index")))
+    return len(list(folder.glob("_index*")))
 
 
 @needs_proc
@@ -170,17 +171,17 @@ def flip(path: Path, position: float) -> None:
 
 SHARD = "set-train.tfrecord-00001-of-00008"
 DAMAGES: dict[str, Callable[[Path, Path], object]] = {
-    "no index": lambda folder, other: (folder / f"{SHARD}.index").unlink(),
+    "no index": lambda folder, other: (folder / index_file(SHARD)).unlink(),
     "no shard": lambda folder, other: (folder / SHARD).unlink(),
     "shard cut": lambda folder, other: os.truncate(folder / SHARD, 5000),
     "shard flipped": lambda folder, other: flip(folder / SHARD, 0.5),
     "shard flipped at its end": lambda folder, other: flip(folder / SHARD, 1),
-    "index cut": lambda folder, other: os.truncate(folder / f"{SHARD}.index", 300),
-    "index flipped": lambda folder, other: flip(folder / f"{SHARD}.index", 0.7),
+    "index cut": lambda folder, other: os.truncate(folder / index_file(SHARD), 300),
+    "index flipped": lambda folder, other: flip(folder / index_file(SHARD), 0.7),
     "another recipe's shard of the same size": lambda folder, other: shutil.copy(other / SHARD, folder),
-    "another recipe's index": lambda folder, other: shutil.copy(other / f"{SHARD}.index", folder),
+    "another recipe's index": lambda folder, other: shutil.copy(other / index_file(SHARD), folder),
     "another recipe's shard and index": lambda folder, other: [
-        shutil.copy(other / name, folder) for name in (SHARD, f"{SHARD}.index")
+        shutil.copy(other / name, folder) for name in (SHARD, index_file(SHARD))
     ],
     "leftovers": lambda folder, other: [
         OutputFolder(str(folder)).begin(),
@@ -284,11 +285,11 @@ def test_workers_and_threads_change_no_byte_of_volumes(scans, expected, tmp_path
 def test_a_killed_run_of_volumes_is_finished_by_the_same_command(scans, expected, tmp_path):
     words, folder = convert_words(scans, tmp_path, workers=1, **TILES), tmp_path / "set/1.0.0"
     process = start([*words, "--threads", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: list(folder.glob("*.index")) or process.poll() is not None, 60, "a shard is finished")
+    wait_until(lambda: list(folder.glob("_index*")) or process.poll() is not None, 60, "a shard is finished")
     process.kill()
     process.wait()
     assert not (folder / "manifest.json").exists()
-    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.index")}
+    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("_index*")}
     assert kept
     done = halofeed_here(*words)
     assert done.returncode == 0, done.stderr

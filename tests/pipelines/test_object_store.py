@@ -371,8 +371,8 @@ def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):
         with pytest.raises(UsageError, match=re.escape(missing)):
             look(missing)
     store = clean.store()
-    store.delete([found for found, _ in store.listed(f"{address}/") if found.endswith(".index")])
-    with pytest.raises(CorruptFileError, match=rf"{address}/set-train.*\.index: it is missing"):
+    store.delete([found for found, _ in store.listed(f"{address}/") if "/_index" in found])
+    with pytest.raises(CorruptFileError, match=rf"{address}/_index.*: it is missing"):
         describe_record(address, "train:0")
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
         proxy.fault = lambda method, path: "403"

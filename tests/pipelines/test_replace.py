@@ -1,5 +1,6 @@
 """A second command does nothing, or the committed version stands until a new one is whole, whatever happens."""
 
+import dataclasses
 import os
 import random
 import shutil
@@ -10,14 +11,18 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from halofeed.errors import JobError, UsageError
 from halofeed.inspection.verify import verify
+from halofeed.loader import Loader
 from halofeed.pipelines import replace
 from halofeed.pipelines.lease import held
 from halofeed.pipelines.storage import OutputFolder
+from halofeed.schemas.files import index_file, index_file_1
 from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.tfds import metadata_files
 from halofeed.system.scratch import scratch_folder
 from tests.support.conversions import (
     CLASSES,
@@ -132,7 +137,7 @@ def test_whenever_an_overwrite_is_killed_one_whole_version_stands(source, tmp_pa
         height, workers = 161 + number, 1 + number % 2
         process = start(words(height, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         shards = generator.randrange(5)
-        while len(list(replacement(folder).glob("*.index"))) < shards and process.poll() is None:
+        while len(list(replacement(folder).glob("_index*"))) < shards and process.poll() is None:
             time.sleep(0.002)
         time.sleep(0.1 * generator.random())
         process.kill()
@@ -160,12 +165,42 @@ def test_without_an_exchange_the_files_move_one_by_one(source, folder, tmp_path,
     assert not replacement(folder).exists()
 
 
-def test_shards_that_stay_the_same_are_taken_over_and_not_made_again(source, folder, tmp_path):
-    before = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}
+def to_format_1(folder: Path) -> None:
+    """Give a data set the files and names of the first format of manifests."""
+    now, splits = read_manifest(folder), {}
+    for name, split in now.splits.items():
+        shards = tuple(dataclasses.replace(shard, index=index_file_1(shard.file)) for shard in split.shards)
+        splits[name] = dataclasses.replace(split, shards=shards)
+        for new, old in zip(split.shards, shards, strict=True):
+            (folder / new.index).rename(folder / old.index)
+    then = dataclasses.replace(now, splits=splits, format_version=1)
+    for file in metadata_files(now):
+        (folder / file).unlink()
+    for file, data in metadata_files(then).items():
+        (folder / file).write_bytes(data)
+    (folder / "manifest.json").write_text(then.to_json())
+
+
+def test_a_data_set_of_format_1_is_read_and_what_it_lacks_may_be_the_users(source, folder, tmp_path):
+    images = Loader(folder, batch_size=24).batch(0)["image"]
+    to_format_1(folder)
+    assert verify(folder).ok and np.array_equal(Loader(folder, batch_size=24).batch(0)["image"], images)
+    assert run_convert(source, tmp_path / "out", **OPTIONS).was_there
+    change(source)
+    (folder / "label_map.pbtxt").write_text("mine")
+    with pytest.raises(UsageError, match=r"label_map\.pbtxt: halofeed did not write this file"):
+        run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert (folder / "label_map.pbtxt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("form", [1, 2])
+def test_shards_that_stay_the_same_are_taken_over_and_not_made_again(source, folder, tmp_path, form):
+    if form == 1:
+        to_format_1(folder)
+    before = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*[0-9]")}
     (source / "hat/0000.jpg").write_bytes((source / "hat/0002.jpg").read_bytes())
     run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
-    after = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}
-    assert sum(before[name] != after[name] for name in before) == 2  # a shard and its index
+    assert sum(before[name] != (folder / name).stat().st_ino for name in before) == 1
     assert all_bytes(folder) == fresh_bytes(source, tmp_path)
 
 
@@ -216,7 +251,7 @@ def test_a_manifest_that_cannot_be_read_commits_nothing_and_the_same_command_goe
     assert done.returncode == 0 and "is damaged, so the version is not committed" in done.stderr, done.stderr
     assert all_bytes(folder) == before
     kept = [name for name in inodes if (folder / name).stat().st_ino == inodes[name]]
-    assert len(kept) == len(inodes) - 2
+    assert len(kept) == len(inodes) - 1
     assert run_convert(source, tmp_path / "out", **OPTIONS).was_there
 
 
@@ -224,10 +259,10 @@ IRREGULAR = {"pipe": os.mkfifo, "folder": os.mkdir}
 
 
 @pytest.mark.parametrize("kind", IRREGULAR)
-@pytest.mark.parametrize("suffix", [".index", ""])
-def test_what_is_no_file_in_the_place_of_a_shard_or_its_index_is_rebuilt(source, folder, kind, suffix):
+@pytest.mark.parametrize("of", [index_file, str])
+def test_what_is_no_file_in_the_place_of_a_shard_or_its_index_is_rebuilt(source, folder, kind, of):
     before = all_bytes(folder)
-    name = f"set-train.tfrecord-00000-of-00004{suffix}"
+    name = of("set-train.tfrecord-00000-of-00004")
     (folder / name).unlink()
     IRREGULAR[kind](folder / name)
     done = halofeed_here(*convert_words(source, folder.parents[1], shards=4, workers=1))
@@ -270,7 +305,7 @@ def test_a_budget_below_what_a_committed_version_rejected_is_told_and_changes_no
         run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)
     assert run_convert(tmp_path / "src", tmp_path / "out", max_rejected=3, **OPTIONS).was_there
     assert state(folder) == before
-    next(folder.glob("*.index")).unlink()
+    next(folder.glob("_index*")).unlink()
     before = state(folder)
     with pytest.raises(JobError, match="--max-rejected allows 2"):
         run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)

@@ -17,6 +17,7 @@ from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.task import data_facts
 from tests.support.annotation_writer import draw
 from tests.support.conversions import read_all, run_convert
+from tests.support.parser_check import check_parser
 
 PICTURES = {"a.png": ["coat", "hat"], "b.png": ["hat"], "c.png": ["shoe", "hat", "coat"], "d.png": ["shoe"]}
 ROWS = [(name, label) for name, labels in PICTURES.items() for label in labels]
@@ -62,6 +63,7 @@ def test_every_class_of_a_picture_is_in_its_record_its_batch_and_the_counts(tmp_
         assert record["image/class/label"].tolist() == expected
     assert done.manifest.splits["train"].statistics.labels == {"0": 2, "1": 3, "2": 2}
     assert verify(done.folder).ok
+    check_parser(done.folder)
     batch = Loader(done.folder, split="train", batch_size=5, include=("source",), shuffle=False).batch(0)
     assert batch["labels"].dtype == np.uint8 and "label" not in batch
     for row in np.flatnonzero(batch["valid"]):

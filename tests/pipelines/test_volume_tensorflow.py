@@ -9,7 +9,8 @@ import pytest
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.voxels.phantom import draw, grid_around
-from tests.support.conversions import run_convert, shard_paths
+from tests.support.conversions import run_convert
+from tests.support.parser_check import check_parser
 from tests.support.volume_support import save_nifti, stored_volumes, write_table
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
@@ -56,39 +57,6 @@ def store(done) -> str:
     return done.manifest.recipe["dtype"]
 
 
-def test_parse_example_gives_the_stored_values(done, store):
-    ours = {record.key: record for record in stored_volumes(done)}
-    strings = {f"image/{name}": ([], tf.string) for name in ("encoded", "label", "key/source")}
-    floats = {f"image/{name}": ([4, 4], tf.float32) for name in ("affine", "source/affine")}
-    counts = {"image/labelled": [], "image/source/shape": [3], "image/extent": [2, 3]}
-    given = {**strings, **floats, "image/spacing_mm": ([3], tf.float32)}
-    given |= {name: (shape, tf.int64) for name, shape in counts.items()}
-    spec = {name: tf.io.FixedLenFeature(*one) for name, one in given.items()}
-    seen = 0
-    for split in done.manifest.splits:
-        paths = [str(path) for path in shard_paths(Path(done.folder), split)]
-        for batch in tf.data.TFRecordDataset(paths).batch(2):
-            parsed = tf.io.parse_example(batch, spec)
-            kind = tf.as_dtype("uint16" if store == "bfloat16" else store)
-            images = tf.reshape(tf.io.decode_raw(parsed["image/encoded"], kind), [-1, *SHAPE, 1])
-            if store == "bfloat16":
-                images = tf.cast(tf.bitcast(images, tf.bfloat16), tf.float32)
-            labels = tf.reshape(tf.io.decode_raw(parsed["image/label"], tf.uint8), [-1, *SHAPE])
-            for row, key in enumerate(parsed["image/key/source"].numpy()):
-                record = ours[key.decode()]
-                assert np.array_equal(images[row], record.image)
-                assert np.array_equal(labels[row], record.label)
-                assert bool(parsed["image/labelled"][row]) == record.labelled == (key != b"0")
-                assert np.array_equal(parsed["image/spacing_mm"][row], np.float32(record.spacing_mm))
-                assert np.array_equal(parsed["image/affine"][row], np.float32(record.grid.affine))
-                affine = np.float32(record.source_grid.affine)
-                assert np.array_equal(parsed["image/source/affine"][row], affine)
-                assert tuple(parsed["image/source/shape"][row].numpy()) == record.source_grid.shape
-                assert np.array_equal(parsed["image/extent"][row], record.extent)
-                seen += 1
-    assert seen == 4
-
-
 def test_tfds_reads_a_set_of_volumes(done, store):
     ours = {record.key: record for record in stored_volumes(done)}
     builder = tfds.builder_from_directory(done.folder)
@@ -105,6 +73,10 @@ def test_tfds_reads_a_set_of_volumes(done, store):
             assert np.array_equal(read["image/spacing_mm"], np.float32(record.spacing_mm))
             assert np.array_equal(np.asarray(read["image/extent"]).reshape(2, 3), record.extent)
     assert not ours
+
+
+def test_the_printed_parser_gives_the_loaders_values(done):
+    check_parser(done.folder)
 
 
 def test_a_padded_batch_of_a_windowed_set_loads(source, tmp_path):

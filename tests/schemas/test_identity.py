@@ -3,6 +3,7 @@
 import hashlib
 import re
 from array import array
+from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -110,4 +111,6 @@ def test_a_shards_file_name_can_be_taken_apart_again(split: str, shard: int, cou
     matched = re.fullmatch(r"([a-z0-9_]+)-(.+)\.tfrecord-(\d{5})-of-(\d{5})", name)
     assert matched is not None
     assert matched.groups() == ("a_b", split, f"{shard:05d}", f"{count:05d}")
-    assert index_file("x") == "x.index"
+    name = index_file(shard_file("a", "b", 3, 16))
+    assert not any(fnmatch(name, one) for one in ("a*", "*b*", "*.tfrecord*", "*-of-*"))
+    assert index_file(shard_file("a", "b", 3, 15)) != name != index_file(shard_file("a", "c", 3, 16))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import shard_file
+from halofeed.schemas.files import index_file, index_file_1, shard_file
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.manifest import FORMAT_VERSION, Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
@@ -44,12 +44,13 @@ def manifests(draw: Any) -> Manifest:
     }
     how["pad_value"] = draw(st.tuples(BYTE) | st.tuples(BYTE, BYTE, BYTE))
     image = ImageFormat(kind=KINDS["picture"], shape=draw(st.tuples(SIDE, SIDE)), channels=3, **how)
-    splits = {}
+    splits, (form, index) = {}, draw(st.sampled_from([(1, index_file_1), (2, index_file)]))
     for split in draw(st.lists(SPLIT, max_size=3, unique=True)):
         shards, count = [], draw(st.integers(0, 3))
         for number in range(count):
             records, file = draw(COUNT), shard_file(name, split, number, count)
             sums = {"crc32c": draw(CRC), "index_bytes": draw(COUNT), "index_crc32c": draw(CRC)}
+            sums["index"] = index(file)
             shards.append(Shard(file=file, records=records, bytes=16 * records + draw(COUNT), **sums))
         if split != "all":
             splits[split] = Split(shards=tuple(shards), statistics=Statistics.from_json(draw(STATISTICS)))
@@ -58,14 +59,14 @@ def manifests(draw: Any) -> Manifest:
     more["labels"] = draw(st.dictionaries(st.integers(0, 10**6), TEXT, max_size=4))
     more["fields"] = TASKS[task].fields(image, max_boxes=draw(st.integers(1, 300)), masks=draw(st.booleans()))
     version = ".".join(str(draw(st.integers(0, 99))) for _ in range(3))
-    return Manifest(name=name, version=version, task=task, splits=splits, **more)
+    return Manifest(name=name, version=version, task=task, splits=splits, format_version=form, **more)
 
 
 def sample() -> Manifest:
     image = ImageFormat(kind=KINDS["picture"], shape=(4, 6), channels=3, dtype="uint8", encoding="raw")
     files = [shard_file("cards", "train", number, 2) for number in range(2)]
     sums = {"crc32c": 5, "index_bytes": 64, "index_crc32c": 2**32 - 1}
-    shards = tuple(Shard(file=file, records=3, bytes=100, **sums) for file in files)
+    shards = tuple(Shard(file=file, index=index_file(file), records=3, bytes=100, **sums) for file in files)
     return Manifest(
         name="cards",
         version="1.0.0",
@@ -198,6 +199,7 @@ PROBLEMS: list[tuple[Any, ...]] = [
     ("rejected.decode: truncated", "1", "expected an integer, got '1'"),
     ("rejected.decode: truncated", -1, "expected 0 to"),
     ("software.halofeed", 1, "expected a text, got 1"),
+    ("splits.train.shards[0].index", "x", "expected '_index-00000-"),
     ("surprise", 1, "unknown"),
     ("crc32c", "x", "expected an integer, got 'x'"),
     ("recipe.height", 5, "it was changed", "crc32c"),

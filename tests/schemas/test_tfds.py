@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import descriptor_pb2, message_factory, text_format
 from PIL import Image
 
-from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas import keys
+from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.tfds import dataset_info_json, features_json, label_map_text
 from tests.support.dataset_writer import Drawn, draw_examples, record_features, write_dataset
+from tests.support.parser_check import check_parser
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 with warnings.catch_warnings():
@@ -66,6 +69,43 @@ def test_tfds_reads_the_same_values_and_exact_lengths(tmp_path, task, encoding, 
                 else:
                     np.testing.assert_array_equal(read[key], expected, err_msg=key)
         assert not by_key
+
+
+@pytest.mark.parametrize("task", ["classification", "detection"])
+def test_names_pairs_and_pictures_are_what_tfds_looks_for(tmp_path, task):
+    examples = draw_examples(task, {"train": 3}, shape=(8, 12, 3))
+    how: dict[str, Any] = {"task": task, "encoding": "jpeg", "max_boxes": 9, "masks": task == "detection"}
+    folder = write_dataset(tmp_path / "tiny/1.0.0", examples, **how)
+    builder = tfds.builder_from_directory(str(folder))
+    key = keys.CLASS_LABEL if task == "classification" else keys.OBJECT_CLASS_LABEL
+    feature, labels = builder.info.features[key], read_manifest(folder).labels
+    label = feature if task == "classification" else feature.feature
+    assert labels.items() <= dict(enumerate(label.names)).items() and label.num_classes == max(labels) + 1
+    for (image, target), read in zip(
+        *(tfds.as_numpy(builder.as_dataset(split="train", as_supervised=way)) for way in (True, False)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(image, read[keys.ENCODED])
+        found = target if isinstance(target, dict) else {key: target}
+        assert found.keys() == ({key} if task == "classification" else {key, *keys.BOX_CORNERS})
+        assert all(np.array_equal(value, read[name]) for name, value in found.items())
+    pictures = [one for one, kind in builder.info.features.items() if isinstance(kind, tfds.features.Image)]
+    assert pictures == [keys.ENCODED]  # tfds.show_examples wants exactly one
+    files = tf.data.Dataset.list_files(str(folder / "tiny-train.tfrecord-*"))
+    assert sum(1 for _ in tf.data.TFRecordDataset(files)) == 3
+    check_parser(folder)
+
+
+def test_a_label_map_is_read_by_protobuf_whatever_the_names(tmp_path):
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto2")
+    item, whole = file.message_type.add(name="Item"), file.message_type.add(name="Map")
+    item.field.add(name="name", number=1, label=1, type=12)
+    item.field.add(name="id", number=2, label=1, type=5)
+    whole.field.add(name="item", number=1, label=3, type=11, type_name=".Item")
+    kind = message_factory.GetMessages([file])["Map"]
+    labels = {0: "a\"b'\\", 3: "Käfer 猫\n\x00\x7f9", 7: "\udcff7", 2**31 - 1: ""}
+    read = text_format.Parse(label_map_text(labels).encode("utf-8", "surrogateescape"), kind())
+    assert {one.id: one.name.decode("utf-8", "surrogateescape") for one in read.item} == labels
 
 
 def test_both_texts_are_a_pure_function_of_the_manifest(tmp_path):

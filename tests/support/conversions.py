@@ -117,7 +117,7 @@ def shard_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def shard_paths(folder: Path, split: str) -> list[Path]:
-    return sorted(p for p in folder.glob(f"*-{split}.tfrecord-*-of-*") if p.suffix != ".index")
+    return sorted(folder.glob(f"*-{split}.tfrecord-*"))
 
 
 def read_split(folder: Path, split: str) -> Iterator[dict[str, Any]]:

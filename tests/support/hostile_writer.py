@@ -127,7 +127,7 @@ def hostile_manifest(folder: Path, draw: random.Random) -> list[str]:
 
 def hostile_index(folder: Path, draw: random.Random) -> list[str]:
     """Change the index of one shard, its header or its numbers, and the manifest so that its checksum is right."""
-    file = draw.choice(sorted(folder.glob("*.index")))
+    file = draw.choice(sorted(folder.glob("_index*")))
     data = file.read_bytes()
     start = len(MAGIC) + 8
     base = start + struct.unpack_from("<Q", data, len(MAGIC))[0]
@@ -147,13 +147,13 @@ def hostile_index(folder: Path, draw: random.Random) -> list[str]:
     length = draw.choice((len(encoded),) * 12 + (0, 1 << 40, (1 << 64) - 1, len(encoded) - 1))
     whole = MAGIC + struct.pack("<Q", length) + encoded + bytes(body)
     file.write_bytes(whole + struct.pack("<I", mask_crc(crc32c(whole))))
-    _told(folder, file.name.removesuffix(".index"))
+    _told(folder, file.name)
     return [f"{file.name}: {what}" for what in said]
 
 
 def _some_shard(folder: Path, draw: random.Random) -> Path:
     files = sorted(folder.glob("*.tfrecord-*"))
-    return draw.choice([file for file in files if file.suffix != ".index" and file.stat().st_size])
+    return draw.choice([file for file in files if file.stat().st_size])
 
 
 def hostile_record(folder: Path, draw: random.Random) -> list[str]:
@@ -299,15 +299,14 @@ def _raw_bytes(folder: Path, key: str) -> int:
     return math.prod(field.stored_shape) * item
 
 
-def _told(folder: Path, shard: str) -> None:
-    """Let the manifest say the sizes and checksums that a shard and its index have now."""
+def _told(folder: Path, name: str) -> None:
+    """Let the manifest say the sizes and checksums that a shard and its index, either of this name, have now."""
     document = json.loads((folder / MANIFEST).read_bytes())
     del document["crc32c"]
-    data = (folder / index_file(shard)).read_bytes()
-    content = (folder / shard).read_bytes()
     for split in document["splits"].values():
         for entry in split["shards"]:
-            if entry["file"] == shard:
+            if name in (entry["file"], entry["index"]):
+                content, data = ((folder / entry[key]).read_bytes() for key in ("file", "index"))
                 entry |= {"index_bytes": len(data), "index_crc32c": crc32c(data)}
                 entry |= {"bytes": len(content), "crc32c": crc32c(content)}
     (folder / MANIFEST).write_text(with_checksum(json.dumps(document)), "utf-8")

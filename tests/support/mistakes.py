@@ -65,6 +65,4 @@ def check(mistake: Mistake, folder: Path) -> None:
 
 def written_shards(out: Path) -> list[Path]:
     """The shards below a folder that hold a record."""
-    return sorted(
-        path for path in out.rglob("*.tfrecord-*") if path.suffix != ".index" and path.stat().st_size
-    )
+    return sorted(path for path in out.rglob("*.tfrecord-*") if path.stat().st_size)

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from halofeed.prep.convert.table import Tally
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.schemas.files import DATASET_INFO, FEATURES, MANIFEST, REJECTED, index_file, shard_file
+from halofeed.schemas.files import MANIFEST, REJECTED, index_file, shard_file
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
-from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 from halofeed.system.checksum import block_checksums, crc32c
@@ -139,8 +139,8 @@ def write_set(
     about["rejected"] = Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected)
     manifest = Manifest(name=name, task=task, **about)
     (folder / REJECTED).write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
-    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
-    (folder / FEATURES).write_text(features_json(manifest))
+    for file, data in metadata_files(manifest).items():
+        (folder / file).write_bytes(data)
     (folder / MANIFEST).write_bytes(manifest.to_json().encode())
     return folder
 
@@ -176,4 +176,6 @@ def _write_shard(path: Path, records: Sequence[Record], raw_keys, statistics: St
     ).to_bytes()
     path.with_name(index_file(path.name)).write_bytes(index)
     sums = {"crc32c": writer.checksum, "index_bytes": len(index), "index_crc32c": crc32c(index)}
-    return Shard(file=path.name, records=len(records), bytes=writer.offset, **sums)
+    return Shard(
+        file=path.name, index=index_file(path.name), records=len(records), bytes=writer.offset, **sums
+    )

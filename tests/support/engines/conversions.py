@@ -72,7 +72,7 @@ def wait_for(condition: Callable[[], object], command: subprocess.Popen[str], se
 
 
 def shards_there(out: Path, count: int) -> Callable[[], bool]:
-    return lambda: len(list(out.glob(f"{VERSION}/*.index"))) >= count
+    return lambda: len(list(out.glob(f"{VERSION}/_index*"))) >= count
 
 
 def moments(out: Path) -> dict[str, Callable[[], bool]]:
