@@ -307,12 +307,12 @@ def test_no_key_has_two_names() -> None:
 CEILINGS = {
     "halofeed": (11, 2250),
     "system": (16, 2650),
-    "schemas": (17, 3650),
+    "schemas": (17, 3720),
     "prep": (112, 30_300),
     "pipelines": (30, 7400),
     "loader": (45, 9950),
     "trainer": (56, 10650),
-    "inspection": (29, 7300),
+    "inspection": (30, 7370),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(
