@@ -143,7 +143,7 @@ def write_mgh(array: np.ndarray, at: int = 0, put: bytes = b"") -> bytes:
     return data[:at] + put + data[at + len(put) :]
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.float32])
 @pytest.mark.parametrize("name", ["a.mgh", "a.mgz", "b.MGZ"])
 @pytest.mark.parametrize("frames", [1, 2])
 def test_voxels_and_affine_are_those_that_nibabel_reads(name, dtype, frames):
@@ -153,6 +153,13 @@ def test_voxels_and_affine_are_those_that_nibabel_reads(name, dtype, frames):
     assert scan.grid.shape == (5, 3, 4) and scan.channels == frames and scan.findings == ()
     np.testing.assert_array_equal(scan.read(), array.transpose(2, 1, 0, 3))
     np.testing.assert_allclose(scan.grid.affine, AFFINE[:, [2, 1, 0, 3]], atol=1e-4)
+
+
+def test_a_real_freesurfer_volume_is_what_nibabel_reads(test_data):
+    path = test_data / "cases" / "freesurfer_mgz" / "o.mgz"
+    scan, real = open_nifti(path.read_bytes(), path.name), nibabel.load(path)
+    np.testing.assert_array_equal(scan.read()[..., 0], np.asarray(real.dataobj).T)
+    np.testing.assert_allclose(scan.grid.affine, real.affine[:, [2, 1, 0, 3]], atol=1e-4)
 
 
 def test_a_header_without_a_good_orientation_is_noted_or_refused():
@@ -166,7 +173,10 @@ def test_a_header_without_a_good_orientation_is_noted_or_refused():
 
 
 def test_a_damaged_freesurfer_file_is_refused():
+    packed = gzip.compress(write_mgh(MGH.astype(np.uint8)) + b"names of structures " * 500)
     for data, reason in (
+        (packed[:-4], "gzip data is truncated"),
+        (packed[:-8] + bytes(8), "gzip checksum is wrong"),
         (b"", "not a FreeSurfer volume"),
         (write_mgh(MGH.astype(np.uint8))[:200], "file is truncated"),
         (write_mgh(MGH.astype(np.uint8))[:300], "voxels are missing"),
