@@ -439,7 +439,9 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
     fixes += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
     if any(map(is_volume_name, named)):
-        fixes.append("NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet or class-masks")
+        fixes.append(
+            "NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet, bids or class-masks"
+        )
     elif named:
         fixes.append("pictures: take --layout folders, coco, voc or csv, without --depth")
     if not fixes:

@@ -122,12 +122,12 @@ def _compare_with_lists(
                 missing.append(_problem(image, split, ("annotation", "listed case has no file", expected)))
     compared = []
     for key, example in found:
-        of_label = listed.get(key)
-        if of_label is None and any(suffix == key[0] for suffix, _ in listed):
+        named = listed.get(key)
+        if named is None and any(suffix == key[0] for suffix, _ in listed):
             detail = f"{document.path}: {_LISTS[key[0]]}: add {key[1]}{ending}, or remove the file"
             example = replace(example, problem=("selection", "case is not in dataset.json", detail))
-        elif of_label not in (None, key[1]):
-            detail = f"{document.path}: training: {key[1]} has the label of {of_label}; correct the entry"
+        elif named not in (None, key[1]):
+            detail = f"{document.path}: training: {key[1]} has the label of {named}; correct the entry"
             example = replace(example, problem=("annotation", "listed label is that of another case", detail))
         compared.append((key, example))
     return compared, missing

@@ -282,7 +282,7 @@ _USES = (
     _Use(("window_unit",), "--window or --window-hu", lambda recipe: recipe.fixed_window() is not None),
     _Use(("center",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
     _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
-    _of_layouts(("missing_classes",), "class-masks", "dicom", "csv", "jsonl", "pairs"),
+    _of_layouts(("missing_classes",), "class-masks", "bids", "dicom", "csv", "jsonl", "pairs"),
     _of_layouts(_SERIES_OPTIONS, "dicom", "csv", "jsonl"),
     _Use(
         _CLASS_OPTIONS,
@@ -292,11 +292,11 @@ _USES = (
     _of_layouts(("regions",), "nnunet"),
     _Use(
         ("channel_order",),
-        "{channel} in --image-pattern",
-        lambda recipe: "{channel}" in (recipe.image_pattern or ""),
+        "{channel} in --image-pattern, or BIDS",
+        lambda recipe: "{channel}" in (recipe.image_pattern or "") or recipe.layout == "bids",
     ),
     _of_layouts(("several_masks",), "pairs", "dicom"),
-    _of_layouts(("image_pattern", "label_pattern"), "pairs", "class-masks", "dicom"),
+    _of_layouts(("image_pattern", "label_pattern"), "pairs", "class-masks", "bids", "dicom"),
     _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
     _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
     _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),

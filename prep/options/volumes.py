@@ -202,11 +202,13 @@ class VolumeOptions:
         "share, {split} the split, {group} the group that stays in one split (a patient), {channel} the channel of an "
         "image that a file holds; all but {id} stay within one name: {split}/{group}_{id}_{channel}.nii.gz; * matches "
         "anything within a name, ** any folders; dicom: with --label-pattern, the part of a series' folder that is "
-        "{id}, e.g. {id}/ct",
+        "{id}, e.g. {id}/ct; bids: where the images are, if not in anat, e.g. **/{id}_pet.nii.gz, with {id} for the "
+        "subject and session",
     )
     label_pattern: str | None = option(
         None,
-        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz",
+        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz; bids: the "
+        "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
     )
     regions: str = option(
         "refuse",
@@ -217,7 +219,7 @@ class VolumeOptions:
     channel_order: tuple[str, ...] = option(
         (),
         "the values of {channel} in --image-pattern that become channels, in order, e.g. t1,t1ce,t2,flair; default: "
-        "all, by name",
+        "all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all sessions",
     )
     classes: tuple[str, ...] = option(
         (),
@@ -244,7 +246,7 @@ class VolumeOptions:
     )
     missing_classes: str = option(
         "refuse",
-        "class-masks: a scan that lacks the mask of a class is rejected, or the class is empty there; SEG and "
+        "class-masks, bids: a scan that lacks the mask of a class is rejected, or the class is empty there; SEG and "
         "RTSTRUCT: the same for a scan whose label names none of the classes",
         choices=("refuse", "empty"),
     )
