@@ -13,7 +13,9 @@ from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.file_names import (
+    ARRAY_EXTENSIONS,
     DICOM_EXTENSIONS,
     VOLUME_FILE_EXTENSIONS,
     is_image_name,
@@ -301,6 +303,9 @@ def _detect_unsupported_volume(files: _Files, paths: Sequence[str]) -> Hint | No
         for extension, kind in UNSUPPORTED_FORMATS.items():
             if path.lower().endswith(extension):
                 return Hint(what=f"{path} is {kind}", fix="store it as NIfTI")
+        if path.lower().endswith(ARRAY_EXTENSIONS):
+            what = f"{path} is a NumPy array, without a voxel size"
+            return Hint(what=what, layouts=("csv", "jsonl"), fix=ARRAY_ADVICE)
     return None
 
 

@@ -22,6 +22,7 @@ from halofeed.prep.annotations.pairing import (
 from halofeed.prep.annotations.patterns import compile_pattern
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
+    ARRAY_EXTENSIONS,
     extension_of,
     folder_of,
     is_scan_name,
@@ -282,7 +283,7 @@ def _is_unread_volume(one: OtherFile) -> bool:
     """Return whether a file is a volume in an unsupported format; with DICOM series it is probably a label."""
     from halofeed.prep.formats.volumes import UNSUPPORTED_FORMATS
 
-    return one.kind == "not DICOM" and one.path.lower().endswith(tuple(UNSUPPORTED_FORMATS))
+    return one.kind == "not DICOM" and one.path.lower().endswith((*UNSUPPORTED_FORMATS, *ARRAY_EXTENSIONS))
 
 
 def _selection_problem(series: DicomSeries, policy: SeriesPolicy) -> Problem | None:

@@ -193,6 +193,12 @@ class VolumeOptions:
         "as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or refuse the volume",
         choices=UNORIENTED,
     )
+    array_spacing_mm: tuple[float, ...] = option(
+        (),
+        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8; they are "
+        "without an orientation, see --unoriented",
+        omitted=True,
+    )
     max_voxels: int = option(
         2**31, "volumes in files: a volume that claims more voxels, over all channels, is refused", least=1
     )
@@ -253,10 +259,9 @@ class VolumeOptions:
 
     def volume_problems(self) -> Iterator[str]:
         """Yield a message for each of these options that has a wrong value or contradicts another of them."""
-        if self.spacing_mm and (
-            len(self.spacing_mm) != 3 or not all(0 < side < math.inf for side in self.spacing_mm)
-        ):
-            yield f"--spacing-mm {_written(self.spacing_mm)}: expected three lengths: depth,height,width"
+        for name, sides in (("spacing", self.spacing_mm), ("array-spacing", self.array_spacing_mm)):
+            if sides and (len(sides) != 3 or not all(0 < side < math.inf for side in sides)):
+                yield f"--{name}-mm {_written(sides)}: expected three lengths: depth,height,width"
         if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
             yield f"--tile-overlap {_written(self.tile_overlap)}: expected three counts: depth,height,width"
         for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):

@@ -1,6 +1,7 @@
 """Real files of volumes are read as nibabel reads them, and every path goes to the reader of its kind."""
 
 import gzip
+import io
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -187,3 +188,26 @@ def test_a_damaged_freesurfer_file_is_refused():
         with pytest.raises(SourceError) as caught:
             open_nifti(data, "a.mgh").read()
         assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("save", [np.save, lambda file, array: np.savez_compressed(file, a=array)])
+def test_arrays_of_a_stated_spacing_are_read_and_others_refused(save):
+    def saved(array: Any) -> bytes:
+        save(file := io.BytesIO(), array)
+        return file.getvalue()
+
+    data, spacing = saved(MGH.astype(">f4")), {"array_spacing_mm": (3, 2, 1)}
+    scan = open_nifti(data, "a.npz", **spacing)
+    np.testing.assert_array_equal(scan.read()[..., 0], MGH)
+    assert scan.grid.affine[:3, :3].tolist() == [[0, 0, -1], [0, -2, 0], [3, 0, 0]]
+    assert [finding.name for finding in scan.findings] == ["no orientation given"]
+    for bad, options, reason in (
+        (data, {}, "array has no voxel size"),
+        (data[:100], spacing, "not a NumPy array|npz archive is damaged"),
+        (data[:-30], spacing, "npz archive is damaged|voxels are missing"),
+        (saved(np.asfortranarray(MGH)), spacing, "array is in Fortran order"),
+        (saved(MGH[None]), spacing, "not three axes of space"),
+        (saved(MGH.astype(complex)), spacing, "voxels of this type are not supported"),
+    ):
+        with pytest.raises(SourceError, match=reason):
+            open_nifti(bad, "a.npy", **options).read()
