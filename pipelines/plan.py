@@ -418,7 +418,8 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
             "1 (.txt: 'background' in the first line)"
         )
     recipe, layout, sources, images = source.recipe, source.layout, source.sources, source.listing.files
-    choice = ClassChoice() if layout.chooses_classes else recipe.class_choice()
+    # Layouts choose the classes that have masks of their own.
+    choice = ClassChoice() if totals.labels else recipe.class_choice()
     in_channels = recipe.holds_class_sets()
     if in_channels and layout.regions is not None:
         regions = layout.regions(sources.annotations, sources.annotation_file)

@@ -159,7 +159,6 @@ class Layout:
             ("CT",).
         regions: segmentation: maps (annotations, annotation_file) to the values of each class, if a class has several
             values or shares one; otherwise returns {}.
-        chooses_classes: whether examples and `label_values` already contain the classes of the data set.
         takes_clips: whether its images can be clips.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
@@ -176,7 +175,6 @@ class Layout:
     ) = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
-    chooses_classes: bool = False
     takes_clips: bool = False
     in_parts: PartwiseListing | None = None
 

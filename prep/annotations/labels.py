@@ -7,9 +7,9 @@ import dataclasses
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -326,6 +326,20 @@ def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
     return _FORMATS[kind](name, text, first_id)
 
 
+def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
+    """Return the names by value that all files have, by path; {} if there is no file.
+
+    Raises:
+        AnnotationsError: the names of two files differ.
+    """
+    first = next(iter(names), "")
+    if different := next((path for path in names if names[path] != names[first]), None):
+        raise AnnotationsError(
+            f"{first} and {different} name different classes; give one for all with --label-map, and remove the others"
+        )
+    return names.get(first, {})
+
+
 def _from_txt(name: str, text: str, first_id: int) -> LabelMap:
     lines = [line.strip() for line in text.rstrip().splitlines()]
     if "" in lines:
@@ -382,23 +396,29 @@ def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
     return LabelMap(entries=tuple(entries), first_id=first_id, aliases=tuple(aliases), where=name)
 
 
-def _from_csv(name: str, text: str, first_id: int) -> LabelMap:
-    header, *rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if any(row)] or [
-        []
-    ]
+def _from_csv(name: str, text: str, first_id: int, delimiter: str = ",") -> LabelMap:
+    lines = csv.reader(io.StringIO(text), delimiter=delimiter)
+    header, *rows = [[cell.strip() for cell in row] for row in lines if any(row)] or [[]]
     places = [
         next((at for at, cell in enumerate(header) if cell.lower() in known), -1)
         for known in (_NUMBERS, _NAMES)
     ]
+    expected = "Pixel Value,Class" if delimiter == "," else "index and name"
     if min(places) < 0 or any(len(row) <= max(places) or not row[places[0]].isdecimal() for row in rows):
         raise AnnotationsError(
-            f"{name}: expected the columns Pixel Value,Class, and a whole number and a name in each row, got {header}"
+            f"{name}: expected the columns {expected}, and a whole number and a name in each row, got {header}"
         )
     entries = tuple((int(row[places[0]]), row[places[1]]) for row in rows)
     return LabelMap(entries=entries, first_id=first_id, where=name)
 
 
-_FORMATS = {".csv": _from_csv, ".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
+_FORMATS: dict[str, Callable[[str, str, int], LabelMap]] = {
+    ".csv": _from_csv,
+    ".tsv": partial(_from_csv, delimiter="\t"),
+    ".txt": _from_txt,
+    ".json": _from_json,
+    ".pbtxt": _from_pbtxt,
+}
 
 
 def _parse_label_items(name: str, text: str) -> list[dict[str, str]]:

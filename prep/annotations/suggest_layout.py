@@ -13,7 +13,9 @@ from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.file_names import (
+    ARRAY_EXTENSIONS,
     DICOM_EXTENSIONS,
     VOLUME_FILE_EXTENSIONS,
     is_image_name,
@@ -51,6 +53,9 @@ _BOX_TABLE = (
 )
 _MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(tr|ts)?", re.IGNORECASE)
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
+_BIDS_IMAGE = re.compile(
+    r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
+)
 _IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
@@ -275,6 +280,11 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_bids(files: _Files, paths: Sequence[str]) -> Hint | None:
+    named = next((path for path in paths if _BIDS_IMAGE.fullmatch(path)), None)
+    return None if named is None else _readable_hint(f"{named} is named as in BIDS", "bids", " and --depth")
+
+
 def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
     volume = next((path for path in paths if path.lower().endswith(VOLUME_FILE_EXTENSIONS)), None)
     if volume is None or any(_images(files)):
@@ -293,6 +303,9 @@ def _detect_unsupported_volume(files: _Files, paths: Sequence[str]) -> Hint | No
         for extension, kind in UNSUPPORTED_FORMATS.items():
             if path.lower().endswith(extension):
                 return Hint(what=f"{path} is {kind}", fix="store it as NIfTI")
+        if path.lower().endswith(ARRAY_EXTENSIONS):
+            what = f"{path} is a NumPy array, without a voxel size"
+            return Hint(what=what, layouts=("csv", "jsonl"), fix=ARRAY_ADVICE)
     return None
 
 
@@ -343,6 +356,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
         _detect_text_labels,
         _detect_wider_face,
         _detect_dicom,
+        _detect_bids,
         _detect_volume,
         _detect_unsupported_volume,
         _detect_masks,

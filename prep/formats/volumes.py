@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
-from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, FORMAT_EXTENSIONS
+from halofeed.prep.sources.file_names import ARRAY_EXTENSIONS, DICOM_EXTENSIONS, FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 
 if TYPE_CHECKING:
@@ -46,10 +46,12 @@ class VolumeFormat:
     open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], MaskScan]
 
 
-def _file_format(name: str, begins: Callable[[bytes], bool]) -> VolumeFormat:
+def _file_format(
+    name: str, begins: Callable[[bytes], bool], extensions: tuple[str, ...] = ()
+) -> VolumeFormat:
     """Return the entry of a format with one volume per file."""
     return VolumeFormat(
-        extensions=FORMAT_EXTENSIONS[name].extensions,
+        extensions=extensions or FORMAT_EXTENSIONS[name].extensions,
         begins=begins,
         open_scan=lambda files, path, members, options, volume: _open_file(name, files, path, options).scan(
             options
@@ -66,6 +68,8 @@ def _open_file(name: str, files: SourceFiles, path: str, options: ScanOptions) -
         from halofeed.prep.formats.volume.nrrd import open_nrrd as open_file
     elif name == "metaimage":
         from halofeed.prep.formats.volume.metaimage import open_metaimage as open_file
+    elif name == "numpy":
+        from halofeed.prep.formats.volume.numpy_array import open_array as open_file
     else:
         from halofeed.prep.formats.volume.mgh import open_mgh as open_file
     return open_file(files, path, options)
@@ -100,6 +104,7 @@ FORMATS: dict[str, VolumeFormat] = {
         "metaimage", lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
     ),
     "mgh": _file_format("mgh", lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"),
+    "numpy": _file_format("numpy", lambda start: start.startswith(b"\x93NUMPY"), ARRAY_EXTENSIONS),
     "dicom": VolumeFormat(
         extensions=DICOM_EXTENSIONS,
         begins=lambda start: start[128:132] == b"DICM",
@@ -114,17 +119,9 @@ READABLE_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extensio
 
 UNSUPPORTED_FORMATS = {
     ".mnc": "a MINC volume",
-    ".npy": "a NumPy array, which has no affine",
-    ".npz": "NumPy arrays, which have no affine",
 }
 """Formats that are not read but are named in the error message."""
-_ARRAY_ADVICE = (
-    "nibabel.save(nibabel.Nifti1Image(array, affine), 'scan.nii.gz') stores it as NIfTI, with its own affine"
-)
-_ADVICE = {
-    ".mnc": "`mnc2nii scan.mnc scan.nii` stores it as NIfTI",
-    **dict.fromkeys((".npy", ".npz"), _ARRAY_ADVICE),
-}
+_ADVICE = {".mnc": "`mnc2nii scan.mnc scan.nii` stores it as NIfTI"}
 
 
 def open_scan(

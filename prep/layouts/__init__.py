@@ -9,7 +9,19 @@ from functools import partial
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
 from halofeed.prep.annotations.suggest_layout import add_hint
-from halofeed.prep.layouts import class_masks, coco, dicom, folders, msd, nnunet, pairs, table, voc, yolo
+from halofeed.prep.layouts import (
+    bids,
+    class_masks,
+    coco,
+    dicom,
+    folders,
+    msd,
+    nnunet,
+    pairs,
+    table,
+    voc,
+    yolo,
+)
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 
@@ -125,8 +137,14 @@ LAYOUTS: dict[str, Layout] = {
             summary="one mask per class: s0001/ct with s0001/segmentations/liver, or by patterns",
             list_references=class_masks.list_references,
             takes_clips=True,
-            chooses_classes=True,
             label_values=class_masks.label_values,
+        ),
+        Layout(
+            name="bids",
+            tasks=_SEGMENTATION,
+            summary="BIDS: sub-01/[ses-1/]anat/sub-01_[ses-1_]T1w with *_dseg or *_label-CLASS_mask, in derivatives",
+            list_references=bids.list_references,
+            label_values=bids.label_values,
         ),
         Layout(
             name="dicom",

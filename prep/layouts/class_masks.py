@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import sort_class_names
@@ -32,12 +32,12 @@ def list_references(
         AnnotationsError: there is no scan or no mask, or no mask of a class from the options.
     """
     found = _find(images, annotation_file, options)
-    classes = _target_classes(found, images.root, options)
+    classes = target_classes(_names(found), images.root, options)
     masks: dict[PairKey, dict[str, list[LabelFiles]]] = {}
     for key, label in found.labels:
         for name, _ in label.class_masks:
             masks.setdefault(key, {}).setdefault(name, []).append(label)
-    labels = [(key, _join_masks(of_scan, classes, options)) for key, of_scan in masks.items()]
+    labels = [(key, join_masks(of_scan, classes, options)) for key, of_scan in masks.items()]
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
     for path in [*found.neither, *other_scans(images, options)]:
@@ -48,14 +48,23 @@ def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
     """Return values from 1 for the classes of the options in their order, or for all classes sorted by name."""
-    chosen = _target_classes(_find(images, annotation_file, options), images.root, options)
-    classes = options.classes or sort_class_names(chosen.values())
-    return {0: "background", **dict(enumerate(classes, start=1))}
+    names = _names(_find(images, annotation_file, options))
+    return class_values(target_classes(names, images.root, options), options)
 
 
-def _target_classes(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
+def class_values(classes: Mapping[str, str], options: LayoutOptions) -> Mapping[int, str]:
+    """Return the data set classes by value, from the result of `target_classes`."""
+    order = options.classes or sort_class_names(classes.values())
+    return {0: "background", **dict(enumerate(order, start=1))}
+
+
+def _names(found: SortedFiles) -> list[str]:
+    return [label.class_masks[0][0] for _, label in found.labels]
+
+
+def target_classes(names: Iterable[str], root: str, options: LayoutOptions) -> Mapping[str, str]:
     """Return the data set class of each mask class, in the order of its values."""
-    choice, names = options.choice, sort_class_names(label.class_masks[0][0] for _, label in found.labels)
+    choice, names = options.choice, sort_class_names(names)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
     if missing := [name for name in options.classes if name not in targets.values()]:
@@ -122,7 +131,7 @@ def _pair_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> So
     return result
 
 
-def _join_masks(
+def join_masks(
     masks: Mapping[str, Sequence[LabelFiles]], classes: Mapping[str, str], options: LayoutOptions
 ) -> LabelFiles:
     """Return the label of a scan: its mask of each selected class."""

@@ -22,6 +22,7 @@ from halofeed.prep.annotations.pairing import (
 from halofeed.prep.annotations.patterns import compile_pattern
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
+    ARRAY_EXTENSIONS,
     extension_of,
     folder_of,
     is_scan_name,
@@ -282,7 +283,7 @@ def _is_unread_volume(one: OtherFile) -> bool:
     """Return whether a file is a volume in an unsupported format; with DICOM series it is probably a label."""
     from halofeed.prep.formats.volumes import UNSUPPORTED_FORMATS
 
-    return one.kind == "not DICOM" and one.path.lower().endswith(tuple(UNSUPPORTED_FORMATS))
+    return one.kind == "not DICOM" and one.path.lower().endswith((*UNSUPPORTED_FORMATS, *ARRAY_EXTENSIONS))
 
 
 def _selection_problem(series: DicomSeries, policy: SeriesPolicy) -> Problem | None:
@@ -439,7 +440,9 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
     fixes += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
     if any(map(is_volume_name, named)):
-        fixes.append("NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet or class-masks")
+        fixes.append(
+            "NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet, bids or class-masks"
+        )
     elif named:
         fixes.append("pictures: take --layout folders, coco, voc or csv, without --depth")
     if not fixes:

@@ -67,11 +67,7 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
         False if the lists name files, as the Decathlon does; None if neither kind exists.
     """
     for part in ("training", "test"):
-        entries = document.content.get(part)
-        for entry in entries if isinstance(entries, list) else ():
-            image = _image_of(entry)
-            if not isinstance(image, str) or _is_mac_metadata(image):
-                continue
+        for image, _ in listed_files(document, part):
             path = relative_path(image, files.root, document.folder)
             extension = extension_of(path)
             if path.startswith(("/", "..")):
@@ -81,6 +77,15 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
             if files.size(f"{path.removesuffix(extension)}_0000{extension}") is not None:
                 return True
     return None
+
+
+def listed_files(document: DatasetJson, part: str) -> Iterator[tuple[str, str | None]]:
+    """Yield (image, label or None) of each usable entry of a list, as they are written."""
+    entries = document.content.get(part)
+    for entry in entries if isinstance(entries, list) else ():
+        image, label = _image_of(entry), entry.get("label") if isinstance(entry, dict) else None
+        if isinstance(image, str) and not _is_mac_metadata(image):
+            yield image, label if isinstance(label, str) else None
 
 
 def _image_of(entry: Any) -> Any:

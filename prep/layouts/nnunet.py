@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from halofeed.prep.layouts.msd import (
     DatasetJson,
     check_dataset_channel_names,
     check_label_values,
+    listed_files,
     names_cases,
     read_dataset_json,
 )
@@ -23,6 +24,7 @@ from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, SINGLE_FILE_EXTEN
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
+_LISTS = {"Tr": "training", "Ts": "test"}
 _CASE = re.compile(r"(.+)_(\d{4})")
 
 
@@ -44,7 +46,8 @@ def list_references(
     A case consists of its channels CASE_0000, CASE_0001, ... Its label is labelsTr/CASE or labelsTs/CASE. With one
     channel, an image may be named CASE if no file has a number and its label exists. Without labelsTs, the cases of
     imagesTs are for prediction only. A case that lacks a channel of dataset.json has a problem. So has any file in
-    these folders that is neither channel nor label.
+    these folders that is neither channel nor label. Version 1 lists the cases of each folder: a case that only the
+    folder or only the list has, or whose listed label is that of another case, has a problem too.
 
     Raises:
         AnnotationsError: dataset.json is missing or is the Decathlon's; it has regions and no option handles them; or
@@ -74,8 +77,7 @@ def list_references(
         found += [((suffix, case), _case(case, files, split, dataset)) for case, files in channels.items()]
         for path in _files(images, f"{below}labels{suffix}/"):
             if path.endswith(ending):
-                case = path.rpartition("/")[2].removesuffix(ending)
-                labels.append(((suffix, case), single_file_label(path)))
+                labels.append(((suffix, _case_of(path, ending)), single_file_label(path)))
             else:
                 expected = f"expected CASE{ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
@@ -89,12 +91,50 @@ def list_references(
             f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds {cases} cases{stray}; "
             "complete the folder or correct the number"
         )
+    if "modality" in dataset.document.content:
+        found, missing = _compare_with_lists(found, dataset)
+        strays += missing
     test_label = next(_files(images, f"{below}labelsTs/"), None)
     may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
     paired = pair_up(
         found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not may_have_test_labels
     )
     yield from sort_examples([*paired, *strays])
+
+
+def _compare_with_lists(
+    found: Sequence[tuple[PairKey, SourceExample]], dataset: _Dataset
+) -> tuple[list[tuple[PairKey, SourceExample]], list[SourceExample]]:
+    """Return the cases compared with the lists of version 1, and one example for each listed case without a file.
+
+    An absent or empty list is not compared: the cases of imagesTs need no list.
+    """
+    document, ending = dataset.document, dataset.file_ending
+    listed: dict[PairKey, str] = {}
+    missing: list[SourceExample] = []
+    cases = {key for key, _ in found}
+    for suffix, split in _FOLDERS.items():
+        for image, label in listed_files(document, _LISTS[suffix]):
+            case, of_label = (_case_of(path, ending) for path in (image, label or image))
+            listed[suffix, case] = of_label
+            if (suffix, case) not in cases:
+                expected = f"{document.path}: {_LISTS[suffix]}: expected images{suffix}/{case}_0000{ending}"
+                missing.append(_problem(image, split, ("annotation", "listed case has no file", expected)))
+    compared = []
+    for key, example in found:
+        named = listed.get(key)
+        if named is None and any(suffix == key[0] for suffix, _ in listed):
+            detail = f"{document.path}: {_LISTS[key[0]]}: add {key[1]}{ending}, or remove the file"
+            example = replace(example, problem=("selection", "case is not in dataset.json", detail))
+        elif named not in (None, key[1]):
+            detail = f"{document.path}: training: {key[1]} has the label of {named}; correct the entry"
+            example = replace(example, problem=("annotation", "listed label is that of another case", detail))
+        compared.append((key, example))
+    return compared, missing
+
+
+def _case_of(path: str, ending: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2].removesuffix(ending)
 
 
 def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:

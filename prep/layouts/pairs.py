@@ -9,7 +9,7 @@ from functools import partial
 
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.contract import LayoutOptions, read_required
-from halofeed.prep.annotations.labels import from_file
+from halofeed.prep.annotations.labels import from_file, shared_names
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     PairKey,
@@ -119,12 +119,7 @@ def label_values(
     for path in annotations.sizes():
         if path.rpartition("/")[2] == _CLASSES_FILE:
             found[path] = from_file(path, read_required(annotations, path), 0).names
-    first = next(iter(found), "")
-    if different := next((path for path in found if found[path] != found[first]), None):
-        raise AnnotationsError(
-            f"{first} and {different} name different classes; give one for all with --label-map, and remove the others"
-        )
-    return {value: name for value, name in found.get(first, {}).items() if value}
+    return {value: name for value, name in shared_names(found).items() if value}
 
 
 def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:

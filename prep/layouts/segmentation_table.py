@@ -23,10 +23,11 @@ from halofeed.prep.annotations.tables import (
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.example import SourceExample, data_files
 from halofeed.prep.sources.file_names import (
+    ARRAY_EXTENSIONS,
     FolderIndex,
     find_annotated_file,
     is_document_name,
-    is_scan_name,
+    is_scan_or_array_name,
     iterate_scans,
     relative_path,
     volume_files,
@@ -179,7 +180,7 @@ def _with_image(
         paths = [find_annotated_file(path, "image", images) for path in written]
         if len(set(paths)) < len(paths):
             raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
-        if others := [path for path in paths if not is_scan_name(path)]:
+        if others := [path for path in paths if not is_scan_or_array_name(path)]:
             reason = "channels are not volumes in files or pictures"
             raise SourceError("annotation", reason, ", ".join(others[:3]))
         return replace(known, source=paths[0], channels=tuple(paths[1:]))
@@ -187,7 +188,8 @@ def _with_image(
         return _as_channels(known, [series])
     is_file = images.size(relative_path(written[0], images.root)) is not None
     path = find_annotated_file(written[0], "image", images)
-    return replace(known, source=path, members=() if is_file and options.takes_scan(path) else (path,))
+    takes_file = options.takes_scan(path) or path.lower().endswith(ARRAY_EXTENSIONS)
+    return replace(known, source=path, members=() if is_file and takes_file else (path,))
 
 
 def _series_at(

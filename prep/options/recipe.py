@@ -21,7 +21,7 @@ from halofeed.prep.options.kind_rules import CLIP_RULES, PICTURE_RULES, VOLUME_R
 from halofeed.prep.options.option import copy_options, flag, refusal
 from halofeed.prep.options.recipe_options import ClipOptions, RecipeOptions
 from halofeed.prep.sources.example import FileSelection
-from halofeed.prep.sources.file_names import is_image_name, is_scan_name
+from halofeed.prep.sources.file_names import is_image_name, is_scan_name, is_scan_or_array_name
 from halofeed.schemas.fields import SETS
 from halofeed.schemas.kinds import with_current_option_names
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, TASKS
@@ -148,6 +148,7 @@ class Recipe(RecipeOptions):
             source_splits: False if the layout must ignore the source's own splits.
             listing: the source's listing, if it decides which paths are images.
         """
+        takes = listing.takes_scan if listing else is_scan_name
         return copy_options(
             LayoutOptions,
             self,
@@ -158,7 +159,7 @@ class Recipe(RecipeOptions):
             source_splits=source_splits,
             needs_groups=bool(self.split_shares) and self.group_pattern is None,
             takes=listing.takes if listing else is_image_name,
-            takes_scan=listing.takes_scan if listing else is_scan_name,
+            takes_scan=is_scan_or_array_name if self.array_spacing_mm and takes is is_scan_name else takes,
             list_series=None,
         )
 
@@ -238,7 +239,7 @@ _VOLUME_OPTIONS = (
     *("window", "window_hu", "window_percentiles", "normalize", "mask_grid", "mask_grid_tolerance"),
     "mask_references",
     *("refuse_flaws", "fill_missing_slices", "non_finite_value", "non_finite_labels", "sform_qform"),
-    *("unoriented", "max_voxels", *_SERIES_OPTIONS),
+    *("unoriented", "array_spacing_mm", "max_voxels", *_SERIES_OPTIONS),
 )
 _CLIP_OPTIONS = tuple(field.name for field in fields(ClipOptions) if field.name != "frames")
 _CLASS_OPTIONS = ("class_overlap", "classes", "map_classes", "ignore_label")
@@ -282,7 +283,7 @@ _USES = (
     _Use(("window_unit",), "--window or --window-hu", lambda recipe: recipe.fixed_window() is not None),
     _Use(("center",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
     _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
-    _of_layouts(("missing_classes",), "class-masks", "dicom", "csv", "jsonl", "pairs"),
+    _of_layouts(("missing_classes",), "class-masks", "bids", "dicom", "csv", "jsonl", "pairs"),
     _of_layouts(_SERIES_OPTIONS, "dicom", "csv", "jsonl"),
     _Use(
         _CLASS_OPTIONS,
@@ -292,11 +293,11 @@ _USES = (
     _of_layouts(("regions",), "nnunet"),
     _Use(
         ("channel_order",),
-        "{channel} in --image-pattern",
-        lambda recipe: "{channel}" in (recipe.image_pattern or ""),
+        "{channel} in --image-pattern, or BIDS",
+        lambda recipe: "{channel}" in (recipe.image_pattern or "") or recipe.layout == "bids",
     ),
     _of_layouts(("several_masks",), "pairs", "dicom"),
-    _of_layouts(("image_pattern", "label_pattern"), "pairs", "class-masks", "dicom"),
+    _of_layouts(("image_pattern", "label_pattern"), "pairs", "class-masks", "bids", "dicom"),
     _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
     _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
     _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),

@@ -193,6 +193,12 @@ class VolumeOptions:
         "as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or refuse the volume",
         choices=UNORIENTED,
     )
+    array_spacing_mm: tuple[float, ...] = option(
+        (),
+        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8; they are "
+        "without an orientation, see --unoriented",
+        omitted=True,
+    )
     max_voxels: int = option(
         2**31, "volumes in files: a volume that claims more voxels, over all channels, is refused", least=1
     )
@@ -202,11 +208,13 @@ class VolumeOptions:
         "share, {split} the split, {group} the group that stays in one split (a patient), {channel} the channel of an "
         "image that a file holds; all but {id} stay within one name: {split}/{group}_{id}_{channel}.nii.gz; * matches "
         "anything within a name, ** any folders; dicom: with --label-pattern, the part of a series' folder that is "
-        "{id}, e.g. {id}/ct",
+        "{id}, e.g. {id}/ct; bids: where the images are, if not in anat, e.g. **/{id}_pet.nii.gz, with {id} for the "
+        "subject and session",
     )
     label_pattern: str | None = option(
         None,
-        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz",
+        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz; bids: the "
+        "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
     )
     regions: str = option(
         "refuse",
@@ -217,7 +225,7 @@ class VolumeOptions:
     channel_order: tuple[str, ...] = option(
         (),
         "the values of {channel} in --image-pattern that become channels, in order, e.g. t1,t1ce,t2,flair; default: "
-        "all, by name",
+        "all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all sessions",
     )
     classes: tuple[str, ...] = option(
         (),
@@ -244,17 +252,16 @@ class VolumeOptions:
     )
     missing_classes: str = option(
         "refuse",
-        "class-masks: a scan that lacks the mask of a class is rejected, or the class is empty there; SEG and "
+        "class-masks, bids: a scan that lacks the mask of a class is rejected, or the class is empty there; SEG and "
         "RTSTRUCT: the same for a scan whose label names none of the classes",
         choices=("refuse", "empty"),
     )
 
     def volume_problems(self) -> Iterator[str]:
         """Yield a message for each of these options that has a wrong value or contradicts another of them."""
-        if self.spacing_mm and (
-            len(self.spacing_mm) != 3 or not all(0 < side < math.inf for side in self.spacing_mm)
-        ):
-            yield f"--spacing-mm {_written(self.spacing_mm)}: expected three lengths: depth,height,width"
+        for name, sides in (("spacing", self.spacing_mm), ("array-spacing", self.array_spacing_mm)):
+            if sides and (len(sides) != 3 or not all(0 < side < math.inf for side in sides)):
+                yield f"--{name}-mm {_written(sides)}: expected three lengths: depth,height,width"
         if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
             yield f"--tile-overlap {_written(self.tile_overlap)}: expected three counts: depth,height,width"
         for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):

@@ -96,6 +96,8 @@ FORMAT_EXTENSIONS = {
     "mgh": FormatExtensions(single=(".mgz", ".mgh")),
 }
 
+ARRAY_EXTENSIONS = (".npy", ".npz")
+"""Extensions of NumPy arrays, which are volumes where the options state their voxel size."""
 SINGLE_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.single)
 VOLUME_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.extensions)
 DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
@@ -106,7 +108,10 @@ DATA_FILE_LINES = {
     ending: line for names in FORMAT_EXTENSIONS.values() for ending, line in names.headers.items()
 }
 
-_EXTENSIONS = (*VOLUME_FILE_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS, ".apng", *DICOM_EXTENSIONS)
+_EXTENSIONS = (
+    *(*VOLUME_FILE_EXTENSIONS, *ARRAY_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS),
+    *(".apng", *DICOM_EXTENSIONS),
+)
 
 
 def extension_of(path: str) -> str:
@@ -148,6 +153,11 @@ def is_volume_name(path: str) -> bool:
 def is_scan_name(path: str) -> bool:
     """Return whether a name is that of a volume or of a picture."""
     return extension_of(path).lower() in (*VOLUME_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+
+
+def is_scan_or_array_name(path: str) -> bool:
+    """Return whether a name is that of a volume, a picture or a NumPy array."""
+    return is_scan_name(path) or path.lower().endswith(ARRAY_EXTENSIONS)
 
 
 def partner_of(path: str) -> str | None:

@@ -19,6 +19,7 @@ from tests.support.small_scans import AFFINE, mask, nnunet_document
 from tests.support.small_scans import image as volume
 from tests.support.volume_support import save_nifti, write_table
 
+RUNS = "sub-1/anat/sub-1_run-1_T1w", "sub-1/anat/sub-1_run-2_T1w"
 CLASSES_ARE_FOLDERS = "(--folders-are-classes)"
 
 
@@ -62,6 +63,15 @@ def scans(root: Path, layout: str, image: str, label: str, *more: object) -> lis
     save_nifti(root / image, volume(), AFFINE)
     save_nifti(root / label, mask(classes=2), AFFINE)
     return ["--layout", layout, "--source", root, *SIZE, *more]
+
+
+@preparing
+def bids(root: Path, *names: str, labels: str = "m/sub-1/anat/sub-1_dseg") -> list[object]:
+    for name in names:
+        save_nifti(root / f"{name}.nii.gz", volume(), AFFINE)
+    for name in labels.split():
+        save_nifti(root / f"derivatives/{name}.nii.gz", mask(classes=2), AFFINE)
+    return ["--layout", "bids", "--source", root, *SIZE]
 
 
 @preparing
@@ -182,6 +192,23 @@ ADVICE: dict[str, Advice] = {
         medical("msd", nnunet_document(), channel="_0000"), "say (--layout nnunet)", proves=r"3 classes"
     ),
     "the Decathlon as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json.*say (--layout msd)"),
+    # BIDS
+    "runs of a session": refused(bids(*RUNS), r"(--image-pattern) '(\S+)' takes"),
+    "runs beside a channel": refused(
+        bids(*RUNS, "sub-1/anat/sub-1_T2w"), r"(--channel-order) (\S+) takes one", more=("--channels", 2)
+    ),
+    "labels of two pipelines": refused(
+        bids(RUNS[0], labels="a/sub-1/anat/sub-1_dseg b/sub-1/anat/sub-1_dseg"),
+        r"(--label-pattern) '(\S+)' takes",
+    ),
+    "sessions without a common suffix": refused(
+        bids(RUNS[0], "sub-2/anat/sub-2_T2w"), r"(--channel-order) (\S+) takes the sessions"
+    ),
+    "two data sets": refused(
+        bids(RUNS[0], "x/" + RUNS[0]),
+        "one with (--source)",
+        more=("{source}/x", "--missing-masks prediction"),
+    ),
     "regions": refused(regions(), "(--regions combine)", "(--class-overlap channels)"),
     "a table of pairs": refused(scan_table(), "or (--layout csv)"),
     "label maps that differ": refused(

@@ -221,7 +221,7 @@ ADVICE: dict[str, Advice] = {
     "classes, no depth": usage(scan_table("--classes 1"), "segmentation: (--depth), or", more=(4, *SIZE[2:])),
     "the order of no channels": usage(
         channels("images/{id}_0.nii.gz", "--channel-order 1,0"),
-        "without {channel} in (--image-pattern);",
+        "without {channel} in (--image-pattern)",
         more=("images/{id}_{channel}.nii.gz",),
     ),
     "transparency kept and blended": usage(pictures("--channels 4 --alpha blend"), "without (--channels 1)"),

@@ -71,6 +71,14 @@ def some_channels(root: Path) -> list[object]:
 
 
 @preparing
+def arrays(root: Path) -> list[object]:
+    for folder, array in {"images": image(), "labels": mask()}.items():
+        (root / folder).mkdir()
+        np.save(root / folder / "a.npy", np.ascontiguousarray(array))
+    return ["--layout", "pairs", "--source", root, *SIZE]
+
+
+@preparing
 def overlapping(root: Path) -> list[object]:
     """A scan and the masks of two classes that share a voxel."""
     save_nifti(root / "p1/ct.nii", image(), AFFINE)
@@ -129,6 +137,7 @@ ADVICE: dict[str, Advice] = {
     "an sform of nothing, to be refused": refused(
         one("--sform-qform refuse", ct=header(AFFINE * 0, AFFINE)), "(--sform-qform qform) takes the qform"
     ),
+    "arrays": refused(arrays(), r"(--array-spacing-mm), such as (\S+) for"),
     "unoriented": refused(one("--unoriented refuse", **NOWHERE), "(--unoriented radiological) or"),
     "more voxels than allowed": refused(one("--max-voxels 100"), r"(--max-voxels \d+) allows it"),
     "more memory than allowed": refused(

@@ -19,9 +19,9 @@ from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.formats.volume.volume_file import VolumeFile
 from halofeed.prep.formats.volume.volume_header import (
     AffineMatrix,
-    Content,
     StoredVoxels,
     check_voxel_count,
+    content_of,
     damaged_header,
     grid_of,
     orientation_error,
@@ -29,7 +29,6 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import with_margin
 
 HEADER_BYTES: Final = 284
 _FIELDS: Final = struct.Struct(">7ih15f")
@@ -56,18 +55,19 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
         raise SourceError("decode", "voxels of this type are not supported", f"code {code}")
     check_voxel_count((i, j, k), frames, options.max_voxels)
     stored = StoredVoxels(
-        shape=(k, j, i), channels=frames, interleaved=False, dtype=np.dtype(_TYPES[code]), offset=HEADER_BYTES
+        shape=(k, j, i),
+        channels=frames,
+        interleaved=False,
+        dtype=np.dtype(_TYPES[code]),
+        offset=HEADER_BYTES,
+        has_trailer=True,  # such as names of structures
     )
-    needed = HEADER_BYTES + stored.voxel_bytes
-    options.need(with_margin(len(data) + needed))
     affine, findings = _affine(
         np.array(numbers, np.float64), (i, j, k), options, is_oriented=bool(is_oriented)
     )
     grid, sheared = grid_of(stored.shape, affine)
-    # The data after the voxels, such as names of structures, may have any length.
-    content = Content(data=read_start(data, needed))
     return VolumeFile(
-        stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,)
+        stored=stored, grid=grid, findings=(*findings, *sheared), content=content_of(data), files=(path,)
     )
 
 

@@ -123,6 +123,7 @@ class SeriesPolicy:
         return hashlib.sha256(self.salt.encode("utf-8", "surrogateescape") + stripped).hexdigest()[:16]
 
 
+ARRAY_ADVICE = "--array-spacing-mm, such as 2.5,0.8,0.8 for depth, height and width, states it"
 SFORM_QFORM = ("sform", "qform", "refuse")
 UNORIENTED = ("radiological", "neurological", "refuse")
 NON_FINITE_LABELS = ("refuse", "background")
@@ -134,6 +135,7 @@ class ScanOptions:
     """Options for reading volumes.
 
     Args:
+        array_spacing_mm: voxel size of NumPy arrays: (depth, height, width); () refuses arrays.
         max_voxels: largest number of values over all channels; a header that claims more is refused.
         sform_qform: the affine of a NIfTI file that is used if its sform and qform disagree, or "refuse".
         unoriented: treatment of a file without orientation in the patient, or "refuse". "radiological": the axes run to
@@ -151,6 +153,7 @@ class ScanOptions:
         origin: identity of a mask's scan, if that is a DICOM series.
     """
 
+    array_spacing_mm: tuple[float, ...] = ()
     max_voxels: int = 2**31
     sform_qform: str = "sform"
     unoriented: str = "radiological"

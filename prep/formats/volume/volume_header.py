@@ -39,6 +39,7 @@ class StoredVoxels:
         dtype: dtype of a stored value, in the file's byte order.
         offset: offset of the first value in the content, in bytes.
         slope, inter: rescaling: value = `stored * slope + inter`.
+        has_trailer: whether data of any length may follow the voxels.
     """
 
     shape: VolumeShape
@@ -48,6 +49,7 @@ class StoredVoxels:
     offset: int
     slope: float = 1.0
     inter: float = 0.0
+    has_trailer: bool = False
 
     @property
     def rescales(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.streams import skip
+from halofeed.prep.formats.volume.streams import OUTPUT_BYTES, skip
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
 
 BLOCK_VALUES = 1 << 18
@@ -79,7 +79,7 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
     if needed > most:
         detail = f"the header says {needed} bytes, {data.packed_bytes} bytes of file hold at most {most}"
         raise SourceError("decode", "voxels are missing", detail)
-    if data.is_plain and most - needed >= header.slice_bytes:
+    if data.is_plain and not header.has_trailer and most - needed >= header.slice_bytes:
         raise _left_over(header, most - needed)
 
 
@@ -207,6 +207,10 @@ def _read_blocks(
             raise SourceError("decode", "voxels are missing", detail)
         fill(stored, target)
     # Reading to the end also makes the decompressor compare its checksum.
+    if header.has_trailer:
+        while skip(stream, OUTPUT_BYTES):
+            pass
+        return
     left_over = skip(stream, header.slice_bytes)
     if left_over >= header.slice_bytes:
         raise _left_over(header, left_over)

@@ -1,6 +1,7 @@
 """Real files of volumes are read as nibabel reads them, and every path goes to the reader of its kind."""
 
 import gzip
+import io
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -143,7 +144,7 @@ def write_mgh(array: np.ndarray, at: int = 0, put: bytes = b"") -> bytes:
     return data[:at] + put + data[at + len(put) :]
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.float32])
 @pytest.mark.parametrize("name", ["a.mgh", "a.mgz", "b.MGZ"])
 @pytest.mark.parametrize("frames", [1, 2])
 def test_voxels_and_affine_are_those_that_nibabel_reads(name, dtype, frames):
@@ -153,6 +154,13 @@ def test_voxels_and_affine_are_those_that_nibabel_reads(name, dtype, frames):
     assert scan.grid.shape == (5, 3, 4) and scan.channels == frames and scan.findings == ()
     np.testing.assert_array_equal(scan.read(), array.transpose(2, 1, 0, 3))
     np.testing.assert_allclose(scan.grid.affine, AFFINE[:, [2, 1, 0, 3]], atol=1e-4)
+
+
+def test_a_real_freesurfer_volume_is_what_nibabel_reads(test_data):
+    path = test_data / "cases" / "freesurfer_mgz" / "o.mgz"
+    scan, real = open_nifti(path.read_bytes(), path.name), nibabel.load(path)
+    np.testing.assert_array_equal(scan.read()[..., 0], np.asarray(real.dataobj).T)
+    np.testing.assert_allclose(scan.grid.affine, real.affine[:, [2, 1, 0, 3]], atol=1e-4)
 
 
 def test_a_header_without_a_good_orientation_is_noted_or_refused():
@@ -166,7 +174,10 @@ def test_a_header_without_a_good_orientation_is_noted_or_refused():
 
 
 def test_a_damaged_freesurfer_file_is_refused():
+    packed = gzip.compress(write_mgh(MGH.astype(np.uint8)) + b"names of structures " * 500)
     for data, reason in (
+        (packed[:-4], "gzip data is truncated"),
+        (packed[:-8] + bytes(8), "gzip checksum is wrong"),
         (b"", "not a FreeSurfer volume"),
         (write_mgh(MGH.astype(np.uint8))[:200], "file is truncated"),
         (write_mgh(MGH.astype(np.uint8))[:300], "voxels are missing"),
@@ -177,3 +188,26 @@ def test_a_damaged_freesurfer_file_is_refused():
         with pytest.raises(SourceError) as caught:
             open_nifti(data, "a.mgh").read()
         assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("save", [np.save, lambda file, array: np.savez_compressed(file, a=array)])
+def test_arrays_of_a_stated_spacing_are_read_and_others_refused(save):
+    def saved(array: Any) -> bytes:
+        save(file := io.BytesIO(), array)
+        return file.getvalue()
+
+    data, spacing = saved(MGH.astype(">f4")), {"array_spacing_mm": (3, 2, 1)}
+    scan = open_nifti(data, "a.npz", **spacing)
+    np.testing.assert_array_equal(scan.read()[..., 0], MGH)
+    assert scan.grid.affine[:3, :3].tolist() == [[0, 0, -1], [0, -2, 0], [3, 0, 0]]
+    assert [finding.name for finding in scan.findings] == ["no orientation given"]
+    for bad, options, reason in (
+        (data, {}, "array has no voxel size"),
+        (data[:100], spacing, "not a NumPy array|npz archive is damaged"),
+        (data[:-30], spacing, "npz archive is damaged|voxels are missing"),
+        (saved(np.asfortranarray(MGH)), spacing, "array is in Fortran order"),
+        (saved(MGH[None]), spacing, "not three axes of space"),
+        (saved(MGH.astype(complex)), spacing, "voxels of this type are not supported"),
+    ):
+        with pytest.raises(SourceError, match=reason):
+            open_nifti(bad, "a.npy", **options).read()

@@ -135,7 +135,11 @@ VERSION_1 = {
 }
 
 
-def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path):
+def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path, test_data):
+    real = [f"c_00{number}" for number in (1, 2)]
+    assert outcome(read(test_data / "cases" / "nnunet_v1")) == {
+        f"imagesTr/{name}_0000.nii.gz": f"labelsTr/{name}.nii.gz" for name in real
+    }
     files = write(tmp_path / "a", 1, *case("a"), "labelsTr/a.nii.gz", *case("t", "imagesTs"), **VERSION_1)
     references = read(files)
     assert outcome(references) == {
@@ -147,6 +151,16 @@ def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path):
     assert nnunet.channel_names(files, None) == ("T1", "FLAIR")
     with pytest.raises(AnnotationsError, match="take --layout nnunet"):
         by_source("pairs", files)
+    # Its lists are compared with the files: b is in the folder alone, t in the list alone, and c has a's label.
+    entries = [*VERSION_1["training"], {"image": "imagesTr/c.nii.gz", "label": "labelsTr\\a.nii.gz"}]
+    paths = [path for name in "abc" for path in (*case(name), f"labelsTr/{name}.nii.gz")]
+    compared = by_source("nnunet", write(tmp_path / "c", 3, *paths, **VERSION_1 | {"training": entries}))
+    assert outcome(compared) == {
+        "imagesTr/a_0000.nii.gz": "labelsTr/a.nii.gz",
+        "imagesTr/b_0000.nii.gz": "case is not in dataset.json",
+        "imagesTr/c_0000.nii.gz": "listed label is that of another case",
+        "./imagesTs/t.nii.gz": "listed case has no file",
+    }
     # An id of 4 digits is no channel where the lists name the files themselves.
     paths = ("imagesTr/a_0000.nii.gz", "labelsTr/a_0000.nii.gz")
     training = [dict(zip(("image", "label"), paths, strict=True))]

@@ -39,9 +39,9 @@ IDLE += [
     *((given, LABELED, "--depth") for given in ({"fit": "tiles"}, {"crop_foreground": True})),
     ({"center": "label"}, {**LABELED, "depth": 4, "fit": "tiles"}, "--fit crop-or-pad"),
     ({"annotation_grid": "displayed"}, {"layout": "csv", "depth": 4}, "with --depth; leave one of them out"),
-    ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, dicom"),
+    ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, bids"),
     ({"several_masks": "merge"}, {**LABELED, "depth": 4}, "--layout pairs or dicom"),
-    ({"image_pattern": "{id}.nii"}, {**LABELED, "depth": 4}, "--layout pairs, class-masks or dicom"),
+    ({"image_pattern": "{id}.nii"}, {**LABELED, "depth": 4}, "--layout pairs, class-masks, bids or dicom"),
 ]
 
 

@@ -1,0 +1,510 @@
+"""Reader of BIDS data sets: sub-01/ses-1/anat/sub-01_ses-1_T1w.nii.gz, with segmentations beside them or derived.
+
+    sub-01_ses-1_acq-tse_run-2_T2w.nii.gz        subject, session, entities, suffix
+    sub-01_ses-1_space-orig_label-L_mask.nii.gz  the mask of class L
+    sub-01_ses-1_T2w_dseg.nii.gz                 a label volume, named after its image (usual, outside the standard)
+
+Source: https://bids-specification.readthedocs.io, "Entities", "Imaging data types" and "The Inheritance Principle".
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from halofeed.errors import AnnotationsError, Problem
+from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
+from halofeed.prep.annotations.labels import from_file, shared_names
+from halofeed.prep.annotations.pairing import (
+    NEITHER,
+    NO_IMAGE,
+    LabelFiles,
+    PairKey,
+    join_channels,
+    pair_up,
+    single_file_label,
+)
+from halofeed.prep.annotations.patterns import Pattern, compile_pattern
+from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.layouts.class_masks import class_values, join_masks, target_classes
+from halofeed.prep.layouts.pairs import other_scans
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.file_names import extension_of, iterate_scans, missing_part, stem_of
+from halofeed.prep.sources.files import SourceFiles
+
+_VALUE = "[A-Za-z0-9+]+"
+_NAME = re.compile(
+    rf"(?P<subject>sub-{_VALUE})(?:_(?P<session>ses-{_VALUE}))?(?P<entities>(?:_[A-Za-z]+-{_VALUE})*)"
+    rf"(?:_(?P<drawn_on>[A-Za-z0-9]+))?(?P<more>(?:_[A-Za-z]+-{_VALUE})*)_(?P<suffix>[A-Za-z0-9]+)"
+)
+_OF_DERIVATIVES = frozenset(("space", "atlas", "seg", "scale", "res", "den", "label", "desc", "hemi"))
+"""Entities that a derivative adds to those of the image from which it is made."""
+_NO_IMAGES = frozenset(("dseg", "mask", "probseg", "defacemask"))
+"""Suffixes of segmentations and masks."""
+_OTHER_FOLDERS = frozenset(("sourcedata", "code", "stimuli", "phenotype"))
+"""Folders of a data set whose files have no standard names."""
+_MOST_LISTED = 4
+_NOT_CHOSEN: Problem = ("selection", "file is not chosen by its pattern", "")
+_NOT_IN_CHANNELS = "image is of a suffix that is no channel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BidsFile:
+    """File with a name in BIDS.
+
+    Args:
+        path: path below the root.
+        place: folder that holds the folders of the subjects, such as derivatives/manual.
+        case: subject and session, such as ("sub-01", "ses-1"); the session may be "".
+        entities: further entities by key, in the order of the name.
+        drawn_on: suffix of the image after which a derivative is named; "" if it names none.
+        suffix: last part of the name.
+    """
+
+    path: str
+    place: str
+    case: PairKey
+    entities: Mapping[str, str]
+    drawn_on: str
+    suffix: str
+
+    @property
+    def name(self) -> str:
+        """Name without subject, session and extension: acq-tse_T2w."""
+        return stem_of(self.path)[len("_".join(filter(None, self.case))) + 1 :]
+
+    @property
+    def of_source(self) -> frozenset[tuple[str, str]]:
+        """Entities that an image and its derivatives share, except subject and session."""
+        return frozenset(item for item in self.entities.items() if item[0] not in _OF_DERIVATIVES)
+
+    @property
+    def class_name(self) -> str | None:
+        """Class of a mask of one class, which is its entity `label`; None for other files."""
+        return self.entities.get("label") if self.suffix == "mask" else None
+
+    @property
+    def is_derived(self) -> bool:
+        return "derivatives" in self.place.split("/")
+
+    @property
+    def data_set(self) -> str:
+        """Folder of the data set; rawdata and derivatives may lie side by side in it."""
+        folders = self.place.split("/") if self.place else []
+        end = folders.index("derivatives") if self.is_derived else len(folders)
+        return "/".join(folders[: end - 1 if end and folders[end - 1] == "rawdata" else end])
+
+    def like(self, name: str) -> str:
+        """Return a pattern for the files of all subjects and sessions below `place` with this name."""
+        return f"{self.place or 'sub-*'}/**/{{id}}_{name}{extension_of(self.path)}"
+
+
+@dataclass(kw_only=True)
+class _Found:
+    """Images and labels of a data set, and the files that are neither.
+
+    Args:
+        images: (subject and session, example) of each image with its channels.
+        labels: labels of each subject and session that fit its image.
+        problems: problem of the labels of a subject and session.
+        passed_over: images of each subject and session that are in another folder or that a pattern leaves out.
+        left_out: examples of files that are not taken.
+    """
+
+    images: list[tuple[PairKey, SourceExample]] = field(default_factory=list)
+    labels: dict[PairKey, list[_BidsFile]] = field(default_factory=dict)
+    problems: dict[PairKey, Problem] = field(default_factory=dict)
+    passed_over: dict[PairKey, list[_BidsFile]] = field(default_factory=lambda: defaultdict(list))
+    left_out: list[SourceExample] = field(default_factory=list)
+
+    @property
+    def masks(self) -> list[_BidsFile]:
+        return [label for found in self.labels.values() for label in found]
+
+    def leave_out(self, path: str, problem: Problem) -> None:
+        self.left_out.append(SourceExample(source=path, key=path, problem=problem))
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example for every session of a subject, with its channels and its label.
+
+    - Images are in the folders `anat`, outside of `derivatives`, or where --image-pattern says. Channels are the
+      suffixes that labels are named after, if all are, else those that all sessions have, else --channel-order. Its
+      names are a suffix, or entities with a suffix (run-1_T1w); a name that is exactly the file's comes first.
+    - Labels are *_dseg, or *_label-CLASS_mask for each class. --label-pattern chooses among several, or takes others.
+      In patterns, {id} is the subject with the session. A label belongs to the image of its session whose entities
+      include its own, except those of derivatives. `space` is that of the image, absent or "orig".
+    - A subject is a group. A column `split` of participants.tsv assigns splits, and no other column does.
+
+    Raises:
+        AnnotationsError: there are several data sets, or no image, or no common channel; labels lie in several
+            pipelines, or are of two kinds.
+    """
+    found = _find(images, annotation_file, options)
+    labels = _labels_of_cases(found, images.root, options)
+    cases = found.images
+    if options.source_splits:
+        cases = _split_by_participants(cases, images)
+    yield from sort_examples([*pair_up(cases, labels, options.missing_masks), *found.left_out])
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Mapping[int, str]:
+    """Return values for the classes of the masks, or the names of the values in dseg.tsv files; {} if there are none.
+
+    A table applies to the files in its folder and below whose names contain its parts; the nearest one counts. Without
+    a table values have no names: the standard's own (1: gray matter) are not what a mask of lesions means.
+
+    Raises:
+        AnnotationsError: tables of two labels differ.
+    """
+    found = _find(images, annotation_file, options)
+    if names := [label.class_name for label in found.masks if label.class_name]:
+        return class_values(target_classes(names, images.root, options), options)
+    tables: dict[str, list[str]] = defaultdict(list)
+    for path in images.sizes():
+        folder, _, name = path.rpartition("/")
+        if name == "dseg.tsv" or name.endswith("_dseg.tsv"):
+            tables[folder].append(path)
+    named: dict[str, Mapping[int, str]] = {}
+    for label in found.masks:
+        table = _table_of(label, tables)
+        if table not in named:
+            data = None if table is None else read_required(images, table)
+            named[table or label.path] = {} if data is None else from_file(table or "", data, 0).names
+    return {value: name for value, name in shared_names(named).items() if value}
+
+
+def _table_of(label: _BidsFile, tables: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the dseg.tsv that applies to a label by the inheritance principle, or None.
+
+    Args:
+        label: label volume.
+        tables: paths of the tables in each folder.
+    """
+    parts, folder = set(stem_of(label.path).split("_")), label.path
+    while folder != label.place:
+        folder = folder.rpartition("/")[0]
+        fitting = [path for path in tables.get(folder, ()) if parts.issuperset(_parts_of_table(path))]
+        if fitting:
+            return max(fitting, key=lambda path: (len(_parts_of_table(path)), path))
+    return None
+
+
+def _parts_of_table(path: str) -> list[str]:
+    return path.rpartition("/")[2].removesuffix(".tsv").split("_")
+
+
+def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptions) -> _Found:
+    """Sort the files into images and labels, select the channels, and assign labels to the images that they fit."""
+    if annotation_file is not None:
+        raise AnnotationsError(
+            f"{annotation_file}: BIDS has no annotation file; name the folder of the data set"
+        )
+    found = _Found()
+    scans, labels = _sort(images, found, options)
+    chosen = _join(scans, labels, found, images.root, options)
+    for label in labels:
+        _assign(label, scans.get(label.case, []), chosen.get(label.case, []), found, options)
+    _check_one_kind(found.masks, images.root)
+    return found
+
+
+def _sort(
+    images: SourceFiles, found: _Found, options: LayoutOptions
+) -> tuple[dict[PairKey, list[_BidsFile]], list[_BidsFile]]:
+    """Return the images of each subject and session, and all labels; `found` gets the other files."""
+    patterns = [
+        None if text is None else compile_pattern(text, name, ("id",))
+        for name, text in (("image_pattern", options.image_pattern), ("label_pattern", options.label_pattern))
+    ]
+    scans: dict[PairKey, list[_BidsFile]] = defaultdict(list)
+    labels: list[_BidsFile] = []
+    elsewhere: list[_BidsFile] = []
+    paths = images.sizes()
+    for path in iterate_scans(paths, options.takes_scan):
+        file, problem = _read_name(path)
+        if file is None or (problem := problem or missing_part(path, paths)):
+            found.leave_out(path, problem or NEITHER)
+            continue
+        takes_image, takes_label = (pattern and _matches(pattern, file) for pattern in patterns)
+        is_label = file.suffix == "dseg" or file.class_name is not None
+        is_image = not file.is_derived and file.suffix not in _NO_IMAGES
+        if takes_label or (is_label and takes_label is None):
+            labels.append(file)
+        elif takes_image or (is_image and takes_image is None and path.split("/")[-2] == "anat"):
+            scans[file.case].append(file)
+        elif is_image and takes_image is None:
+            elsewhere.append(file)
+            found.passed_over[file.case].append(file)
+        else:
+            if is_image:
+                found.passed_over[file.case].append(file)
+            found.leave_out(path, _NOT_CHOSEN if is_label or is_image else NEITHER)
+    for path in other_scans(images, options):
+        found.leave_out(path, NEITHER)
+    for file in elsewhere:
+        problem = ("selection", "image is not in a folder anat", _image_advice(file))
+        found.leave_out(file.path, problem)
+    _check_one_data_set([*labels, *elsewhere, *(one for case in scans.values() for one in case)], images.root)
+    if not scans:
+        there = f"; there is {elsewhere[0].path}; {_image_advice(elsewhere[0])}" if elsewhere else ""
+        expected = options.image_pattern or "sub-LABEL/[ses-LABEL/]anat/sub-LABEL_[ses-LABEL_]SUFFIX.nii.gz"
+        raise AnnotationsError(
+            f"{images.root}: no image {expected} lies below it{there or layout_hint(images, 'bids')}"
+        )
+    return scans, labels
+
+
+def _read_name(path: str) -> tuple[_BidsFile | None, Problem | None]:
+    """Return the parts of a path, or None if it is not a file of a subject in BIDS; and a contradiction in it."""
+    match = _NAME.fullmatch(stem_of(path))
+    folders = path.split("/")[:-1]
+    at = next((at for at, folder in enumerate(folders) if folder.startswith("sub-")), None)
+    if match is None or at is None or _OTHER_FOLDERS.intersection(folders[:at]):
+        return None, None
+    subject, session = match["subject"], match["session"] or ""
+    entities = [part.split("-") for part in (match["entities"] + match["more"]).split("_") if part]
+    file = _BidsFile(
+        path=path,
+        place="/".join(folders[:at]),
+        case=(subject, session),
+        entities=dict(entities),
+        drawn_on=match["drawn_on"] or "",
+        suffix=match["suffix"],
+    )
+    named = [folder for folder in folders[at:] if folder.startswith(("sub-", "ses-"))]
+    if wrong := [folder for folder in named if folder not in file.case]:
+        detail = (
+            f"the folder {wrong[0]} holds a file of {'_'.join(filter(None, file.case))}; move or rename it"
+        )
+        return file, ("annotation", "folder and file name differ in subject or session", detail)
+    return file, None
+
+
+def _matches(pattern: Pattern, file: _BidsFile) -> bool:
+    values, case = pattern.match(file.path), "_".join(filter(None, file.case))
+    return values is not None and values.get("id", case) == case
+
+
+def _image_advice(file: _BidsFile) -> str:
+    return f"--image-pattern '{file.like(file.name)}' takes such images"
+
+
+def _label_advice(pattern: str) -> str:
+    return f"--label-pattern '{pattern}' takes one"
+
+
+def _check_one_data_set(files: Sequence[_BidsFile], root: str) -> None:
+    folders = sorted({file.data_set for file in files})
+    if len(folders) > 1:
+        listed = ", ".join(folder or "." for folder in folders[:_MOST_LISTED])
+        raise AnnotationsError(
+            f"{root}: it holds {len(folders)} data sets in BIDS, whose subjects may share their names: {listed}; name "
+            "the folder of one with --source"
+        )
+
+
+def _join(
+    scans: Mapping[PairKey, Sequence[_BidsFile]],
+    labels: Sequence[_BidsFile],
+    found: _Found,
+    root: str,
+    options: LayoutOptions,
+) -> dict[PairKey, list[_BidsFile]]:
+    """Add the images with their channels to `found`; return the files of the channels of each case."""
+    order = options.channel_order or _common_suffixes(scans, labels, root)
+    chosen: dict[PairKey, list[_BidsFile]] = defaultdict(list)
+    joined: list[tuple[PairKey, Mapping[str, str], SourceExample]] = []
+    ambiguous: dict[PairKey, Problem] = {}
+    for case, files in scans.items():
+        channels = {name: _files_of(name, files, bool(options.channel_order)) for name in order}
+        channel_of = {file.path: name for name, taken in channels.items() for file in taken}
+        for file in files:
+            example = SourceExample(source=file.path, key=file.path, group=case[0])
+            if (name := channel_of.get(file.path)) is not None:
+                chosen[case].append(file)
+            elif not options.channel_order:
+                found.leave_out(
+                    file.path, ("selection", _NOT_IN_CHANNELS, f"channels are {', '.join(order)}")
+                )
+                continue
+            joined.append((case, {"case": "/".join(case), "channel": name or file.name}, example))
+        if several := next((taken for taken in channels.values() if len(taken) > 1), None):
+            names = ",".join(taken[0].name if len(taken) > 1 else name for name, taken in channels.items())
+            listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+            advice = f"--channel-order {names} takes one" if len(channels) > 1 else _image_advice(several[0])
+            ambiguous[case] = (
+                "annotation",
+                "several images of one suffix in a session",
+                f"{listed}; {advice}",
+            )
+    examples, left_out = join_channels(joined, options.channel_order, root)
+    found.left_out += left_out
+    found.images = [
+        (case, replace(example, problem=ambiguous.get(case) or example.problem)) for case, example in examples
+    ]
+    return chosen
+
+
+def _common_suffixes(
+    scans: Mapping[PairKey, Sequence[_BidsFile]], labels: Sequence[_BidsFile], root: str
+) -> tuple[str, ...]:
+    """Return the suffixes after which all labels are named, else those that all subjects and sessions have."""
+    drawn_on = {label.drawn_on for label in labels if label.case in scans}
+    counts = Counter(suffix for files in scans.values() for suffix in {file.suffix for file in files})
+    if drawn_on and drawn_on <= counts.keys():
+        return tuple(sorted(drawn_on))
+    if common := [suffix for suffix, count in counts.items() if count == len(scans)]:
+        return tuple(sorted(common))
+    listed = ", ".join(f"{suffix} in {count}" for suffix, count in counts.most_common(20))
+    raise AnnotationsError(
+        f"{root}: no suffix is in all {len(scans)} sessions: {listed}; --channel-order {counts.most_common(1)[0][0]} "
+        "takes the sessions that have it"
+    )
+
+
+def _files_of(name: str, files: Sequence[_BidsFile], exact_first: bool) -> list[_BidsFile]:
+    """Return the files of a channel: those with its suffix and entities, or the one that has exactly this name."""
+    exact = [file for file in files if exact_first and file.name == name]
+    *entities, suffix = name.split("_")
+    return exact or [
+        file for file in files if suffix == file.suffix and set(entities).issubset(file.name.split("_"))
+    ]
+
+
+def _assign(
+    label: _BidsFile,
+    scans: Sequence[_BidsFile],
+    chosen: Sequence[_BidsFile],
+    found: _Found,
+    options: LayoutOptions,
+) -> None:
+    """Add a label to its subject and session, or leave it out if it fits none of the chosen images.
+
+    Args:
+        label: the label.
+        scans: all images of the subject and session.
+        chosen: those among them that are channels.
+        found: result, which is changed.
+        options: options; with a pattern for labels, `space` is not compared.
+    """
+    related = [image for image in scans if _is_made_from(label, image)]
+    in_space = [image for image in related if options.label_pattern or _is_same_space(label, image)]
+    fitting = [image for image in in_space if image in chosen]
+    if not fitting:
+        problem = NO_IMAGE
+        if related and not in_space:
+            space, image = label.entities.get("space"), related[0]
+            detail = (
+                f"space {space or 'not named'}; {image.path}: {image.entities.get('space') or 'not named'}"
+            )
+            advice = f"{_label_advice(label.like(label.name))} if its grid is that of the image"
+            problem = ("selection", "label lies in another space than its image", f"{detail}; {advice}")
+        elif not_taken := in_space or [
+            image for image in found.passed_over.get(label.case, ()) if _is_made_from(label, image)
+        ]:
+            problem = ("selection", "label is of an image that is not taken", not_taken[0].path)
+        found.leave_out(label.path, problem)
+        return
+    found.labels.setdefault(label.case, []).append(label)
+    exact = [image for image in fitting if image.of_source == label.of_source]
+    several = [one for one in in_space if one not in fitting and any(one.suffix == i.suffix for i in fitting)]
+    if several and not exact:
+        detail = f"{label.path}: {fitting[0].path} or {several[0].path}; {_image_advice(fitting[0])} alone"
+        found.problems[label.case] = ("annotation", "label may be of several images", detail)
+
+
+def _is_made_from(label: _BidsFile, image: _BidsFile) -> bool:
+    return label.drawn_on in ("", image.suffix) and label.of_source <= image.of_source
+
+
+def _is_same_space(label: _BidsFile, image: _BidsFile) -> bool:
+    """Return whether `space` shows no other space: that of the image, none, "orig", or the suffix of the image."""
+    space, of_image = label.entities.get("space"), image.entities.get("space")
+    return space == of_image or (of_image is None and space in ("orig", image.suffix))
+
+
+def _check_one_kind(labels: Sequence[_BidsFile], root: str) -> None:
+    """Refuse labels of several pipelines, and label volumes beside masks of classes."""
+    for label in labels:
+        first = labels[0]
+        if label.place != first.place or bool(label.class_name) != bool(first.class_name):
+            what = "lie in several folders" if label.place != first.place else "are of two kinds"
+            name = "label-*_mask" if first.class_name else first.suffix
+            pattern = f"{first.place or 'sub-*'}/**_{name}{extension_of(first.path)}"
+            raise AnnotationsError(
+                f"{root}: labels {what}, and may mean different classes: {first.path}, {label.path}; "
+                f"{_label_advice(pattern)}"
+            )
+
+
+def _labels_of_cases(found: _Found, root: str, options: LayoutOptions) -> list[tuple[PairKey, LabelFiles]]:
+    """Return the label of each subject and session: one file, or one for each class."""
+    names = [label.class_name for label in found.masks if label.class_name]
+    classes = target_classes(names, root, options) if names else {}
+    labels = []
+    for case, files in found.labels.items():
+        by_class: dict[str | None, list[_BidsFile]] = defaultdict(list)
+        for file in files:
+            by_class[file.class_name].append(file)
+        problem = found.problems.get(case)
+        if several := next((same for same in by_class.values() if len(same) > 1), None):
+            listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+            name = re.sub(r"(?<=label-)[^_]+", "*", several[0].name) if classes else several[0].name
+            problem = problem or (
+                "annotation",
+                "several labels for one image",
+                f"{listed}; {_label_advice(several[0].like(name))}",
+            )
+        if problem is not None or not classes:
+            labels.append((case, single_file_label(files[0].path, problem)))
+        else:
+            masks = {name or "": [single_file_label(file.path)] for name, (file,) in by_class.items()}
+            labels.append((case, join_masks(masks, classes, options)))
+    return labels
+
+
+def _split_by_participants(
+    cases: Sequence[tuple[PairKey, SourceExample]], images: SourceFiles
+) -> list[tuple[PairKey, SourceExample]]:
+    """Return the images with the splits of the column `split` in participants.tsv, if it has one.
+
+    Raises:
+        AnnotationsError: a subject has two splits.
+    """
+    first, _ = _read_name(cases[0][1].source)
+    folders = (first.place, f"{first.data_set}/rawdata", first.data_set) if first else ()
+    paths = [f"{folder}/participants.tsv".lstrip("/") for folder in folders]
+    path = next((path for path in paths if images.size(path) is not None), None)
+    if path is None:
+        return list(cases)
+    text = read_required(images, path).decode("utf-8-sig", "replace")
+    splits: dict[str, str] = {}
+    for row in csv.DictReader(io.StringIO(text), delimiter="\t"):
+        split = (row.get("split") or "").strip()
+        subject = f"sub-{(row.get('participant_id') or '').strip().removeprefix('sub-')}"
+        if "split" in row and splits.setdefault(subject, split) != split:
+            raise AnnotationsError(
+                f"{path}: {subject} has the splits {splits[subject]!r} and {split!r}; keep one"
+            )
+    if not splits:
+        return list(cases)
+    absent: Problem = (
+        "annotation",
+        "subject has no split",
+        f"{path} has the column split; fill it for this subject",
+    )
+    return [
+        (case, replace(example, split=split))
+        if (split := splits.get(case[0], "")) not in ("", "n/a")
+        else (case, replace(example, problem=example.problem or absent))
+        for case, example in cases
+    ]
