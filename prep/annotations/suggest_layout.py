@@ -37,13 +37,16 @@ _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
 _CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
 _FOREIGN_JSON = {
-    "labelme's": re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL),
-    "VIA's (VGG Image Annotator)": re.compile(r'"shape_attributes"|"_via_img_metadata"'),
-    "CreateML's": re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL),
-    "Supervisely's": re.compile(r'"classTitle"'),
-    "Label Studio's": re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
-    "BDD100K's": re.compile(r'"box2d"'),
+    "labelme's": ("labelme", re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL)),
+    "VIA's (VGG Image Annotator)": (None, re.compile(r'"shape_attributes"|"_via_img_metadata"')),
+    "CreateML's": (None, re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
+    "Supervisely's": (None, re.compile(r'"classTitle"')),
+    "Label Studio's": (None, re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:')),
+    "BDD100K's": (None, re.compile(r'"box2d"')),
 }
+"""Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
+_TOOL_LAYOUTS = frozenset(("labelme",))
+"""Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
@@ -144,10 +147,11 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
 
 
 def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
-    """Return the error of a layout, with the format of the files if no layout reads them."""
+    """Return the error of a layout, with the format of the files if a tool wrote them, or if no layout reads them."""
     found = list(_find_hints(files, named))
-    is_known = not found or found[0].layouts or found[0].what in str(error)
-    if is_known or any(own in one.layouts for one in found):
+    if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
+        return error
+    if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
 
@@ -196,8 +200,10 @@ def _detect_dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".json"):
-        if kind := next((kind for kind, form in _FOREIGN_JSON.items() if form.search(text)), None):
-            return Hint(what=f"{path} is {kind}")
+        for kind, (layout, form) in _FOREIGN_JSON.items():
+            if form.search(text):
+                what = f"{path} is {kind}"
+                return _readable_hint(what, layout) if layout else Hint(what=what)
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
             return _readable_hint(f"{path} is COCO's", "coco")
     return None

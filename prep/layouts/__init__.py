@@ -8,8 +8,21 @@ from functools import partial
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
+from halofeed.prep.annotations.documents import DocumentFormat, list_documents
 from halofeed.prep.annotations.suggest_layout import add_hint
-from halofeed.prep.layouts import class_masks, coco, dicom, folders, msd, nnunet, pairs, table, voc, yolo
+from halofeed.prep.layouts import (
+    class_masks,
+    coco,
+    dicom,
+    folders,
+    labelme,
+    msd,
+    nnunet,
+    pairs,
+    table,
+    voc,
+    yolo,
+)
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 
@@ -31,6 +44,18 @@ def _with_layout_hints(layout: Layout) -> Layout:
             raise add_hint(error, annotations, layout.name, annotation_file) from error
 
     return replace(layout, list_references=list_references)
+
+
+def _of_documents(form: DocumentFormat) -> Layout:
+    """Return the layout of a format of annotation files that name pictures and their objects."""
+    return Layout(
+        name=form.layout,
+        tasks=("detection",),
+        summary=form.summary,
+        list_references=partial(list_documents, form),
+        has_masks=form.has_masks,
+        keeps=form.keeps,
+    )
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -87,6 +112,7 @@ LAYOUTS: dict[str, Layout] = {
             has_masks=True,
             keeps=("keypoints",),
         ),
+        _of_documents(labelme.LABELME),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

@@ -61,7 +61,7 @@ def two_masks(root: Path) -> list[object]:
 
 
 CVAT = '<annotations><image id="0" name="a.png"><box label="hat" xtl="1"/></image></annotations>'
-LABELME = {"imagePath": "a.png", "shapes": [{"label": "hat"}]}
+BDD100K = [{"name": "a.png", "labels": [{"box2d": {"x1": 1}}]}]
 WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
 
 ADVICE: dict[str, Advice] = {
@@ -143,7 +143,7 @@ ADVICE: dict[str, Advice] = {
     "two masks of one image": refused(two_masks(), "(--several-masks merge) takes them", proves=r"3 classes"),
     # other layouts
     "a tool's own JSON": refused(
-        holding("folders", a_json=LABELME),
+        holding("folders", a_json=BDD100K),
         "take (--layout csv)",
         first=as_table,
         without=("--source",),

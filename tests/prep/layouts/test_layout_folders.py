@@ -304,7 +304,7 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout,
         list_references(layout, tmp_path)
 
 
-FOREIGN = {"labelme": "labelme", "cvat": "CVAT.*COCO 1.0", "via": "VIA"}
+FOREIGN = {"cvat": "CVAT.*COCO 1.0", "via": "VIA"}
 FOREIGN |= {"createml": "CreateML", "hf_imagefolder": "Hugging Face", "supervisely": "Supervisely"}
 FOREIGN |= {"label_studio": "Label Studio", "kitti": "KITTI", "wider": "WIDER FACE", "automl_csv": "AutoML"}
 

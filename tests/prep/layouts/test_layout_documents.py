@@ -1,0 +1,129 @@
+"""Files of annotation tools: what a picture has, and what an object of each tool becomes."""
+
+import base64
+import io
+import json
+import math
+
+import pytest
+from PIL import Image
+
+from halofeed.errors import AnnotationsError
+from halofeed.prep.layouts import LAYOUTS
+from tests.support.annotation_writer import draw
+from tests.support.layout_references import list_references, write_files
+
+
+def png(width, height):
+    file = io.BytesIO()
+    Image.new("1", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+def told(one):
+    """The reason of a problem, or the boxes (label, xmin, ymin, xmax, ymax) and the reasons of bad objects."""
+    if one.problem:
+        return one.problem[1]
+    boxes = [(b.label, *(round(side, 2) for side in (b.xmin, b.ymin, b.xmax, b.ymax))) for b in one.boxes]
+    return boxes + [reason for reason, _ in one.bad_objects]
+
+
+def labelme(*shapes, **more):
+    return {"imagePath": "a.png", "imageHeight": 64, "imageWidth": 96, "shapes": list(shapes), **more}
+
+
+def shape(kind, *points, label="hat", **more):
+    return {"label": label, "shape_type": kind, "points": list(points), **more}
+
+
+NO_BOX = "shape is no box"
+TRIANGLE = [[1, 2], [9, 2], [5, 8]]
+CASES = {"labelme": (["a.jpg"], "car", (10, 8, 40, 30), "displayed")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_files_of_each_tool_give_the_box_that_was_drawn(test_data, case):
+    names, label, box, grid = CASES[case]
+    found = list_references(case, test_data / "cases" / case.replace("-", "_"))
+    assert {one.source: told(one) for one in found} == {name: [(label, *box)] for name in names}
+    assert {one.grid for one in found} == {grid}
+    for layout in LAYOUTS.keys() - {case}:
+        with pytest.raises(AnnotationsError, match=f"(?s)take --layout {case}"):
+            list_references(layout, test_data / "cases" / case.replace("-", "_"))
+
+
+OBJECTS = [
+    ("labelme", shape("rectangle", [9, 8], [1, 2]), (1, 2, 9, 8)),
+    ("labelme", shape("rectangle", [1, 2], [9, 2], [9, 8], [1, 8]), (1, 2, 9, 8)),
+    ("labelme", shape("rectangle", [1, 2], [9, 3], [9, 8], [1, 8]), "shape has no 2 points"),
+    ("labelme", shape(None, *TRIANGLE), (1, 2, 9, 8)),
+    ("labelme", shape("polygon", [1, 2], [3, 4]), "polygon has fewer than 3 points"),
+    ("labelme", shape("circle", [20, 20], [23, 24]), (15, 15, 25, 25)),
+    (
+        "labelme",
+        shape("mask", [3, 4], [9.4, 8], mask=base64.b64encode(png(7, 5)).decode()),
+        (3, 4, 10, 9),
+    ),
+    ("labelme", shape("mask", [3, 4], [9, 8], mask="no"), "bitmap is no PNG"),
+    ("labelme", shape("point", [3, 4]), NO_BOX),
+    ("labelme", shape("linestrip", *TRIANGLE), NO_BOX),
+    ("labelme", shape("star", *TRIANGLE), NO_BOX),
+    ("labelme", shape("polygon", [1, 2], [3, math.nan], [5, 6]), "number is not finite"),
+    ("labelme", shape("polygon", *TRIANGLE, label=" "), "box has no class"),
+    ("labelme", [], "shape is no object"),
+]
+
+
+def document(layout, item, folder=""):
+    """The files of one picture a.png with one object."""
+    files = {"labelme": lambda: {"a.json": labelme(item)}}[layout]()
+    return {folder + name: one if isinstance(one, str) else json.dumps(one) for name, one in files.items()}
+
+
+@pytest.mark.parametrize(("layout", "item", "outcome"), OBJECTS)
+def test_an_object_is_a_box_or_a_named_fault(tmp_path, layout, item, outcome):
+    write_files(tmp_path, document(layout, item))
+    draw(tmp_path, "a.png", size=(64, 96))
+    (one,) = list_references(layout, tmp_path)
+    expected = outcome if isinstance(outcome, str) else ("hat", *outcome)
+    assert told(one) == [expected]
+
+
+def test_parts_of_one_group_are_one_object_of_several_polygons(tmp_path):
+    far = [[x + 50, y + 40] for x, y in TRIANGLE]
+    parts = [shape("polygon", *points, group_id=1) for points in (TRIANGLE, far)]
+    others = [shape("rectangle", [1, 2], [9, 8], group_id=1), shape("point", [1, 1], label="__ignore__")]
+    write_files(tmp_path, {"a.json": json.dumps(labelme(*parts, *others))})
+    draw(tmp_path, "a.png", size=(64, 96))
+    (one,) = list_references("labelme", tmp_path)
+    assert told(one) == [("hat", 1, 2, 59, 48), ("hat", 1, 2, 9, 8)] and len(one.notes) == 2
+    (one,) = list_references("labelme", tmp_path, masks=True)
+    assert one.boxes[0].mask == [[side for point in points for side in point] for points in (TRIANGLE, far)]
+    assert told(one)[1:] == ["object has no segmentation"]
+
+
+def test_pictures_are_found_by_names_splits_by_folders_and_faults_listed(tmp_path):
+    draw(tmp_path, *(f"train/img/{name}.png" for name in "abcd"), "val/img/e.png", size=(64, 96))
+    item = shape("rectangle", [1, 2], [9, 8])
+    files = {
+        "train/a.json": labelme(item, imagePath="..\\train\\img\\a.png"),
+        "train/img/b.json": labelme(item, imagePath="gone.png"),
+        "train/c.json": labelme(item, imagePath="img/d.png"),
+        "train/d.json": labelme(item, imagePath="img/d.png"),
+        "val/e.json": labelme(item, imagePath="/home/x/val/img/e.png", imageHeight=65),
+        "val/other.json": {"imagePath": 3},
+    }
+    write_files(tmp_path, {name: json.dumps(one) for name, one in files.items()} | {"val/f.json": "{"})
+    found = list_references("labelme", tmp_path)
+    shared, box = "picture is annotated several times", [("hat", 1, 2, 9, 8)]
+    assert [(one.source, one.split, told(one)) for one in found] == [
+        ("train/img/a.png", "train", box),
+        ("train/img/b.png", "train", box),
+        ("train/img/c.png", "train", "image has no annotation"),
+        ("train/img/d.png", "train", shared),
+        ("train/img/d.png", "train", shared),
+        ("val/f.json", "val", "malformed JSON"),
+        ("val/img/e.png", "val", box),
+    ]
+    with pytest.raises(AnnotationsError, match=r"other.json: expected a JSON file of labelme"):
+        list_references("labelme", tmp_path, "val/other.json")
