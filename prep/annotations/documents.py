@@ -188,7 +188,7 @@ def _with_images(
 
 
 def _lost(entry: _Entry, error: SourceError) -> SourceExample:
-    source = entry.picture.name or entry.file
+    source = entry.picture.name or f"{entry.file}#{posixpath.basename(entry.picture.stem)}"
     split = entry.picture.split or splits_by_folders([entry.file])[0]
     return SourceExample(source=source, key=source, split=split, problem=error.at(entry.file).args)
 

@@ -30,7 +30,7 @@ def rectangle_of(
 ) -> Box:
     """Return the box of four numbers in `options.box_form`, or in the tool's own form; SourceError with --masks."""
     if options.masks:
-        raise SourceError("annotation", _NO_OUTLINE, f"{what} is a box")
+        raise SourceError("annotation", _NO_OUTLINE, f"{what} is no polygon")
     own = form if options.box_form == "auto" else options.box_form
     xmin, ymin, xmax, ymax = to_corners(numbers, own)
     return check_box(Box(ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax, label=label, **flags), what)
@@ -89,8 +89,6 @@ def bitmap_of(label: str, corner: Sequence[float], head: bytes, what: str, optio
     """Return the box of a bitmap whose first pixel is at (x, y), by the size in the head of its PNG file."""
     if not head.startswith(_PNG) or len(head) < 24:
         raise SourceError("annotation", "bitmap is no PNG", what)
-    if options.masks:
-        raise SourceError("annotation", _NO_OUTLINE, f"{what} is a bitmap; polygons alone are read as masks")
     sides = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     return rectangle_of(label, [*corner, *sides], what, replace(options, box_form="corner-size"))
 

@@ -45,7 +45,7 @@ _FOREIGN_JSON = {
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme",))
+_TOOL_LAYOUTS = frozenset(("labelme", "cvat"))
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (
@@ -214,10 +214,7 @@ def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
         if _VOC_ROOT.search(text):
             return _readable_hint(f"{path} is a Pascal VOC annotation", "voc")
         if _CVAT_ROOT.search(text):
-            return Hint(
-                what=f"{path} is CVAT's",
-                fix="export the task from CVAT as COCO 1.0, then take --layout coco",
-            )
+            return _readable_hint(f"{path} is CVAT's", "cvat")
     return None
 
 

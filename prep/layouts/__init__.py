@@ -13,6 +13,7 @@ from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
     class_masks,
     coco,
+    cvat,
     dicom,
     folders,
     labelme,
@@ -113,6 +114,7 @@ LAYOUTS: dict[str, Layout] = {
             keeps=("keypoints",),
         ),
         _of_documents(labelme.LABELME),
+        _of_documents(cvat.CVAT),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

@@ -60,7 +60,7 @@ def two_masks(root: Path) -> list[object]:
     return ["--layout", "pairs", "--source", root, *SIZE, *patterns, "--class-overlap", "last"]
 
 
-CVAT = '<annotations><image id="0" name="a.png"><box label="hat" xtl="1"/></image></annotations>'
+CVAT = '<annotations><image name="a.png"><box label="hat" xtl="1" ytl="2" xbr="9" ybr="8"/></image></annotations>'
 BDD100K = [{"name": "a.png", "labels": [{"box2d": {"x1": 1}}]}]
 WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
 
@@ -150,7 +150,7 @@ ADVICE: dict[str, Advice] = {
         more=("--source {source}/boxes.csv",),
         proves=r"detection, 1 classes",
     ),
-    "CVAT's XML": refused(holding("voc", annotations_xml=CVAT), "take (--layout coco)", first=as_coco),
+    "CVAT's XML": refused(holding("voc", annotations_xml=CVAT), "take (--layout cvat)"),
     "a table of image_id and bbox": refused(
         holding("coco", train_csv=WHEAT), "take (--layout csv) and (--box-form corner-size)", first=with_class
     ),

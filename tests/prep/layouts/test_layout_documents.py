@@ -38,7 +38,9 @@ def shape(kind, *points, label="hat", **more):
 
 NO_BOX = "shape is no box"
 TRIANGLE = [[1, 2], [9, 2], [5, 8]]
-CASES = {"labelme": (["a.jpg"], "car", (10, 8, 40, 30), "displayed")}
+CAR = ("car", (10, 8, 40, 30))
+CASES = {"labelme": (["a.jpg"], *CAR, "displayed"), "cvat": (["images/a.jpg"], *CAR, "displayed")}
+XML = '<annotations>{}<image id="0" name="a.png" width="96" height="64">{}</image></annotations>'
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -71,12 +73,24 @@ OBJECTS = [
     ("labelme", shape("polygon", [1, 2], [3, math.nan], [5, 6]), "number is not finite"),
     ("labelme", shape("polygon", *TRIANGLE, label=" "), "box has no class"),
     ("labelme", [], "shape is no object"),
+    ("cvat", '<polygon label="hat" points="1,2;9,2;5,8"/>', (1, 2, 9, 8)),
+    ("cvat", '<polygon label="hat" points="1,2;9"/>', "points are no list of x,y"),
+    ("cvat", '<ellipse label="hat" cx="20" cy="30" rx="8" ry="4" rotation="90"/>', (16, 22, 24, 38)),
+    ("cvat", '<mask label="hat" rle="1, 2" left="3" top="4" width="7" height="5"/>', (3, 4, 10, 9)),
+    ("cvat", '<box label="hat" xtl="1" ytl="2" xbr="9" ybr="8" rotation="30"/>', "box is rotated"),
+    ("cvat", '<box label="hat" xtl="1" ytl="2" xbr="9" ybr="8" rotation="180"/>', (1, 2, 9, 8)),
+    ("cvat", '<box label="hat" xtl="1" ytl="2" xbr="9"/>', "not a number"),
+    ("cvat", '<skeleton label="hat"><points label="1" points="1,2"/></skeleton>', NO_BOX),
+    ("cvat", '<cuboid label="hat" xtl1="1"/>', NO_BOX),
 ]
 
 
 def document(layout, item, folder=""):
     """The files of one picture a.png with one object."""
-    files = {"labelme": lambda: {"a.json": labelme(item)}}[layout]()
+    files = {
+        "labelme": lambda: {"a.json": labelme(item)},
+        "cvat": lambda: {"a.xml": XML.format("", item)},
+    }[layout]()
     return {folder + name: one if isinstance(one, str) else json.dumps(one) for name, one in files.items()}
 
 
@@ -127,3 +141,26 @@ def test_pictures_are_found_by_names_splits_by_folders_and_faults_listed(tmp_pat
     ]
     with pytest.raises(AnnotationsError, match=r"other.json: expected a JSON file of labelme"):
         list_references("labelme", tmp_path, "val/other.json")
+
+
+def test_tracks_of_cvat_are_the_boxes_of_frames_and_subsets_are_splits(tmp_path):
+    def track(*frames, more=""):
+        box = '<box frame="{}" outside="{}" xtl="1" ytl="2" xbr="9" ybr="8" occluded="1"/>'
+        return f'<track label="hat" {more}>' + "".join(box.format(*one) for one in frames) + "</track>"
+
+    meta = "<meta><task><start_frame>0</start_frame><stop_frame>8</stop_frame>"
+    meta += "<frame_filter>step=2</frame_filter></task></meta>"
+    video = f"<annotations>{meta}{track((0, 0), (2, 0), (4, 1))}{track((2, 0))}</annotations>"
+    names = [f"v/images/frame_{number:06}.PNG" for number in (0, 2, 4, 6)]
+    draw(tmp_path, *names, "w/images/Val/b.png", "w/images/frame_000001.jpg", size=(64, 96))
+    project = XML.format(track((0, 0), (2, 1)), "").replace('name="a', 'subset="Val" name="b')
+    write_files(tmp_path, {"v/annotations.xml": video, "w/annotations.xml": project})
+    found = {one.source: (one.split, told(one)) for one in list_references("cvat", tmp_path)}
+    boxes = [("hat", 1, 2, 9, 8)]
+    assert found == {
+        **dict(zip(names, [("train", many) for many in (boxes, boxes * 2, [], [])], strict=True)),
+        "w/images/Val/b.png": ("Val", []),
+        "w/images/frame_000001.jpg": ("train", "track has no box on a frame"),
+        "w/annotations.xml#frame_000000": ("train", "image file not found"),
+        "w/annotations.xml#frame_000002": ("train", "image file not found"),
+    }
