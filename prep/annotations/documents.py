@@ -176,7 +176,7 @@ def _with_images(
         image = found[place]
         if isinstance(image, SourceError):
             if not entry.picture.optional:
-                yield _lost(entry, image)
+                yield _lost(entry, entry.picture.fault or image)
             continue
         notes = (*entry.picture.notes, *filter(None, [image.note]))
         own = stems.get(entry.picture.stem, ())
@@ -188,7 +188,9 @@ def _with_images(
 
 
 def _lost(entry: _Entry, error: SourceError) -> SourceExample:
-    source = entry.picture.name or f"{entry.file}#{posixpath.basename(entry.picture.stem)}"
+    source = entry.picture.name or "#".join(
+        filter(None, (entry.file, posixpath.basename(entry.picture.stem)))
+    )
     split = entry.picture.split or splits_by_folders([entry.file])[0]
     return SourceExample(source=source, key=source, split=split, problem=error.at(entry.file).args)
 

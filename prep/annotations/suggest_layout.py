@@ -39,13 +39,13 @@ _CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
 _FOREIGN_JSON = {
     "labelme's": ("labelme", re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL)),
     "VIA's (VGG Image Annotator)": (None, re.compile(r'"shape_attributes"|"_via_img_metadata"')),
-    "CreateML's": (None, re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
+    "CreateML's": ("createml", re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
     "Supervisely's": (None, re.compile(r'"classTitle"')),
     "Label Studio's": (None, re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:')),
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme", "cvat"))
+_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml"))
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (

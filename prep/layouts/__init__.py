@@ -13,6 +13,7 @@ from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
     class_masks,
     coco,
+    createml,
     cvat,
     dicom,
     folders,
@@ -115,6 +116,7 @@ LAYOUTS: dict[str, Layout] = {
         ),
         _of_documents(labelme.LABELME),
         _of_documents(cvat.CVAT),
+        _of_documents(createml.CREATEML),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

@@ -39,7 +39,12 @@ def shape(kind, *points, label="hat", **more):
 NO_BOX = "shape is no box"
 TRIANGLE = [[1, 2], [9, 2], [5, 8]]
 CAR = ("car", (10, 8, 40, 30))
-CASES = {"labelme": (["a.jpg"], *CAR, "displayed"), "cvat": (["images/a.jpg"], *CAR, "displayed")}
+TRAIN = [f"train/t{number}.jpg" for number in range(3)]
+CASES = {
+    "labelme": (["a.jpg"], *CAR, "displayed"),
+    "cvat": (["images/a.jpg"], *CAR, "displayed"),
+    "createml": (TRAIN, "a", CAR[1], None),
+}
 XML = '<annotations>{}<image id="0" name="a.png" width="96" height="64">{}</image></annotations>'
 
 
@@ -82,6 +87,14 @@ OBJECTS = [
     ("cvat", '<box label="hat" xtl="1" ytl="2" xbr="9"/>', "not a number"),
     ("cvat", '<skeleton label="hat"><points label="1" points="1,2"/></skeleton>', NO_BOX),
     ("cvat", '<cuboid label="hat" xtl1="1"/>', NO_BOX),
+    ("createml", {"label": "hat", "coordinates": {"x": 5, "y": 5, "width": 8, "height": 6}}, (1, 2, 9, 8)),
+    ("createml", {"label": "hat", "coordinates": {"x": 5, "y": 5, "width": 8}}, "not a number"),
+    (
+        "createml",
+        {"label": "hat", "coordinates": {"x": 5, "y": 5, "width": -8, "height": 6}},
+        "box is inverted",
+    ),
+    ("createml", {"label": "hat"}, "object has no box"),
 ]
 
 
@@ -90,6 +103,7 @@ def document(layout, item, folder=""):
     files = {
         "labelme": lambda: {"a.json": labelme(item)},
         "cvat": lambda: {"a.xml": XML.format("", item)},
+        "createml": lambda: {"c.json": [{"imagefilename": "a.png", "annotation": [item]}]},
     }[layout]()
     return {folder + name: one if isinstance(one, str) else json.dumps(one) for name, one in files.items()}
 
