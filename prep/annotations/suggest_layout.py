@@ -28,7 +28,7 @@ _MAX_OPENED = 8
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
     "a YOLO label": ("yolo", re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*")),
-    "a KITTI label": (None, re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
+    "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
     "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
@@ -45,7 +45,7 @@ _FOREIGN_JSON = {
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml"))
+_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti"))
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (

@@ -17,6 +17,7 @@ from halofeed.prep.layouts import (
     cvat,
     dicom,
     folders,
+    kitti,
     labelme,
     msd,
     nnunet,
@@ -117,6 +118,7 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(labelme.LABELME),
         _of_documents(cvat.CVAT),
         _of_documents(createml.CREATEML),
+        _of_documents(kitti.KITTI),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

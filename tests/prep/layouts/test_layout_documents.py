@@ -44,6 +44,7 @@ CASES = {
     "labelme": (["a.jpg"], *CAR, "displayed"),
     "cvat": (["images/a.jpg"], *CAR, "displayed"),
     "createml": (TRAIN, "a", CAR[1], None),
+    "kitti": (["training/image_2/000001.png"], "Car", CAR[1], None),
 }
 XML = '<annotations>{}<image id="0" name="a.png" width="96" height="64">{}</image></annotations>'
 
@@ -95,6 +96,9 @@ OBJECTS = [
         "box is inverted",
     ),
     ("createml", {"label": "hat"}, "object has no box"),
+    ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 7}", (1, 2, 9, 8)),
+    ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 8}", "row is no object"),
+    ("kitti", f"hat 0.5 1 -10 1 2 9 x{' 0' * 7}", "not a number"),
 ]
 
 
@@ -103,6 +107,7 @@ def document(layout, item, folder=""):
     files = {
         "labelme": lambda: {"a.json": labelme(item)},
         "cvat": lambda: {"a.xml": XML.format("", item)},
+        "kitti": lambda: {"a.txt": item},
         "createml": lambda: {"c.json": [{"imagefilename": "a.png", "annotation": [item]}]},
     }[layout]()
     return {folder + name: one if isinstance(one, str) else json.dumps(one) for name, one in files.items()}
@@ -178,3 +183,26 @@ def test_tracks_of_cvat_are_the_boxes_of_frames_and_subsets_are_splits(tmp_path)
         "w/annotations.xml#frame_000000": ("train", "image file not found"),
         "w/annotations.xml#frame_000002": ("train", "image file not found"),
     }
+
+
+def test_labels_of_kitti_belong_to_the_images_of_their_folder_and_dont_care_is_no_object(tmp_path):
+    draw(
+        tmp_path,
+        *(f"training/image_{camera}/1.png" for camera in (2, 3)),
+        "testing/image_2/2.png",
+        size=(64, 96),
+    )
+    rows = [
+        f"{name} {flags} -10 1 2 9 8{' -1' * 7}"
+        for name, flags in [("Car", "0 3"), ("Van", "0.2 2"), ("DontCare", "-1 -1")]
+    ]
+    write_files(tmp_path, {"training/label_2/1.txt": "\n".join(rows), "training/calib/1.txt": "P0: 1 0\n"})
+    found = list_references("kitti", tmp_path)
+    no_label = "image has no annotation"
+    assert {one.source: told(one) for one in found} == {
+        "testing/image_2/2.png": no_label,
+        "training/image_2/1.png": [("Car", 1, 2, 9, 8), ("Van", 1, 2, 9, 8)],
+        "training/image_3/1.png": no_label,
+    }
+    assert [(box.occluded, box.truncated) for box in found[1].boxes] == [(False, False), (True, True)]
+    assert found[1].split == "training" and found[1].notes
