@@ -38,14 +38,14 @@ _VOC_ROOT = re.compile(r"<annotation[\s>]")
 _CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
 _FOREIGN_JSON = {
     "labelme's": ("labelme", re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL)),
-    "VIA's (VGG Image Annotator)": (None, re.compile(r'"shape_attributes"|"_via_img_metadata"')),
+    "VIA's (VGG Image Annotator)": ("via", re.compile(r'"shape_attributes"|"_via_img_metadata"')),
     "CreateML's": ("createml", re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
     "Supervisely's": (None, re.compile(r'"classTitle"')),
     "Label Studio's": (None, re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:')),
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti"))
+_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via"))
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (
@@ -255,6 +255,8 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
             return Hint(what=f"{path} is that of a Hugging Face image folder with objects")
         if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
             return Hint(what=f"{path} is that of Google's AutoML, without a header")
+        if "region_shape_attributes" in cells:
+            return _readable_hint(f"{path} is VIA's (VGG Image Annotator)", "via")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
             what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
             fix = "add a column class to it, then take --layout csv and --box-form corner-size"

@@ -23,6 +23,7 @@ from halofeed.prep.layouts import (
     nnunet,
     pairs,
     table,
+    via,
     voc,
     yolo,
 )
@@ -119,6 +120,7 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(cvat.CVAT),
         _of_documents(createml.CREATEML),
         _of_documents(kitti.KITTI),
+        _of_documents(via.VIA),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from halofeed.errors import SourceError
+from halofeed.prep.annotations import shapes
 from halofeed.prep.annotations.contract import LayoutOptions, split_in_file_name
 from halofeed.prep.annotations.documents import DocumentFormat, FilePicture, parse_json_document
-from halofeed.prep.annotations.shapes import class_of, numbers_of, rectangle_of
 from halofeed.prep.sources.example import Box
 
 _NAMES = ("image", "imagefilename")
@@ -41,8 +41,10 @@ def _box_of(written: Any, what: str, options: LayoutOptions) -> Box:
     sides = written.get("coordinates") if isinstance(written, dict) else None
     if not isinstance(sides, dict):
         raise SourceError("annotation", "object has no box", f"{what}: {written!r:.80}")
-    numbers = numbers_of((sides.get(side) for side in _SIDES), what)
-    return rectangle_of(class_of(written.get("label"), what), numbers, what, options, form="center-size")
+    numbers = shapes.numbers_of((sides.get(side) for side in _SIDES), what)
+    return shapes.rectangle_of(
+        shapes.class_of(written.get("label"), what), numbers, what, options, form="center-size"
+    )
 
 
 CREATEML = DocumentFormat(

@@ -17,16 +17,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from halofeed.errors import SourceError
+from halofeed.prep.annotations import shapes
 from halofeed.prep.annotations.contract import LayoutOptions, check_rotation, split_in_file_name
 from halofeed.prep.annotations.documents import DocumentFormat, FilePicture, parse_xml_document
-from halofeed.prep.annotations.shapes import (
-    class_of,
-    ellipse_of,
-    no_box,
-    numbers_of,
-    polygon_of,
-    rectangle_of,
-)
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
 
@@ -73,8 +66,8 @@ def _pictures(root: ElementTree.Element, split: str) -> Iterator[FilePicture]:
         subset = track.get("subset", "")
         tasks.setdefault(subset, set()).add(track.get("task_id"))
         step = ranges.get(subset, range(1)).step
-        shapes = sorted((_frame(one), place, one) for place, one in enumerate(track))
-        for (frame, _, shape), (following, *_) in zip(shapes, [*shapes[1:], (-1, 0, None)], strict=True):
+        entries = sorted((_frame(one), place, one) for place, one in enumerate(track))
+        for (frame, _, shape), (following, *_) in zip(entries, [*entries[1:], (-1, 0, None)], strict=True):
             frames.setdefault((subset, frame), []).append((track.get("label"), shape))
             between = range(frame + step, following, step)
             if between and shape.get("outside") != "1" and shape.tag != "skeleton":
@@ -131,7 +124,7 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     name, shape = written
     if shape.get("outside") == "1":
         return None
-    label, kind = class_of(name, what), str(shape.tag)
+    label, kind = shapes.class_of(name, what), str(shape.tag)
     what = f"{what} ({kind} {label!r})"
     flags = _flags(shape)
     if kind == "polygon":
@@ -140,18 +133,22 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
             raise SourceError(
                 "annotation", "points are no list of x,y", f"{what}: {shape.get('points')!r:.80}"
             )
-        return polygon_of(
-            label, numbers_of((side for pair in pairs for side in pair), what), what, options, flags=flags
+        return shapes.polygon_of(
+            label,
+            shapes.numbers_of((side for pair in pairs for side in pair), what),
+            what,
+            options,
+            flags=flags,
         )
     if kind not in _SIDES:
-        raise no_box(kind, what)
-    numbers = numbers_of((shape.get(side) for side in _SIDES[kind]), what)
+        raise shapes.no_box(kind, what)
+    numbers = shapes.numbers_of((shape.get(side) for side in _SIDES[kind]), what)
     if kind == "ellipse":
-        (angle,) = numbers_of([shape.get("rotation") or 0], what)
-        return ellipse_of(label, [*numbers, math.radians(angle)], what, options, flags=flags)
+        (angle,) = shapes.numbers_of([shape.get("rotation") or 0], what)
+        return shapes.ellipse_of(label, [*numbers, math.radians(angle)], what, options, flags=flags)
     if kind == "box":
         check_rotation(shape.get("rotation"), what, options)
-    return rectangle_of(
+    return shapes.rectangle_of(
         label, numbers, what, options, form="corners" if kind == "box" else "corner-size", flags=flags
     )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from halofeed.errors import SourceError
+from halofeed.prep.annotations import shapes
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import DocumentFormat, FilePicture
-from halofeed.prep.annotations.shapes import class_of, numbers_of, rectangle_of
 from halofeed.prep.sources.example import Box
 
 _FOLDER = re.compile(r"(^|/)label(?=(s|_\d+)?/[^/]*$)")
@@ -22,7 +22,7 @@ _DONT_CARE = "DontCare"
 _LEFT_OUT = "DontCare regions are left out; objects in them have no label"
 
 
-def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
+def _read(path: str, data: bytes) -> list[FilePicture] | None:
     try:
         rows = [line.split() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
@@ -33,7 +33,7 @@ def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
         return None
     stem = _FOLDER.sub(r"\1image", posixpath.splitext(path)[0])
     notes = (_LEFT_OUT,) if any(row[0] == _DONT_CARE for row in rows) else ()
-    return iter([FilePicture(name="", stem=stem, objects=rows, notes=notes)])
+    return [FilePicture(name="", stem=stem, objects=rows, notes=notes)]
 
 
 def _box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box | None:
@@ -42,12 +42,12 @@ def _box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box | None
         raise SourceError(
             "annotation", "row is no object", f"{what}: {len(row)} values, expected {_VALUES}{more}"
         )
-    truncated, occluded, _, *sides = numbers_of(row[1:8], what)
+    truncated, occluded, _, *sides = shapes.numbers_of(row[1:8], what)
     if row[0] == _DONT_CARE:
         return None
     # Occlusion: 0 is visible, 1 partly and 2 largely occluded, 3 unknown.
     flags = {"truncated": truncated > 0, "occluded": occluded in (1, 2)}
-    return rectangle_of(class_of(row[0], what), sides, what, options, flags=flags)
+    return shapes.rectangle_of(shapes.class_of(row[0], what), sides, what, options, flags=flags)
 
 
 KITTI = DocumentFormat(

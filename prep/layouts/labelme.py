@@ -11,22 +11,12 @@ import base64
 import binascii
 import math
 import posixpath
-from collections.abc import Iterator
 from typing import Any
 
 from halofeed.errors import SourceError
+from halofeed.prep.annotations import shapes
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import DocumentFormat, FilePicture, parse_json_document
-from halofeed.prep.annotations.shapes import (
-    bitmap_of,
-    class_of,
-    ellipse_of,
-    no_box,
-    points_of,
-    polygon_of,
-    rectangle_of,
-    unite,
-)
 from halofeed.prep.sources.example import Box
 
 _HEAD_OF_PNG = 44
@@ -35,61 +25,61 @@ _GROUPED = "shapes with one label and group_id are one object, as labelme's conv
 _IGNORED = "shapes called __ignore__ are left out, as labelme's converters do"
 
 
-def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
+def _read(path: str, data: bytes) -> list[FilePicture] | None:
     document = parse_json_document(data)
     if not isinstance(document, dict) or not {"shapes", "imagePath"} <= document.keys():
         return None
-    shapes, name = document["shapes"], document["imagePath"]
-    if not isinstance(shapes, list) or not isinstance(name, str | None):
-        raise SourceError(
-            "annotation", "not a labelme annotation", "expected a list shapes and a text imagePath"
-        )
+    written, name = document["shapes"], document["imagePath"]
+    if not isinstance(written, list) or not isinstance(name, str | None):
+        raise SourceError("annotation", "not a labelme annotation", "shapes is no list, or imagePath no text")
     objects: dict[Any, list[Any]] = {}
-    for place, shape in enumerate(shapes):
+    ignored = False
+    for place, shape in enumerate(written):
         group = shape.get("group_id") if isinstance(shape, dict) else None
         is_part = isinstance(group, int | str) and shape.get("shape_type") != "rectangle"
         objects.setdefault((str(shape.get("label")), group) if is_part else place, []).append(shape)
-    ignored = any(isinstance(shape, dict) and shape.get("label") == "__ignore__" for shape in shapes)
-    return iter(
-        [
-            FilePicture(
-                name=name or "",
-                stem=posixpath.splitext(path)[0],
-                size=(document.get("imageHeight"), document.get("imageWidth")),
-                objects=list(objects.values()),
-                notes=(_GROUPED,) * (len(objects) < len(shapes)) + (_IGNORED,) * ignored,
-            )
-        ]
+        ignored |= _is_ignored(shape)
+    picture = FilePicture(
+        name=name or "",
+        stem=posixpath.splitext(path)[0],
+        size=(document.get("imageHeight"), document.get("imageWidth")),
+        objects=list(objects.values()),
+        notes=(_GROUPED,) * (len(objects) < len(written)) + (_IGNORED,) * ignored,
     )
+    return [picture]
 
 
-def _box_of(shapes: list[Any], what: str, options: LayoutOptions) -> Box | None:
-    if isinstance(shapes[0], dict) and shapes[0].get("label") == "__ignore__":
+def _is_ignored(shape: Any) -> bool:
+    return isinstance(shape, dict) and shape.get("label") == "__ignore__"
+
+
+def _box_of(parts: list[Any], what: str, options: LayoutOptions) -> Box | None:
+    if _is_ignored(parts[0]):
         return None
-    return unite([_box_of_shape(shape, what, options) for shape in shapes])
+    return shapes.unite([_box_of_shape(shape, what, options) for shape in parts])
 
 
 def _box_of_shape(shape: Any, what: str, options: LayoutOptions) -> Box:
     if not isinstance(shape, dict):
         raise SourceError("annotation", "shape is no object", f"{what} is {shape!r:.80}")
-    label = class_of(shape.get("label"), what)
+    label = shapes.class_of(shape.get("label"), what)
     kind = shape.get("shape_type") or "polygon"
     if kind not in ("rectangle", "polygon", "oriented_rectangle", "circle", "mask"):
-        raise no_box(kind, f"{what} {label!r}")
-    points = points_of(shape.get("points"), what)
+        raise shapes.no_box(kind, f"{what} {label!r}")
+    points = shapes.points_of(shape.get("points"), what)
     x, y = points[::2], points[1::2]
     if kind in ("polygon", "oriented_rectangle"):
-        return polygon_of(label, points, what, options)
+        return shapes.polygon_of(label, points, what, options)
     # Tools that follow labelme write rectangles with four corners.
     is_upright = len(x) == 4 and len(set(x)) == len(set(y)) == 2
     if len(x) != 2 and not (kind == "rectangle" and is_upright):
         raise SourceError("annotation", "shape has no 2 points", f"{what} {label!r} has {len(x)}")
     if kind == "circle":
         radius = math.dist(points[:2], points[2:])
-        return ellipse_of(label, [*points[:2], radius, radius, 0], what, options)
+        return shapes.ellipse_of(label, [*points[:2], radius, radius, 0], what, options)
     if kind == "mask":
-        return bitmap_of(label, [round(x[0]), round(y[0])], _head_of_mask(shape, what), what, options)
-    return rectangle_of(label, [min(x), min(y), max(x), max(y)], what, options)
+        return shapes.bitmap_of(label, [round(x[0]), round(y[0])], _head_of_mask(shape, what), what, options)
+    return shapes.rectangle_of(label, [min(x), min(y), max(x), max(y)], what, options)
 
 
 def _head_of_mask(shape: dict[str, Any], what: str) -> bytes:

@@ -1,6 +1,7 @@
 """Files of annotation tools: what a picture has, and what an object of each tool becomes."""
 
 import base64
+import csv
 import io
 import json
 import math
@@ -36,6 +37,11 @@ def shape(kind, *points, label="hat", **more):
     return {"label": label, "shape_type": kind, "points": list(points), **more}
 
 
+def region(attributes=None, **shape_attributes):
+    attributes = {"kind": "hat"} if attributes is None else attributes
+    return {"shape_attributes": shape_attributes, "region_attributes": attributes}
+
+
 NO_BOX = "shape is no box"
 TRIANGLE = [[1, 2], [9, 2], [5, 8]]
 CAR = ("car", (10, 8, 40, 30))
@@ -44,6 +50,7 @@ CASES = {
     "labelme": (["a.jpg"], *CAR, "displayed"),
     "cvat": (["images/a.jpg"], *CAR, "displayed"),
     "createml": (TRAIN, "a", CAR[1], None),
+    "via": (TRAIN, "a", CAR[1], None),
     "kitti": (["training/image_2/000001.png"], "Car", CAR[1], None),
 }
 XML = '<annotations>{}<image id="0" name="a.png" width="96" height="64">{}</image></annotations>'
@@ -96,6 +103,24 @@ OBJECTS = [
         "box is inverted",
     ),
     ("createml", {"label": "hat"}, "object has no box"),
+    ("via", region(name="rect", x=1, y=2, width=8, height=6), (1, 2, 9, 8)),
+    ("via", region(name="polygon", all_points_x=[1, 9, 5], all_points_y=[2, 2, 8]), (1, 2, 9, 8)),
+    ("via", region(name="polygon", all_points_x=[1, 9, 5], all_points_y=[2, 2]), "points are no two lists"),
+    ("via", region(name="circle", cx=20, cy=30, r=5), (15, 25, 25, 35)),
+    ("via", region(name="circle", cx=20, cy=30, r=-5), "box is inverted"),
+    ("via", region(name="ellipse", cx=20, cy=30, rx=8, ry=4, theta=math.pi / 2), (16, 22, 24, 38)),
+    ("via", region(name="point", cx=20, cy=30), NO_BOX),
+    (
+        "via",
+        region({"kind": {"hat": True, "cap": False}}, name="circle", cx=20, cy=30, r=5),
+        (15, 25, 25, 35),
+    ),
+    (
+        "via",
+        region({"kind": {"hat": True, "cap": True}}, name="circle", cx=20, cy=30, r=5),
+        "box has no class",
+    ),
+    ("via", region({}, name="circle", cx=20, cy=30, r=5), "box has no class"),
     ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 7}", (1, 2, 9, 8)),
     ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 8}", "row is no object"),
     ("kitti", f"hat 0.5 1 -10 1 2 9 x{' 0' * 7}", "not a number"),
@@ -108,6 +133,7 @@ def document(layout, item, folder=""):
         "labelme": lambda: {"a.json": labelme(item)},
         "cvat": lambda: {"a.xml": XML.format("", item)},
         "kitti": lambda: {"a.txt": item},
+        "via": lambda: {"v.json": {"a.png9": {"filename": "a.png", "regions": [item]}}},
         "createml": lambda: {"c.json": [{"imagefilename": "a.png", "annotation": [item]}]},
     }[layout]()
     return {folder + name: one if isinstance(one, str) else json.dumps(one) for name, one in files.items()}
@@ -206,3 +232,32 @@ def test_labels_of_kitti_belong_to_the_images_of_their_folder_and_dont_care_is_n
     }
     assert [(box.occluded, box.truncated) for box in found[1].boxes] == [(False, False), (True, True)]
     assert found[1].split == "training" and found[1].notes
+
+
+def test_exports_of_via_in_every_form_are_the_same_and_an_ambiguous_class_is_refused(tmp_path):
+    draw(tmp_path, "a.png", "b.png", size=(64, 96))
+    regions = [region({"color": "red", "Type": "hat"}, name="circle", cx=20, cy=30, r=5)]
+    entries = {
+        name: {"filename": f"{name}.png", "regions": many} for name, many in (("a", regions), ("b", []))
+    }
+    rows = [["#filename", "region_count", "region_shape_attributes", "region_attributes"]]
+    rows += [["a.png", 1, *map(json.dumps, regions[0].values())], ["b.png", 0, "{}", "{}"]]
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    numbered = {**entries, "a": {"filename": "a.png", "regions": {"0": regions[0]}}}
+    for name, one in {
+        "v.json": entries,
+        "p.json": {"_via_img_metadata": numbered},
+        "v.csv": text.getvalue(),
+    }.items():
+        write_files(tmp_path, {name: one if isinstance(one, str) else json.dumps(one)})
+        found = list_references("via", tmp_path, name)
+        assert [told(one) for one in found] == [[("hat", 15, 25, 25, 35)], []]
+    regions[0]["region_attributes"]["class"] = "cap"
+    write_files(tmp_path, {"v.json": json.dumps(entries | {"c": {"filename": "c.png", "regions": 3}})})
+    with pytest.raises(
+        AnnotationsError, match="attributes color, Type, class; rename the one of the class to class"
+    ):
+        list_references("via", tmp_path, "v.json")
+    with pytest.raises(AnnotationsError, match=r"v\.csv is VIA's .*take --layout via"):
+        list_references("csv", tmp_path, "v.csv")
