@@ -41,11 +41,14 @@ _FOREIGN_JSON = {
     "VIA's (VGG Image Annotator)": ("via", re.compile(r'"shape_attributes"|"_via_img_metadata"')),
     "CreateML's": ("createml", re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
     "Supervisely's": (None, re.compile(r'"classTitle"')),
-    "Label Studio's": (None, re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:')),
+    "Label Studio's": (
+        "label-studio",
+        re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
+    ),
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via"))
+_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via", "label-studio"))
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (

@@ -18,6 +18,7 @@ from halofeed.prep.layouts import (
     dicom,
     folders,
     kitti,
+    label_studio,
     labelme,
     msd,
     nnunet,
@@ -121,6 +122,7 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(createml.CREATEML),
         _of_documents(kitti.KITTI),
         _of_documents(via.VIA),
+        _of_documents(label_studio.LABEL_STUDIO),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

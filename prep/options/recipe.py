@@ -248,7 +248,7 @@ _is_volume = _is_of("volume")
 _USES = (
     _of_layouts(("image_sets", "voc_images"), "voc"),
     _of_layouts(("box_form", "box_units"), "csv", "jsonl", "coco", "voc", *_TOOL_LAYOUTS),
-    _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc", "cvat"),
+    _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc", "cvat", "label-studio"),
     _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
     _of_layouts(("folders_are_classes",), "folders"),
     _of_layouts(("split_folders",), "folders", "pairs", "lits", "class-masks", "dicom"),

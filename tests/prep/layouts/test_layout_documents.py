@@ -25,7 +25,7 @@ def told(one):
     """The reason of a problem, or the boxes (label, xmin, ymin, xmax, ymax) and the reasons of bad objects."""
     if one.problem:
         return one.problem[1]
-    boxes = [(b.label, *(round(side, 2) for side in (b.xmin, b.ymin, b.xmax, b.ymax))) for b in one.boxes]
+    boxes = [(b.label, *(round(side, 3) for side in (b.xmin, b.ymin, b.xmax, b.ymax))) for b in one.boxes]
     return boxes + [reason for reason, _ in one.bad_objects]
 
 
@@ -42,6 +42,14 @@ def region(attributes=None, **shape_attributes):
     return {"shape_attributes": shape_attributes, "region_attributes": attributes}
 
 
+def result(kind, labels=("hat",), **value):
+    return {"type": kind, "value": {kind: list(labels), **value}}
+
+
+def task(image, *annotations):
+    return {"data": {"image": image}, "annotations": list(annotations), "predictions": [{"result": [1]}]}
+
+
 NO_BOX = "shape is no box"
 TRIANGLE = [[1, 2], [9, 2], [5, 8]]
 CAR = ("car", (10, 8, 40, 30))
@@ -50,6 +58,7 @@ CASES = {
     "labelme": (["a.jpg"], *CAR, "displayed"),
     "cvat": (["images/a.jpg"], *CAR, "displayed"),
     "createml": (TRAIN, "a", CAR[1], None),
+    "label-studio": (["a.jpg"], "car", (0.104, 0.125, 0.414, 0.465), "displayed"),
     "via": (TRAIN, "a", CAR[1], None),
     "kitti": (["training/image_2/000001.png"], "Car", CAR[1], None),
 }
@@ -121,6 +130,13 @@ OBJECTS = [
         "box has no class",
     ),
     ("via", region({}, name="circle", cx=20, cy=30, r=5), "box has no class"),
+    ("label-studio", result("rectanglelabels", x=10, y=20, width=30, height=40), (0.1, 0.2, 0.4, 0.6)),
+    ("label-studio", result("rectanglelabels", x=10, y=20, width=9, height=9, rotation=5), "box is rotated"),
+    ("label-studio", result("polygonlabels", points=[[10, 20], [90, 20], [50, 80]]), (0.1, 0.2, 0.9, 0.8)),
+    ("label-studio", result("keypointlabels", x=10, y=20, width=1), NO_BOX),
+    ("label-studio", result("ellipselabels", x=10, y=20, radiusX=1, radiusY=2), NO_BOX),
+    ("label-studio", result("labels", ["hat", "cap"], points=[]), "object has several classes"),
+    ("label-studio", result("rectangle", [], x=10, y=20, width=30, height=40), "box has no class"),
     ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 7}", (1, 2, 9, 8)),
     ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 8}", "row is no object"),
     ("kitti", f"hat 0.5 1 -10 1 2 9 x{' 0' * 7}", "not a number"),
@@ -133,6 +149,7 @@ def document(layout, item, folder=""):
         "labelme": lambda: {"a.json": labelme(item)},
         "cvat": lambda: {"a.xml": XML.format("", item)},
         "kitti": lambda: {"a.txt": item},
+        "label-studio": lambda: {"t.json": [task("s3://bucket/dir/a.png", {"result": [item]})]},
         "via": lambda: {"v.json": {"a.png9": {"filename": "a.png", "regions": [item]}}},
         "createml": lambda: {"c.json": [{"imagefilename": "a.png", "annotation": [item]}]},
     }[layout]()
@@ -261,3 +278,32 @@ def test_exports_of_via_in_every_form_are_the_same_and_an_ambiguous_class_is_ref
         list_references("via", tmp_path, "v.json")
     with pytest.raises(AnnotationsError, match=r"v\.csv is VIA's .*take --layout via"):
         list_references("csv", tmp_path, "v.csv")
+
+
+def test_tasks_of_label_studio_give_the_one_annotation_that_counts(tmp_path):
+    draw(tmp_path, *(f"{name}.png" for name in "abcdef"), size=(64, 96))
+    box = result("rectanglelabels", x=10, y=20, width=30, height=40)
+    parts = [{**result("rectangle", [], **box["value"]), "id": "r"}, {**result("labels", x=10), "id": "r"}]
+    used, cancelled = {"result": [box]}, {"result": [], "was_cancelled": True}
+    tasks = [
+        task("/data/upload/7/0123abcd-a%2Epng", cancelled, used),
+        task("/data/local-files/?d=some/b.png", used, {"result": [], "ground_truth": True}),
+        task("http://host/c.png?x=1", used, used),
+        task("d.png", cancelled),
+        task("e.png", {"result": [*parts, {"type": "choices", "value": {"choices": ["x"]}}]}),
+        task("f.png", {"result": [{**box, "image_rotation": 90}]}),
+        {"data": {"one": "a.png", "two": "b.png"}, "annotations": []},
+    ]
+    write_files(tmp_path, {"val.json": json.dumps(tasks)})
+    found = {one.source: told(one) for one in list_references("label-studio", tmp_path)}
+    boxes = [("hat", 0.1, 0.2, 0.4, 0.6)]
+    assert found == {
+        "a.png": boxes,
+        "b.png": [],
+        "c.png": "task has several annotations",
+        "d.png": "image has no annotation",
+        "e.png": boxes,
+        "f.png": ["picture was turned in Label Studio"],
+        "val.json": "task has no single picture",
+    }
+    assert {one.split for one in list_references("label-studio", tmp_path)} == {"val"}

@@ -305,7 +305,7 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout,
 
 
 FOREIGN = {"hf_imagefolder": "Hugging Face", "supervisely": "Supervisely"}
-FOREIGN |= {"label_studio": "Label Studio", "wider": "WIDER FACE", "automl_csv": "AutoML"}
+FOREIGN |= {"wider": "WIDER FACE", "automl_csv": "AutoML"}
 
 
 @pytest.mark.parametrize("case", FOREIGN)
