@@ -40,7 +40,7 @@ _FOREIGN_JSON = {
     "labelme's": ("labelme", re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL)),
     "VIA's (VGG Image Annotator)": ("via", re.compile(r'"shape_attributes"|"_via_img_metadata"')),
     "CreateML's": ("createml", re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
-    "Supervisely's": (None, re.compile(r'"classTitle"')),
+    "Supervisely's": ("supervisely", re.compile(r'"classTitle"')),
     "Label Studio's": (
         "label-studio",
         re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
@@ -48,7 +48,7 @@ _FOREIGN_JSON = {
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via", "label-studio"))
+_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely"))
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (

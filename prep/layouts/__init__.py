@@ -23,6 +23,7 @@ from halofeed.prep.layouts import (
     msd,
     nnunet,
     pairs,
+    supervisely,
     table,
     via,
     voc,
@@ -123,6 +124,7 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(kitti.KITTI),
         _of_documents(via.VIA),
         _of_documents(label_studio.LABEL_STUDIO),
+        _of_documents(supervisely.SUPERVISELY),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

@@ -242,7 +242,7 @@ _VOLUME_OPTIONS = (
 )
 _CLIP_OPTIONS = tuple(field.name for field in fields(ClipOptions) if field.name != "frames")
 _CLASS_OPTIONS = ("class_overlap", "classes", "map_classes", "ignore_label")
-_TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via")
+_TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
 """Layouts of annotation tools that write boxes in pixels."""
 _is_volume = _is_of("volume")
 _USES = (

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import math
+import zlib
 
 import pytest
 from PIL import Image
@@ -50,6 +51,12 @@ def task(image, *annotations):
     return {"data": {"image": image}, "annotations": list(annotations), "predictions": [{"result": [1]}]}
 
 
+def figure(kind, *points, **more):
+    points = {"exterior": list(points), "interior": []}
+    return {"classTitle": "hat", "geometryType": kind, "points": points, "tags": [{"value": 0.5}], **more}
+
+
+BITMAP = base64.b64encode(zlib.compress(png(7, 5))).decode()
 NO_BOX = "shape is no box"
 TRIANGLE = [[1, 2], [9, 2], [5, 8]]
 CAR = ("car", (10, 8, 40, 30))
@@ -59,6 +66,7 @@ CASES = {
     "cvat": (["images/a.jpg"], *CAR, "displayed"),
     "createml": (TRAIN, "a", CAR[1], None),
     "label-studio": (["a.jpg"], "car", (0.104, 0.125, 0.414, 0.465), "displayed"),
+    "supervisely": (["ds0/img/a.jpg"], "car", (10, 8, 41, 31), None),
     "via": (TRAIN, "a", CAR[1], None),
     "kitti": (["training/image_2/000001.png"], "Car", CAR[1], None),
 }
@@ -137,6 +145,12 @@ OBJECTS = [
     ("label-studio", result("ellipselabels", x=10, y=20, radiusX=1, radiusY=2), NO_BOX),
     ("label-studio", result("labels", ["hat", "cap"], points=[]), "object has several classes"),
     ("label-studio", result("rectangle", [], x=10, y=20, width=30, height=40), "box has no class"),
+    ("supervisely", figure("rectangle", [8, 2], [1, 7]), (1, 2, 9, 8)),
+    ("supervisely", figure("rectangle", [8.5, 2], [1, 7]), (1, 2, 8.5, 7)),
+    ("supervisely", figure("polygon", *TRIANGLE), (1.5, 2.5, 9.5, 8.5)),
+    ("supervisely", figure("bitmap", bitmap={"origin": [3, 4], "data": BITMAP}), (3, 4, 10, 9)),
+    ("supervisely", figure("bitmap", bitmap={"origin": [3, 4], "data": "eA=="}), "bitmap is no PNG"),
+    ("supervisely", figure("line", *TRIANGLE), NO_BOX),
     ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 7}", (1, 2, 9, 8)),
     ("kitti", f"hat 0.5 1 -10 1 2 9 8{' 0' * 8}", "row is no object"),
     ("kitti", f"hat 0.5 1 -10 1 2 9 x{' 0' * 7}", "not a number"),
@@ -149,6 +163,7 @@ def document(layout, item, folder=""):
         "labelme": lambda: {"a.json": labelme(item)},
         "cvat": lambda: {"a.xml": XML.format("", item)},
         "kitti": lambda: {"a.txt": item},
+        "supervisely": lambda: {"a.json": {"size": {"height": 64, "width": 96}, "objects": [item]}},
         "label-studio": lambda: {"t.json": [task("s3://bucket/dir/a.png", {"result": [item]})]},
         "via": lambda: {"v.json": {"a.png9": {"filename": "a.png", "regions": [item]}}},
         "createml": lambda: {"c.json": [{"imagefilename": "a.png", "annotation": [item]}]},

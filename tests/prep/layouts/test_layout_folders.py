@@ -304,8 +304,7 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout,
         list_references(layout, tmp_path)
 
 
-FOREIGN = {"hf_imagefolder": "Hugging Face", "supervisely": "Supervisely"}
-FOREIGN |= {"wider": "WIDER FACE", "automl_csv": "AutoML"}
+FOREIGN = {"hf_imagefolder": "Hugging Face", "wider": "WIDER FACE", "automl_csv": "AutoML"}
 
 
 @pytest.mark.parametrize("case", FOREIGN)
