@@ -46,6 +46,7 @@ class FilePicture:
         folders: folders of the pictures relative to the file, beside its own folder and `images`.
         size: height and width as written.
         split: split that the file gives; "" without one.
+        group: pictures that must not be divided between splits, such as the frames of a video.
         objects: objects as `DocumentFormat.box_of` takes them.
         fault: error that makes the picture unusable.
         optional: whether the picture is ignored if there is no such file.
@@ -57,6 +58,7 @@ class FilePicture:
     folders: tuple[str, ...] = ()
     size: tuple[Any, Any] = (None, None)
     split: str = ""
+    group: str | None = None
     objects: Sequence[Any] = ()
     fault: SourceError | None = None
     optional: bool = False
@@ -96,10 +98,8 @@ class DocumentFormat:
     keeps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    file: str
-    picture: FilePicture
+_Entry = tuple[str, FilePicture]
+"""A file and one of its pictures."""
 
 
 def list_documents(
@@ -154,7 +154,7 @@ def _read_files(
             continue
         try:
             found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
-            entries += [_Entry(file=path, picture=picture) for picture in found or ()]
+            entries += [(path, picture) for picture in found or ()]
         except SourceError as error:
             split = splits_by_folders([path])[0]
             faulty.append(SourceExample(source=path, key=path, split=split, problem=error.at(path).args))
@@ -172,32 +172,31 @@ def _with_images(
     found = index.match(queries)
     paths = [one.path for one in found.values() if isinstance(one, ImageMatch)]
     splits = dict(zip(paths, splits_by_folders(paths), strict=True))
-    for place, entry in enumerate(entries):
+    for place, (file, picture) in enumerate(entries):
         image = found[place]
         if isinstance(image, SourceError):
-            if not entry.picture.optional:
-                yield _lost(entry, entry.picture.fault or image)
+            if not picture.optional:
+                source = picture.name or "#".join(filter(None, (file, posixpath.basename(picture.stem))))
+                split = picture.split or splits_by_folders([file])[0]
+                problem = (picture.fault or image).at(file).args
+                yield SourceExample(source=source, key=source, split=split, problem=problem)
             continue
-        notes = (*entry.picture.notes, *filter(None, [image.note]))
-        own = stems.get(entry.picture.stem, ())
-        if form.of_one_picture and own and image.path not in own:
-            notes = (*notes, _OTHER_NAME)
-        split = entry.picture.split or splits[image.path]
-        example = SourceExample(source=image.path, key=image.path, split=split, notes=notes)
-        yield _with_objects(example, form, entry, options)
-
-
-def _lost(entry: _Entry, error: SourceError) -> SourceExample:
-    source = entry.picture.name or "#".join(
-        filter(None, (entry.file, posixpath.basename(entry.picture.stem)))
-    )
-    split = entry.picture.split or splits_by_folders([entry.file])[0]
-    return SourceExample(source=source, key=source, split=split, problem=error.at(entry.file).args)
+        own = stems.get(picture.stem, ())
+        is_other = form.of_one_picture and own and image.path not in own
+        example = SourceExample(
+            source=image.path,
+            key=image.path,
+            split=picture.split or splits[image.path],
+            group=picture.group,
+            notes=tuple(filter(None, (*picture.notes, image.note, _OTHER_NAME if is_other else ""))),
+        )
+        yield _with_objects(example, form, (file, picture), options)
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
     """Return where the picture of an entry may be: in the folders that it names, beside its file, or in `images`."""
-    picture, folder = entry.picture, posixpath.dirname(entry.file)
+    file, picture = entry
+    folder = posixpath.dirname(file)
     usual = (posixpath.join(folder, "images"), posixpath.join(posixpath.dirname(folder), "images"))
     own = tuple(posixpath.join(folder, one) for one in picture.folders)
     ranks = tuple(filter(None, (own, (folder,), tuple(dict.fromkeys(usual)), ("",))))
@@ -217,18 +216,19 @@ def _with_objects(
     example: SourceExample, form: DocumentFormat, entry: _Entry, options: LayoutOptions
 ) -> SourceExample:
     """Return the example with the boxes of its objects."""
+    file, picture = entry
     try:
-        if entry.picture.fault is not None:
-            raise entry.picture.fault
-        size = declared_size(*entry.picture.size)
+        if picture.fault is not None:
+            raise picture.fault
+        size = declared_size(*picture.size)
         boxes, bad = usable_boxes(
-            enumerate(entry.picture.objects, start=1),
+            enumerate(picture.objects, start=1),
             lambda numbered: form.box_of(numbered[1], f"object {numbered[0]}", options),
             options,
         )
     except SourceError as error:
-        return replace(example, problem=error.at(entry.file).args)
-    bad_objects = tuple((reason, f"{entry.file}: {detail}") for reason, detail in bad)
+        return replace(example, problem=error.at(file).args)
+    bad_objects = tuple((reason, f"{file}: {detail}") for reason, detail in bad)
     return replace(example, boxes=boxes, declared_size=size, bad_objects=bad_objects)
 
 

@@ -8,7 +8,6 @@ and a group_id are parts of one object. Shapes called `__ignore__` are none. Poi
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import posixpath
 from typing import Any
@@ -85,7 +84,7 @@ def _box_of_shape(shape: Any, what: str, options: LayoutOptions) -> Box:
 def _head_of_mask(shape: dict[str, Any], what: str) -> bytes:
     try:
         return base64.b64decode(str(shape.get("mask"))[:_HEAD_OF_PNG], validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
 
 

@@ -8,7 +8,6 @@ the middle of their pixels. Numbers with fractions are positions. Points, lines,
 from __future__ import annotations
 
 import base64
-import binascii
 import posixpath
 import zlib
 from typing import Any
@@ -75,7 +74,7 @@ def _box_of_bitmap(label: str, bitmap: Any, what: str, options: LayoutOptions) -
     try:
         packed = base64.b64decode(str(bitmap.get("data")), validate=True)
         head = zlib.decompressobj().decompress(packed, _HEAD_OF_PNG)
-    except (binascii.Error, zlib.error) as error:
+    except (ValueError, zlib.error) as error:
         raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
     return shapes.bitmap_of(label, corner, head, what, options)
 

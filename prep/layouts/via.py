@@ -25,6 +25,7 @@ _SIDES = {
     "circle": ("cx", "cy", "r", "r"),
     "ellipse": ("cx", "cy", "rx", "ry", "theta"),
 }
+_DEFAULTS = {"theta": 0}  # version 1 does not turn ellipses
 
 
 def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
@@ -107,25 +108,17 @@ def _box_of(written: tuple[Any, str], what: str, options: LayoutOptions) -> Box:
     if isinstance(value, dict):  # checkboxes
         marked = [name for name, is_marked in value.items() if is_marked]
         value = marked[0] if len(marked) == 1 else None
-    label, kind = (
-        shapes.class_of(value, f"{what}: {attribute} is {attributes.get(attribute)!r:.80}"),
-        shape.get("name"),
-    )
+    label = shapes.class_of(value, f"{what}: {attribute} is {attributes.get(attribute)!r:.80}")
+    kind = str(shape.get("name"))
     if kind == "polygon":
         x, y = (shape.get(f"all_points_{axis}") for axis in "xy")
         if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
             raise SourceError("annotation", "points are no two lists", f"{what}: {shape!r:.80}")
-        return shapes.polygon_of(
-            label,
-            shapes.numbers_of((side for pair in zip(x, y, strict=True) for side in pair), what),
-            what,
-            options,
-        )
+        points = shapes.points_of([list(point) for point in zip(x, y, strict=True)], what)
+        return shapes.polygon_of(label, points, what, options)
     if kind not in _SIDES:
         raise shapes.no_box(kind, f"{what} {label!r}")
-    sides = shapes.numbers_of(
-        (shape.get(side, 0 if side == "theta" else None) for side in _SIDES[kind]), what
-    )
+    sides = shapes.numbers_of((shape.get(side, _DEFAULTS.get(side)) for side in _SIDES[kind]), what)
     if kind == "rect":
         return shapes.rectangle_of(label, sides, what, options, form="corner-size")
     return shapes.ellipse_of(label, [*sides, 0][:5], what, options)

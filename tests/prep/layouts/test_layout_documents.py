@@ -104,7 +104,7 @@ OBJECTS = [
     ("labelme", shape("polygon", *TRIANGLE, label=" "), "box has no class"),
     ("labelme", [], "shape is no object"),
     ("cvat", '<polygon label="hat" points="1,2;9,2;5,8"/>', (1, 2, 9, 8)),
-    ("cvat", '<polygon label="hat" points="1,2;9"/>', "points are no list of x,y"),
+    ("cvat", '<polygon label="hat" points="1,2;9"/>', "points are no list of [x, y]"),
     ("cvat", '<ellipse label="hat" cx="20" cy="30" rx="8" ry="4" rotation="90"/>', (16, 22, 24, 38)),
     ("cvat", '<mask label="hat" rle="1, 2" left="3" top="4" width="7" height="5"/>', (3, 4, 10, 9)),
     ("cvat", '<box label="hat" xtl="1" ytl="2" xbr="9" ybr="8" rotation="30"/>', "box is rotated"),
@@ -232,7 +232,9 @@ def test_tracks_of_cvat_are_the_boxes_of_frames_and_subsets_are_splits(tmp_path)
     draw(tmp_path, *names, "w/images/Val/b.png", "w/images/frame_000001.jpg", size=(64, 96))
     project = XML.format(track((0, 0), (2, 1)), "").replace('name="a', 'subset="Val" name="b')
     write_files(tmp_path, {"v/annotations.xml": video, "w/annotations.xml": project})
-    found = {one.source: (one.split, told(one)) for one in list_references("cvat", tmp_path)}
+    listed = list_references("cvat", tmp_path)
+    found = {one.source: (one.split, told(one)) for one in listed}
+    assert {one.group for one in listed} == {None, "v/annotations.xml", "w/annotations.xml"}
     boxes = [("hat", 1, 2, 9, 8)]
     assert found == {
         **dict(zip(names, [("train", many) for many in (boxes, boxes * 2, [], [])], strict=True)),
