@@ -122,13 +122,13 @@ def list_documents(
     where = annotation_file or annotations.root
     entries, faulty = _read_files(form, annotations, annotation_file)
     if not entries:
-        found = "" if annotation_file else "no file below it is one"
+        why = "" if annotation_file else "no file below it is one"
         if faulty and faulty[0].problem:
-            found = f"{faulty[0].problem[1]} ({faulty[0].problem[2]})"
+            why = f"{faulty[0].problem[1]} ({faulty[0].problem[2]})"
         hint = layout_hint(annotations, form.layout, annotation_file)
-        raise AnnotationsError(": ".join(filter(None, (where, f"expected {form.expected}", found))) + hint)
-    listed = list(_with_images(form, entries, index, options))
-    listed = _refuse_shared_pictures(listed)
+        raise AnnotationsError(": ".join(filter(None, (where, f"expected {form.expected}", why))) + hint)
+    found = list(_with_images(form, entries, index, options))
+    listed = refuse_shared_images([one for _, one in found], [file for file, _ in found])
     if not any(one.boxes is not None for one in listed):
         index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
     units = replace(options, box_units="normalized") if form.is_normalized else options
@@ -163,8 +163,8 @@ def _read_files(
 
 def _with_images(
     form: DocumentFormat, entries: Sequence[_Entry], index: ImageIndex, options: LayoutOptions
-) -> Iterator[SourceExample]:
-    """Yield the example of each picture, with the file that it names."""
+) -> Iterator[tuple[str, SourceExample]]:
+    """Yield the annotation file and the example of each picture, with the image that it names."""
     stems: dict[str, list[str]] = {}
     for path in filter(is_image_name, index.paths):
         stems.setdefault(posixpath.splitext(path)[0], []).append(path)
@@ -179,7 +179,7 @@ def _with_images(
                 source = picture.name or "#".join(filter(None, (file, posixpath.basename(picture.stem))))
                 split = picture.split or splits_by_folders([file])[0]
                 problem = (picture.fault or image).at(file).args
-                yield SourceExample(source=source, key=source, split=split, problem=problem)
+                yield file, SourceExample(source=source, key=source, split=split, problem=problem)
             continue
         own = stems.get(picture.stem, ())
         is_other = form.of_one_picture and own and image.path not in own
@@ -190,7 +190,7 @@ def _with_images(
             group=picture.group,
             notes=tuple(filter(None, (*picture.notes, image.note, _OTHER_NAME if is_other else ""))),
         )
-        yield _with_objects(example, form, (file, picture), options)
+        yield file, _with_objects(example, form, (file, picture), options)
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
@@ -232,21 +232,15 @@ def _with_objects(
     return replace(example, boxes=boxes, declared_size=size, bad_objects=bad_objects)
 
 
-def _refuse_shared_pictures(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """Return the examples with a problem for each of several entries that name one picture."""
+def refuse_shared_images(listed: Sequence[SourceExample], files: Sequence[str]) -> list[SourceExample]:
+    """Return the examples with a problem for each of several annotations that name one image."""
     counts = Counter(one.source for one in listed)
-    fault = ("annotation", "picture is annotated several times")
+    fault = ("annotation", "several annotations name one image")
     return [
-        replace(
-            one,
-            boxes=None,
-            declared_size=None,
-            bad_objects=(),
-            problem=(*fault, f"{counts[one.source]} times"),
-        )
+        replace(one, boxes=None, declared_size=None, problem=(*fault, file))
         if counts[one.source] > 1 and one.problem is None
         else one
-        for one in listed
+        for one, file in zip(listed, files, strict=True)
     ]
 
 

@@ -26,7 +26,7 @@ from halofeed.prep.annotations.contract import (
     sort_examples,
     usable_boxes,
 )
-from halofeed.prep.annotations.documents import parse_xml_document, read_limited
+from halofeed.prep.annotations.documents import parse_xml_document, read_limited, refuse_shared_images
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import Size, note_similar_classes, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
@@ -93,7 +93,7 @@ def list_references(
     if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(example, found[path]) for path, (_, example) in read.items()]
-    listed = _refuse_shared_images(listed, paths)
+    listed = refuse_shared_images(listed, paths)
     listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
     used = {example.source: example.split for example in listed}
     if annotation_file is None:
@@ -197,18 +197,6 @@ def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
     if text not in ("", "0", "1", "true", "false"):
         raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} {name} is {text!r}")
     return text in ("1", "true")
-
-
-def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
-    """Return the examples with a problem for each of several XML files that name one image."""
-    counts = Counter(example.source for example in listed)
-    fault = ("annotation", "several annotation files name one image")
-    return [
-        replace(example, boxes=None, declared_size=None, problem=(*fault, path))
-        if counts[example.source] > 1 and example.problem is None
-        else example
-        for example, path in zip(listed, paths, strict=True)
-    ]
 
 
 def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
