@@ -34,6 +34,7 @@ _MAX_BYTES = 256 << 20
 _MAX_VALUES = 20_000_000
 """Limit for the values of a JSON document: about as many as fit into `_MAX_BYTES`."""
 _OTHER_NAME = "annotations name another picture than their own file's name; the named one was taken"
+_MISSING_NAME = "the picture that annotations name is missing; the one with the expected stem was taken"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,14 +182,18 @@ def _with_images(
                 problem = (picture.fault or image).at(file).args
                 yield file, SourceExample(source=source, key=source, split=split, problem=problem)
             continue
-        own = stems.get(picture.stem, ())
-        is_other = form.of_one_picture and own and image.path not in own
+        notes = [*picture.notes, image.note]
+        own, name = stems.get(picture.stem, ()), posixpath.basename(picture.name.replace("\\", "/"))
+        if form.of_one_picture and own and image.path not in own:
+            notes.append(_OTHER_NAME)
+        elif name and name.casefold() != posixpath.basename(image.path).casefold():
+            notes.append(_MISSING_NAME)
         example = SourceExample(
             source=image.path,
             key=image.path,
             split=picture.split or splits[image.path],
             group=picture.group,
-            notes=tuple(filter(None, (*picture.notes, image.note, _OTHER_NAME if is_other else ""))),
+            notes=tuple(filter(None, notes)),
         )
         yield file, _with_objects(example, form, (file, picture), options)
 

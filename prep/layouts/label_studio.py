@@ -42,7 +42,8 @@ def _picture(place: int, task: Any, split: str) -> FilePicture:
         if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
             raise SourceError("annotation", "task has no data", f"task {place}: {task!r:.80}")
         name = _image_of(task["data"], f"task {place}")
-        stem = posixpath.splitext(_MARK.sub("", posixpath.basename(name)))[0]
+        base = posixpath.basename(name)
+        stem = posixpath.splitext(_MARK.sub("", base))[0] if _MARK.match(base) else ""
         results = _results_of(task, name)
     except SourceError as error:
         return FilePicture(name=name, stem=stem, split=split, fault=error)

@@ -184,7 +184,9 @@ def test_pictures_are_found_by_names_splits_by_folders_and_faults_listed(tmp_pat
     files["val/other.json"].pop("shapes")
     write_files(tmp_path, {name: json.dumps(one) for name, one in files.items()} | {"val/f.json": "{"})
     shared, box = "several annotations name one image", [("hat", 1, 2, 9, 8)]
-    assert [(one.source, one.split, told(one)) for one in list_references("labelme", tmp_path)] == [
+    found = list_references("labelme", tmp_path)
+    assert [len(one.notes) for one in found] == [0, 1, 0, 0, 0, 0, 1]
+    assert [(one.source, one.split, told(one)) for one in found] == [
         ("train/img/a.png", "train", box),
         ("train/img/b.png", "train", box),
         ("train/img/c.png", "train", "image has no annotation"),
