@@ -82,7 +82,7 @@ def export(data: str, folder: Path) -> None:
         path = folder / f"{key}.npy"
         arrays[key] = np.lib.format.open_memmap(path, "w+", spec.dtype, (count, *spec.shape))
     for number in range(count):
-        record = loader[number]
+        record = loader.records[number]
         for key, array in arrays.items():
             array[number] = record[key]
 

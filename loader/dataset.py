@@ -7,7 +7,7 @@ import functools
 import operator
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,11 +210,8 @@ class Loader(Stream):
             drop_remainder=drop_remainder,
             draws=self._draws,
         )
-        self.kind, self.steps, self.may_pad = (
-            self.manifest.kind,
-            self._sampler.steps,
-            self._sampler.has_padding,
-        )
+        self.kind, self.steps = self.manifest.kind, self._sampler.steps
+        self.may_pad = self._sampler.has_padding or (on_corrupt == "skip" and not training)
         self._filler = self._filler_of(
             assembler, SPLIT_BYTES_FOR_CROPS if self._augmentations else NEVER_SPLIT_BYTES
         )
@@ -241,18 +238,16 @@ class Loader(Stream):
         """Number of batches that hold one epoch; the last one may belong to two epochs."""
         return -(-self._sampler.epoch_places // self.batch_size)
 
-    def __getitem__(self, number: int) -> Batch:
-        """Return one record by its number in stored order: arrays without the batch axis, not augmented.
+    @property
+    def records(self) -> Records:
+        """The records of the split in stored order, for torch's DataLoader and Grain's MapDataset."""
+        return Records(self)
 
-        Raises:
-            IndexError: the split has no such record.
-        """
-        number = operator.index(number)
-        if not -self.num_records <= number < self.num_records:
-            raise IndexError(f"record {number}: split {self.split!r} has {self.num_records}")
+    def record(self, number: int) -> Batch:
+        """Return one record by its number, 0 .. num_records-1: arrays without the batch axis, not augmented."""
         plain = self._plain
         batch = allocate(plain.spec, 1, self._filler.pool)
-        record = self.stored(number % self.num_records)
+        record = self.stored(number)
         plain.write(batch, 0, record, np.zeros((0, 8)), lambda _: record, seed=0, epoch=0)
         plain.write_epochs(batch, np.array([0]), [0])
         return {name: array[0] for name, array in batch.items()}
@@ -262,7 +257,7 @@ class Loader(Stream):
         return stored_record(self._shards, number if self._subset is None else int(self._subset[number]))
 
     def find(self, key: int | str) -> int:
-        """Return the number of a record, for `loader[number]`.
+        """Return the number of a record, for `loader.records[number]`.
 
         Args:
             key: the record's `id`, or the key of its source: its path below the source folder, or its number in the
@@ -375,6 +370,41 @@ class Loader(Stream):
         self, augmentations: Sequence[Augmentation | Combination], slab: Ranges | None = None
     ) -> Assembler:
         return Assembler(self.manifest, self._include, augmentations, slab, decodes_fast=self._decodes_fast)
+
+
+class Records(Sequence[Batch]):
+    """Records of a loader's split in stored order, arrays without the batch axis, not augmented; can be pickled.
+
+    torch's DataLoader and Grain's MapDataset take it: `DataLoader(loader.records, batch_size=8, shuffle=True)`,
+    `grain.MapDataset.source(loader.records)`.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return self._loader.num_records
+
+    def __repr__(self) -> str:
+        return f"{self._loader!r}.records"
+
+    @overload
+    def __getitem__(self, number: int) -> Batch: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Batch]: ...
+    def __getitem__(self, number: int | slice) -> Batch | list[Batch]:
+        """Return one record by its number, which may be negative, or a list of records.
+
+        Raises:
+            IndexError: the split has no such record.
+            CorruptFileError: as `Loader.batch`.
+        """
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        number = operator.index(number)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"record {number}: split {self._loader.split!r} has {len(self)}")
+        return self._loader.record(number % len(self))
 
 
 def _integer(name: str, value: int) -> int:

@@ -10,7 +10,7 @@ import json
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class Stream(abc.ABC):
         shard_index, shard_count: number of this host, and count of hosts.
         kind: kind of the images.
         steps: number of batches of the stream; None if it has no end.
-        may_pad: whether the last batch may have rows that are not valid.
+        may_pad: whether a batch may have rows that are not valid.
         row_spec: shape and dtype of each array of one row.
         on_grid: names of the arrays on the image's grid.
     """
@@ -85,11 +85,38 @@ class Stream(abc.ABC):
 
     def __len__(self) -> int:
         if self.steps is None:
-            raise TypeError("the stream has no end and so no length; pass num_epochs, or use steps_per_epoch")
+            raise TypeError(
+                "the stream has no end and so no length; pass num_epochs, or use steps_per_epoch; torch's DataLoader "
+                "takes loader.records"
+            )
         return self.steps
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
+
+    def __str__(self) -> str:
+        # Keras refuses any other input by its text, so the text says what Keras takes.
+        return f"{self!r}: Keras takes its .dataset(as_supervised=True)"
+
+    def __getitem__(self, step: int) -> Batch:
+        """Return `batch(step)`; a negative step counts from the end of the stream.
+
+        Raises:
+            IndexError: the stream has no such batch.
+        """
+        number = operator.index(step)
+        if number < 0 and self.steps is not None:
+            number += self.steps
+        if number < 0 or (self.steps is not None and number >= self.steps):
+            raise IndexError(f"batch {step}: the stream has {self.steps or 'no last one'}")
+        return self.batch(number)
+
+    def __getitems__(self, numbers: Sequence[int]) -> NoReturn:
+        """Refuse what torch's DataLoader asks for where it would collate batches into batches of batches."""
+        raise UsageError(
+            "a loader's items are batches: pass DataLoader(loader.records, ...) for its records, or "
+            "DataLoader(loader, batch_size=None, sampler=range(loader.steps_per_epoch)) for its batches"
+        )
 
     @property
     def num_classes(self) -> int:
@@ -137,63 +164,114 @@ class Stream(abc.ABC):
         """
         return self._rows_ahead(start_step, *self._own_rows)
 
-    def dataset(self, start_step: int = 0, *, as_supervised: bool = False) -> tf.data.Dataset:
+    def dataset(
+        self, start_step: int = 0, *, as_supervised: bool = False, static_shapes: bool = False
+    ) -> tf.data.Dataset:
         """Return the same stream as a tf.data.Dataset, whose first element is `batch(start_step)`.
 
         TensorFlow adopts the batches' memory without a copy. As many batches are made ahead as for `batches`, and
         one more is held ready. Text arrays become tf.string.
 
-        With `as_supervised` the elements are what Keras' `fit` and `evaluate` take: (image, target). If rows may be
-        padding or unlabeled, the third item is float32 [batch] weights, which are 0 for these rows. The target is
-        `label` or `labels`, and for detection the dict of all arrays except `id`.
+        With `as_supervised` the elements are what Keras' `fit`, `evaluate` and `predict` take: (image, target). The
+        target is `label` or `labels`, and for detection the dict of all arrays except `id`. Rows that are not valid are
+        left out, so the last batch may be shorter. For segmentation the third item is float32 [batch] weights, which
+        are 0 for records without a label; Keras applies them to `weighted_metrics`, not to `metrics`.
+
+        Args:
+            start_step: the first batch.
+            as_supervised: yield (image, target) instead of all arrays.
+            static_shapes: with `as_supervised`, keep rows that are not valid, with a weight of 0, so that all batches
+                have one shape.
 
         An error of `batch`, such as CorruptFileError, is raised as TensorFlow's own (tf.errors.UnknownError), whose
         message includes the original one.
         """
+        return self._dataset(
+            start_step, [self._own_rows], as_supervised=as_supervised, static_shapes=static_shapes
+        )
+
+    def distributed(
+        self, strategy: tf.distribute.Strategy, start_step: int = 0, *, as_supervised: bool = False
+    ) -> Any:
+        """Return the same stream as the strategy's distributed dataset: each replica gets its rows of every batch.
+
+        With tf.distribute's own functions each replica would get a complete batch of its host, and the last batches of
+        an evaluation would be dropped where they do not divide. Here every batch has one shape, and `valid`, or a
+        weight of 0, marks the rows that are padding. `shard_index` and `shard_count` are ignored: the strategy says
+        which host this is.
+
+        Args:
+            strategy: strategy such as MirroredStrategy, MultiWorkerMirroredStrategy or TPUStrategy.
+            start_step: the first batch.
+            as_supervised: yield (image, target) or (image, target, weights), as `dataset` with `static_shapes`.
+
+        Raises:
+            UsageError: the batch size does not divide by the number of replicas.
+        """
+        replicas = strategy.num_replicas_in_sync
+        if self.batch_size % replicas:
+            raise UsageError(f"batch_size {self.batch_size}: expected a multiple of {replicas} replicas")
+        size = self.batch_size // replicas
+
+        def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            own = replicas // context.num_input_pipelines
+            first = context.input_pipeline_id * own
+            rows = [(number * size, (number + 1) * size) for number in range(first, first + own)]
+            return self._dataset(start_step, rows, as_supervised=as_supervised, static_shapes=True)
+
+        return strategy.distribute_datasets_from_function(of_host)
+
+    def _dataset(
+        self, start_step: int, pieces: Sequence[tuple[int, int]], *, as_supervised: bool, static_shapes: bool
+    ) -> tf.data.Dataset:
+        """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order."""
         with require_extra("tf", "tensorflow"):
             import tensorflow as tf
 
-        steps, spec = self.steps_from(start_step), self.element_spec
+        steps, count = self.steps_from(start_step), len(pieces)
+        arrays = _add_batch_axis(self.row_spec, pieces[0][1] - pieces[0][0])
+        spec = _element_spec(arrays)
+        leaves_out = as_supervised and self.may_pad and not static_shapes
+        if leaves_out:
+            spec = {name: tf.TensorSpec([None, *one.shape[1:]], one.dtype) for name, one in spec.items()}
 
-        def make(step: Any) -> tuple[Any, ...]:
-            return tuple(_encode_text(array) for array in self.in_order(int(step)).values())
+        def make(number: Any) -> tuple[Any, ...]:
+            step, piece = divmod(int(number), count)
+            batch = self._rows_in_order(step, *pieces[piece])
+            if leaves_out and not batch[VALID].all():
+                batch = {name: array[batch[VALID]] for name, array in batch.items()}
+            return tuple(map(_encode_text, batch.values()))
 
-        def element(step: tf.Tensor) -> dict[str, tf.Tensor]:
-            tensors = tf.numpy_function(make, [step], [one.dtype for one in spec.values()])
+        def element(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            tensors = tf.numpy_function(make, [number], [one.dtype for one in spec.values()])
             for tensor, one in zip(tensors, spec.values(), strict=True):
                 tensor.set_shape(one.shape)
             return dict(zip(spec, tensors, strict=True))
 
-        def supervised(step: tf.Tensor) -> tuple[Any, ...]:
-            batch = element(step)
+        def supervised(number: tf.Tensor) -> tuple[Any, ...]:
+            batch = element(number)
             image, _, valid = (batch.pop(name) for name in (IMAGE, ID, VALID))
             labelled = batch.pop(LABELLED, None)
             target: Any = batch
             for name in (LABEL, LABELS):
                 target = batch.get(name, target)
-            if labelled is None and not self.may_pad:
+            if labelled is None and (leaves_out or not self.may_pad):
                 return image, target
             weight = valid if labelled is None else tf.logical_and(valid, labelled)
             return image, target, tf.cast(weight, tf.float32)
 
         if isinstance(steps, range):
-            numbers = tf.data.Dataset.range(steps.start, steps.stop)
+            numbers = tf.data.Dataset.range(steps.start * count, steps.stop * count)
         else:
-            numbers = tf.data.Dataset.counter(start_step)
-        parallel_calls = max(1, batches_ahead(self.spec))
+            numbers = tf.data.Dataset.counter(start_step * count)
+        parallel_calls = max(1, batches_ahead(arrays))
         batches = numbers.map(supervised if as_supervised else element, parallel_calls, deterministic=True)
         return batches.prefetch(PREFETCH)
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
         """The tf.TensorSpec of each array of `dataset`'s elements."""
-        with require_extra("tf", "tensorflow"):
-            import tensorflow as tf
-
-        return {
-            name: tf.TensorSpec(array.shape, tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype))
-            for name, array in self.spec.items()
-        }
+        return _element_spec(self.spec)
 
     def by_step(self) -> BatchesByStep:
         """Return the stream as a map from step to batch, for torch.utils.data.DataLoader."""
@@ -304,6 +382,16 @@ class Stream(abc.ABC):
             last = " and more" if self.steps is None else f" to {self.steps}"
             raise UsageError(f"{name} {step}: expected 0{last}")
         return step
+
+
+def _element_spec(arrays: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
+    with require_extra("tf", "tensorflow"):
+        import tensorflow as tf
+
+    return {
+        name: tf.TensorSpec(array.shape, tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype))
+        for name, array in arrays.items()
+    }
 
 
 class BatchesByStep:

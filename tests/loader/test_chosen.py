@@ -45,7 +45,9 @@ def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, 
 
 def test_a_state_is_of_the_same_records(folder):
     state = Loader(folder, **OPTIONS, where=odd).state(5)
-    ids = [int(record["id"]) for record in (Loader(folder, **OPTIONS)[number] for number in range(20))]
+    ids = [
+        int(record["id"]) for record in (Loader(folder, **OPTIONS).records[number] for number in range(20))
+    ]
     assert Loader(folder, **OPTIONS, where=[one for one in ids if one % 2]).restore(state) == 5
     for other in ({}, {"where": ids[:3]}):
         with pytest.raises(UsageError, match="where: the state has"):
@@ -100,7 +102,7 @@ def loader_of(folder, **options):
 
 
 def test_another_record_takes_the_place_the_same_one_each_time_and_on_any_number_of_hosts(whole, tmp_path):
-    bad = Loader(whole, batch_size=1)[17]["id"]
+    bad = Loader(whole, batch_size=1).records[17]["id"]
     folder = damaged(whole, tmp_path / "set", [17])
     plain, skips = loader_of(whole), loader_of(folder)
     hosts = [loader_of(folder, shard_index=host, shard_count=4) for host in range(4)]

@@ -286,7 +286,7 @@ def test_pixels_are_those_of_the_decoders_options(jpegs, decode, flips):
     for number, (height, width) in enumerate(batch["size"].tolist()):
         (file,) = loader.stored(number).features(frozenset(["image/encoded"]))["image/encoded"]
         expected = simplejpeg.decode_jpeg(bytes(file), **DECODERS[decode])[:height, :width]
-        assert np.array_equal(loader[number]["image"][:height, :width], expected)
+        assert np.array_equal(loader.records[number]["image"][:height, :width], expected)
         seen = expected[:, ::-1] if flips else expected
         assert np.array_equal(batch["image"][number, :height, :width], seen)
 

@@ -2,13 +2,13 @@
 
 import base64
 import importlib.util
+import pickle
 import re
 
 import cv2
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from halofeed.errors import UsageError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
@@ -38,6 +38,14 @@ def test_a_loop_is_over_its_batches_and_each_is_found_by_its_step(photos):
     for step, ids in enumerate(seen):
         np.testing.assert_array_equal(ids, loader.batch(step)["id"])
         np.testing.assert_array_equal(ids, loader.by_step()[step]["id"])
+        np.testing.assert_array_equal(ids, loader[step - len(seen)]["id"])
+    with pytest.raises(IndexError):
+        loader[len(seen)]
+    with pytest.raises(
+        UsageError, match=r"DataLoader\(loader\.records"
+    ):  # as torch's DataLoader fetches items
+        loader.__getitems__([0, 1])
+    assert pickle.loads(pickle.dumps(loader.records))[-1]["id"] == loader.records[-1:][0]["id"]
 
 
 def test_a_record_by_its_number_is_as_stored_whatever_the_stream_shows(objects):
@@ -46,19 +54,19 @@ def test_a_record_by_its_number_is_as_stored_whatever_the_stream_shows(objects):
     augment = [FlipLeftRight(1.0), RandomCrop(8, 8)]
     loader = Loader(objects, batch_size=2, seed=5, augment=augment, include=everything)
     for number in range(7):
-        for record in (loader[number], loader[np.int64(number)], loader[number - 7]):
+        for record in (loader.records[number], loader.records[np.int64(number)], loader.records[number - 7]):
             assert set(record) == set(stored)
             for name, array in stored.items():
                 np.testing.assert_array_equal(record[name], array[number], err_msg=name)
     for number in (7, -8):
         with pytest.raises(IndexError, match=f"record {number}: split 'train' has 7"):
-            loader[number]
+            loader.records[number]
 
 
 def test_a_record_is_found_by_its_id_and_by_its_sources_key(photos):
     loader = Loader(photos, split="train", batch_size=2, include=["key"])
     for number in range(loader.num_records):
-        record = loader[number]
+        record = loader.records[number]
         assert loader.find(int(record["id"])) == loader.find(str(record["key"])) == number
     with pytest.raises(UsageError, match="'no such file': split 'train' has no such record"):
         loader.find("no such file")
@@ -80,20 +88,25 @@ def test_keras_fits_and_evaluates_without_a_map_of_its_own(photos):
     np.testing.assert_array_equal(label, train.batch(0)["label"])
 
     exact = Loader(photos, split="train", batch_size=4, training=False)
-    weights = np.concatenate([weight for _, _, weight in exact.dataset(as_supervised=True)])
+    padded = exact.dataset(as_supervised=True, static_shapes=True)
+    weights = np.concatenate([weight for _, _, weight in padded])
     valid = np.concatenate([batch["valid"] for batch in exact])
     assert weights.dtype == np.float32 and not valid.all()
     np.testing.assert_array_equal(weights, valid)
 
     model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, weighted_metrics=["accuracy"])
+    model.compile("sgd", loss, metrics=["accuracy"])
+    with pytest.raises(ValueError, match=r"Keras takes its \.dataset\(as_supervised=True\)"):
+        model.fit(train)
     model.fit(train.dataset(as_supervised=True), steps_per_epoch=2, shuffle=False, verbose=0)
-    _, accuracy = model.evaluate(exact.dataset(as_supervised=True), verbose=0)
+    found, accuracy = model.evaluate(exact.dataset(as_supervised=True), verbose=0)
     shown = [{name: array[batch["valid"]] for name, array in batch.items()} for batch in exact]
     images, labels = (np.concatenate([batch[name] for batch in shown]) for name in ("image", "label"))
-    expected = (model.predict(images, verbose=0).argmax(-1) == labels).mean()
-    assert accuracy == pytest.approx(expected)
+    scores = model.predict(images, verbose=0)
+    assert accuracy == pytest.approx((scores.argmax(-1) == labels).mean())
+    assert found == pytest.approx(float(loss(labels, scores)), rel=1e-5)
+    np.testing.assert_allclose(model.predict(exact.dataset(as_supervised=True), verbose=0), scores, rtol=1e-5)
 
 
 def test_pairs_of_detection_and_segmentation(objects, tmp_path):
@@ -107,15 +120,31 @@ def test_pairs_of_detection_and_segmentation(objects, tmp_path):
     np.testing.assert_array_equal(weight, batch["labelled"])
 
 
-def test_a_strategy_distributes_hosts_batches(photos):
-    def of_host(context):
-        host = {"shard_index": context.input_pipeline_id, "shard_count": context.num_input_pipelines}
-        return Loader(photos, split="train", batch_size=4, **host).dataset()
+def test_each_replica_of_a_strategy_gets_its_rows_and_none_is_lost(photos):
+    program = """
+import sys
+import numpy as np
+import tensorflow as tf
+from halofeed.loader import Loader
 
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    found = next(iter(strategy.distribute_datasets_from_function(of_host)))
-    expected = Loader(photos, split="train", batch_size=4).batch(0)
-    np.testing.assert_array_equal(strategy.experimental_local_results(found["image"])[0], expected["image"])
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+loader = Loader(sys.argv[1], split="train", batch_size=4, training=False)
+seen = []
+for step, parts in enumerate(loader.distributed(strategy)):
+    for name, array in loader.batch(step).items():
+        found = np.concatenate(strategy.experimental_local_results(parts[name]))
+        np.testing.assert_array_equal(found, array)
+    seen.append(loader.batch(step)["valid"].sum())
+assert len(seen) == len(loader) and sum(seen) == loader.num_records
+model_weight = sum(
+    float(strategy.reduce("SUM", weight, axis=0))
+    for _, _, weight in loader.distributed(strategy, as_supervised=True)
+)
+assert model_weight == loader.num_records
+"""
+    run_script(program, photos)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is in the extra `oracles`")
@@ -136,6 +165,8 @@ if __name__ == "__main__":
     for step, batch in zip(steps, found, strict=True):
         for name, array in loader.batch(step).items():
             np.testing.assert_array_equal(batch[name].numpy(), array)
+    rows = [int(one) for batch in DataLoader(loader.records, batch_size=5, num_workers=2) for one in batch["id"]]
+    assert rows == [int(record["id"]) for record in loader.records] and len(rows) == loader.num_records
 """
     run_script(program, photos)
 

@@ -67,7 +67,7 @@ def test_the_void_of_voc_is_ignored_by_default_and_with_a_word(tmp_path, capsys)
     assert "masks/0.png is a label image of PASCAL VOC" in capsys.readouterr().err
     loader = Loader(done.folder, split="train", batch_size=1, training=False)
     assert loader.ignore_label == VOID and loader.manifest.labels == {0: "background", 2: "2"}
-    assert np.array_equal(loader[0]["label"], ring())
+    assert np.array_equal(loader.records[0]["label"], ring())
     assert counted(done).label_voxels == {"0": 2 * (24 * 32 - 16 * 24), "2": 2 * 12 * 20}
     assert not verify(done.folder).problems
     as_class = convert(tmp_path / "s", tmp_path / "p", map_classes=("255=255",))
@@ -78,7 +78,7 @@ def test_the_void_of_voc_is_ignored_by_default_and_with_a_word(tmp_path, capsys)
 def test_every_value_can_be_ignored_and_no_class_becomes_it(tmp_path: Path, value: int, stored: int) -> None:
     options = {"map_classes": ("2=two", "255=border")} if not value else {}
     done = convert(draw_pictures(tmp_path / "s", ring()), tmp_path / "o", ignore_label=value, **options)
-    label = Loader(done.folder, split="train", batch_size=1, training=False)[0]["label"]
+    label = Loader(done.folder, split="train", batch_size=1, training=False).records[0]["label"]
     assert done.manifest.ignore_label == stored and stored not in done.manifest.labels
     assert np.array_equal(label == stored, ring() == value)
 
@@ -98,7 +98,7 @@ def test_padding_and_what_rotation_brings_in_are_ignored(tmp_path: Path) -> None
     source = draw_pictures(tmp_path / "s", ring())
     sizing = {"resize": "keep-aspect", "min_dimension": 24, "max_dimension": 32, "pad": True}
     done = convert(source, tmp_path / "o", ignore_label=VOID, **sizing)
-    label = Loader(done.folder, split="train", batch_size=1, training=False)[0]["label"]
+    label = Loader(done.folder, split="train", batch_size=1, training=False).records[0]["label"]
     assert (label[24:] == VOID).all() and np.array_equal(label[:24], ring())
     turn = RandomRotation(degrees=45, probability=1)
     turned = Loader(done.folder, split="train", batch_size=2, augment=[turn])
