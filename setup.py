@@ -30,7 +30,7 @@ setup(
         )
     ],
     package_data={
-        "halofeed": ["py.typed"],
+        "halofeed": ["py.typed", "*.pyi"],
         "halofeed.inspection.html": ["*.css", "templates/**/*.html"],
         "halofeed.trainer": ["configs/*.toml"],
     },

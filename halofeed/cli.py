@@ -127,14 +127,42 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
         _parser(parsed.command).parse_args(_join_negative(given), parsed)
     except SystemExit as stop:
         return int(stop.code or 0)
+    signals.set_stop_message(_who(parsed.command))
+    if beam_arguments and parsed.command != "convert":
+        raise UsageError("only convert takes options after --")
+    return _dispatch(parsed, beam_arguments)
+
+
+def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
     _refuse_addresses(parsed)
     if hasattr(parsed, "redirects") and "://" in parsed.path:
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
-    signals.set_stop_message(_who(parsed.command))
-    if beam_arguments and parsed.command != "convert":
-        raise UsageError("only convert takes options after --")
-    return _COMMANDS[parsed.command](parsed, beam_arguments)
+    for name in ("path", "data"):
+        path = getattr(parsed, name, None)
+        if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
+            from halofeed.schemas.manifest import only_version
+
+            setattr(parsed, name, only_version(path))
+    return _COMMANDS[parsed.command](parsed, list(beam_arguments))
+
+
+def options_of(command: str) -> set[str]:
+    """Return the options of a command, such as --layout."""
+    (commands,) = (one for one in _parser(command)._actions if isinstance(one, argparse._SubParsersAction))
+    return set(commands.choices[command]._option_string_actions)
+
+
+def run_words(words: Sequence[str], beam_arguments: Sequence[str] = ()) -> argparse.Namespace:
+    """Run a command for a program, and return its parsed options.
+
+    Raises:
+        UsageError: the words are no command; and what the command raises.
+    """
+    parsed = argparse.Namespace(alone=False, command=words[0], debug=False)
+    _parser(words[0], _RaisingParser).parse_args(words, parsed)
+    _dispatch(parsed, beam_arguments)
+    return parsed
 
 
 _LOCAL_PATHS = (
@@ -185,13 +213,21 @@ class _Parser(argparse.ArgumentParser):
         super().error(redacted(message))
 
 
-def _parser(only: str | None = None) -> argparse.ArgumentParser:
+class _RaisingParser(_Parser):
+    """Parser for programs, which raises its errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message.removeprefix("argument "))
+
+
+def _parser(only: str | None = None, kind: type[_Parser] = _Parser) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
     Args:
         only: command that will run. The parser leaves out options of other commands that take a second to import.
+        kind: class of the parser.
     """
-    parser = _Parser(
+    parser = kind(
         prog="halofeed",
         description="From camera and scanner files to spatially partitioned training steps.",
         epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` runs all steps.",

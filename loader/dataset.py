@@ -280,11 +280,7 @@ class Loader(Stream):
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels, `class_names[label]`: 0 is the background if labels begin at 1."""
-        labels = self.manifest.labels
-        return tuple(
-            labels.get(label, f"class {label}" if label else "background")
-            for label in range(max(labels, default=-1) + 1)
-        )
+        return class_names_of(self.manifest)
 
     @property
     def skipped(self) -> dict[int, str]:
@@ -405,6 +401,15 @@ class Records(Sequence[Batch]):
         if not -len(self) <= number < len(self):
             raise IndexError(f"record {number}: split {self._loader.split!r} has {len(self)}")
         return self._loader.record(number % len(self))
+
+
+def class_names_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of the labels by label: 0 is the background if labels begin at 1."""
+    labels = manifest.labels
+    return tuple(
+        labels.get(label, f"class {label}" if label else "background")
+        for label in range(max(labels, default=-1) + 1)
+    )
 
 
 def _integer(name: str, value: int) -> int:

@@ -427,6 +427,15 @@ class _Reader:
         return split
 
 
+def only_version(path: str | os.PathLike[str]) -> str:
+    """Return the folder of a data set's only version, data/cards/1.0.0 for data/cards; any other path as it is."""
+    folder = Path(path)
+    if "://" in os.fspath(path) or (folder / files.MANIFEST).exists():
+        return os.fspath(path)
+    found = list(folder.glob(f"[!.]*/{files.MANIFEST}"))
+    return str(found[0].parent) if len(found) == 1 else os.fspath(path)
+
+
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a data set in a folder of this machine.
 

@@ -305,12 +305,12 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (11, 2250),
+    "halofeed": (12, 2550),
     "system": (16, 2650),
-    "schemas": (17, 3720),
+    "schemas": (17, 3730),
     "prep": (123, 32_260),
     "pipelines": (30, 7400),
-    "loader": (45, 9950),
+    "loader": (45, 10_000),
     "trainer": (56, 10650),
     "inspection": (30, 7370),
 }
@@ -319,7 +319,8 @@ QUESTION = re.compile(
     r"(How|What|Which|Where|Whether|Why|When|Who|Whose|Does|Is|Are|May|Has|Have|Can|Should)\b|.*\?$"
 )
 SHARED = {"list_labels", "list_references", "label_values", "channel_names", "main"}
-"""Functions that several modules define because they implement one interface."""
+SHARED |= {"convert", "plan", "predict", "train", "verify"}
+"""Functions that several modules define because they implement one interface, or are the Python API's for another."""
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sources()}
 
 

@@ -1,0 +1,228 @@
+"""Python API: a function for each command, and `open` for a data set.
+
+Parameters have the names of the command line's options with underscores: `--batch-size 8` is `batch_size=8`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halofeed.errors import HalofeedError, UsageError
+
+if TYPE_CHECKING:
+    from halofeed.inspection.verify import VerifyReport
+    from halofeed.loader import Loader
+
+__all__ = [
+    *("Dataset", "convert", "evaluate", "export", "inspect", "open"),
+    *("plan", "predict", "report", "show", "train", "verify"),
+]
+StrPath = str | os.PathLike[str]
+
+
+class Dataset:
+    """A converted data set: its splits and classes, and loaders of its batches.
+
+    Attributes:
+        path: folder or address of the version.
+        manifest: everything that is known of the data set.
+        splits: number of records by split.
+        class_names: `class_names[label]`; 0 is the background if labels begin at 1.
+    """
+
+    def __init__(self, path: StrPath) -> None:
+        from halofeed.inspection.dataset_files import open_manifest
+        from halofeed.loader.dataset import class_names_of
+
+        self.path = os.fspath(path)
+        self.manifest = open_manifest(self.path)
+        self.splits = {name: split.records for name, split in self.manifest.splits.items()}
+        self.class_names = class_names_of(self.manifest)
+
+    def loader(self, split: str = "train", *, batch_size: int, **options: Any) -> Loader:
+        """Return `halofeed.Loader(path, split=split, batch_size=batch_size, ...)`."""
+        from halofeed.loader import Loader
+
+        return Loader(self.path, split=split, batch_size=batch_size, **options)
+
+    def info(self) -> str:
+        """Describe fields, splits, labels, rejects, padding and recipe, as `halofeed inspect` does."""
+        return inspect(self.path)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name}: {records:,}" for name, records in self.splits.items())
+        known = self.manifest
+        return f"<{known.name} {known.version}: {known.task}, {splits} records, in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first batch of the first split that has records."""
+        split = next(name for name, records in self.splits.items() if records)
+        return self.loader(split, batch_size=4, shuffle=False)._repr_html_()
+
+
+def open(path: StrPath) -> Dataset:  # noqa: A001
+    """Open a data set by its version's folder or address, or by the folder of its only version.
+
+    Raises:
+        UsageError: there is none, or there are several versions; the message names them.
+        ManifestError: the conversion has not finished, or the manifest is wrong.
+    """
+    from halofeed.schemas.manifest import only_version
+
+    return Dataset(only_version(path))
+
+
+def convert(
+    source: StrPath,
+    out: StrPath,
+    *,
+    layout: str,
+    name: str = "",
+    beam_options: Sequence[str] = (),
+    **options: Any,
+) -> Dataset:
+    """Convert images and annotations into sharded TFRecords, and open the result; the same call resumes.
+
+    `halofeed.convert("photos", "data", layout="folders", height=224, width=224)` writes data/photos/1.0.0.
+
+    Args:
+        source: folder or file of the annotations, and of the images if they are beside them.
+        out: folder below which NAME/VERSION is made.
+        layout: layout of the source; `halofeed convert --help` lists them.
+        name: name of the data set; default: the source's, in lower case letters, digits and underscores.
+        beam_options: Beam's own options, such as ["--runner=DataflowRunner"].
+        options: options of `halofeed convert`, such as height=640, pad=True, spacing_mm=(2, 1, 1).
+
+    Raises:
+        UsageError: a parameter is wrong; and as `halofeed.pipelines.convert.convert`.
+    """
+    if not name:
+        stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
+        name = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
+    given = {"layout": layout, "source": source, "out": out, "name": name, **options}
+    parsed, _ = _run("convert", (), given, beam_options)
+    return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", "1.0.0")))
+
+
+def verify(path: StrPath) -> VerifyReport:
+    """Check every byte of a data set; see `halofeed.inspection.verify.verify`."""
+    from halofeed.inspection import verify as module
+
+    with _naming_parameters():
+        return module.verify(open(path).path)
+
+
+def inspect(path: StrPath, *, record: str | None = None, parser: bool = False) -> str:
+    """Describe a data set, or one record of it ("train:17"), or return a TensorFlow parser of its records."""
+    return _run("inspect", (path,), {"record": record, "parser": parser})[1].rstrip("\n")
+
+
+def report(path: StrPath, **options: Any) -> Path:
+    """Write the HTML report of a data set or a training run, and return its path."""
+    return Path(_run("report", (path,), options)[1].strip())
+
+
+def show(path: StrPath, **options: Any) -> Path:
+    """Write a picture of a batch, and return its path."""
+    return Path(_run("show", (path,), options)[1].strip())
+
+
+def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
+    """Find the splits of a model that fit on a machine, and return the plan's document."""
+    found: dict[str, Any] = json.loads(
+        _run("plan", () if data is None else (data,), {**options, "json": "-"})[1]
+    )
+    return found
+
+
+def train(data: StrPath, **options: Any) -> Path:
+    """Train a model and return the run's folder; `set={"model.width": 16}` changes settings of the recipe."""
+    parsed, text = _run("train", (data,), options)
+    reports = [line.removeprefix("report: ") for line in text.splitlines() if line.startswith("report: ")]
+    return Path(reports[0]).parent if reports else Path(parsed.out)
+
+
+def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[str, Any]:
+    """Measure a trained model on a split, and return the metrics."""
+    from halofeed.system.scratch import scratch_folder
+
+    with scratch_folder() as folder:
+        file = Path(folder) / "metrics.json"
+        _run("evaluate", (run,) if data is None else (run, data), {**options, "json": file})
+        metrics: dict[str, Any] = json.loads(file.read_bytes())["metrics"]
+    return metrics
+
+
+def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **options: Any) -> Path:
+    """Write predictions in the coordinates of the source files, and return the folder."""
+    _run("predict", (run,) if data is None else (run, data), {**options, "out": out})
+    return Path(out)
+
+
+def export(path: StrPath, *, out: StrPath, **options: Any) -> Path:
+    """Export what `halofeed export` exports, and return the folder."""
+    _run("export", (path,), {**options, "out": out})
+    return Path(out)
+
+
+def _run(
+    command: str,
+    paths: Sequence[StrPath],
+    options: Mapping[str, Any],
+    beam_options: Sequence[str] = (),
+) -> tuple[argparse.Namespace, str]:
+    """Run a command in this process; return its parsed options, and what it printed."""
+    from halofeed.cli import options_of, run_words
+
+    known, words = options_of(command), [command, *(os.fspath(path) for path in paths)]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if flag not in known:
+            near = difflib.get_close_matches(flag, known, 1)
+            hint = f"; the nearest name is {near[0][2:].replace('-', '_')}" if near else ""
+            raise UsageError(f"{name}: {command} has no such parameter{hint}")
+        off = [f"--no-{flag[2:]}"] if f"--no-{flag[2:]}" in known else []
+        words += off if value is False else _words(flag, value)
+    printed = io.StringIO()
+    with _naming_parameters(), contextlib.redirect_stdout(printed):
+        parsed = run_words(words, beam_options)
+    return parsed, printed.getvalue()
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, Mapping):
+        return [word for key, one in value.items() for word in (flag, f"{key}={_text(one)}")]
+    return [f"{flag}={_text(value)}"]
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+@contextlib.contextmanager
+def _naming_parameters() -> Iterator[None]:
+    """Let messages name parameters in place of the command line's options."""
+    try:
+        yield
+    except HalofeedError as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            parts = error.args[0].split("`")  # commands are in backticks and stay
+            parts[::2] = [
+                re.sub(r"--([a-z][a-z-]*[a-z])", lambda one: one[1].replace("-", "_"), part)
+                for part in parts[::2]
+            ]
+            error.args = ("`".join(parts),)
+        raise
