@@ -7,8 +7,6 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
-import SimpleITK
-from numpy.typing import NDArray
 
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.convert import Conversion
@@ -25,7 +23,7 @@ from halofeed.prep.voxels.phantom import (
 )
 from tests.support.conversions import run_convert
 from tests.support.dicom_writer import write_volume
-from tests.support.phantom import dice, write_phantom
+from tests.support.phantom import write_phantom
 from tests.support.volume_support import (
     Stored,
     by_name,
@@ -297,57 +295,3 @@ def test_one_scan_in_six_orientations_gives_one_record(real):
         # The files' own affines differ in the last digits of float32.
         assert np.abs(first.grid.affine - other.grid.affine).max() < 1e-3
         assert first.spacing_mm == pytest.approx(other.spacing_mm, abs=1e-5)
-
-
-# Round trip ---------------------------------------------------------------------------------------------
-
-SPLEEN = "volumes/spleen/sub-spleen2_ct.nii.gz"
-SPLEEN_LABEL = SPLEEN.replace("ct.nii", "ct_seg-manual.nii")
-
-
-def mapped_back(record: Stored) -> NDArray[Any]:
-    """The record's label on the grid of its source: each source voxel takes the record's nearest."""
-    matrix = np.linalg.inv(record.grid.affine) @ record.source_grid.affine
-    result = np.zeros(record.source_grid.shape, record.label.dtype)
-    height, width = np.indices(result.shape[1:])
-    for depth in range(len(result)):
-        points = np.stack([np.full_like(height, depth), height, width], axis=-1)
-        voxels = np.rint(points @ matrix[:3, :3].T + matrix[:3, 3]).astype(int)
-        inside = ((voxels >= 0) & (voxels < record.label.shape)).all(axis=-1)
-        result[depth][inside] = record.label[tuple(voxels[inside].T)]
-    return result
-
-
-ROUND_TRIPS: list[tuple[dict[str, Any], float]] = [
-    ({"depth": 30, "height": 170, "width": 170}, 1.0),
-    ({"depth": 26, "height": 166, "width": 164}, 1.0),
-    ({"depth": 22, "height": 130, "width": 146, "center": "label"}, 1.0),
-    ({"depth": 66, "height": 88, "width": 88, "spacing_mm": (2, 1.5, 1.5)}, 0.97),
-    ({"depth": 66, "height": 88, "width": 88, "spacing_mm": (2, 1.5, 1.5), "slice_wise": "never"}, 0.97),
-    ({"depth": 64, "height": 128, "width": 128, "fit": "stretch"}, 0.97),
-]
-
-
-@pytest.mark.parametrize(("options", "least"), ROUND_TRIPS)
-def test_a_label_maps_back_onto_its_source(test_data, tmp_path, options, least):
-    (record,) = stored_volumes(convert_one(test_data, tmp_path, SPLEEN, SPLEEN_LABEL, **options))
-    truth = np.asarray(nibabel.load(test_data / SPLEEN_LABEL).dataobj).T
-    found = dice(mapped_back(record) == 1, truth == 1)
-    assert found >= least, found
-
-
-@pytest.mark.parametrize("folder", ["totalsegmentator_jpeg2000", "torchio_17"])
-def test_a_dicom_series_lies_where_simpleitk_puts_it(test_data, tmp_path, folder):
-    reader = SimpleITK.ImageSeriesReader()
-    path = str(test_data / "dicom" / folder)
-    reader.SetFileNames(reader.GetGDCMSeriesFileNames(path, reader.GetGDCMSeriesIDs(path)[0]))
-    theirs = SimpleITK.DICOMOrient(reader.Execute(), "LPS")  # axes that grow to left, posterior, superior
-    width, height, depth = theirs.GetSize()
-    size = {"depth": depth, "height": height, "width": width}
-    (record,) = stored_volumes(convert_one(test_data, tmp_path, f"dicom/{folder}", **size))
-    assert np.array_equal(record.image[:, ::-1, ::-1, 0], SimpleITK.GetArrayFromImage(theirs))
-    corners = [(0, 0, 0), (width - 1, 0, 0), (0, height - 1, 0), (0, 0, depth - 1)]
-    for x, y, z in corners:
-        ours = record.grid.to_mm([z, height - 1 - y, width - 1 - x]) * [-1, -1, 1]
-        assert np.abs(ours - theirs.TransformIndexToPhysicalPoint((x, y, z))).max() < 1e-3
-    assert record.spacing_mm == pytest.approx(theirs.GetSpacing()[::-1], abs=1e-5)

@@ -4,8 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from halofeed.errors import UsageError
 from halofeed.loader import (
@@ -20,7 +18,6 @@ from halofeed.loader import (
     ScaleJitter,
 )
 from halofeed.loader.augment import Example, augment, draw_uniform, draw_uniforms
-from halofeed.loader.augment.random_crop import draw_foreground
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (6, 8, 10)
@@ -186,24 +183,6 @@ def test_label_and_transform_follow_the_pixels_of_pictures(folder_of, encoding, 
             assert np.allclose(source, stored * 2 + [[1], [-3]])
 
 
-@settings(max_examples=150, deadline=None)
-@given(data=st.data(), axes=st.integers(2, 3))
-def test_the_foreground_draw_is_the_voxel_of_that_rank(data, axes):
-    shape = tuple(data.draw(st.integers(1, 9)) for _ in range(axes))
-    seed = data.draw(st.integers(0, 99))
-    label = np.random.default_rng(seed).choice([0, 0, 0, 1, 300], shape).astype(np.uint16)
-    box = tuple((data.draw(st.integers(0, side)), data.draw(st.integers(0, side))) for side in shape)
-    inside = np.zeros(shape, bool)
-    inside[tuple(slice(*side) for side in box)] = True
-    voxels = np.argwhere((label > 0) & inside)
-    if not len(voxels):
-        assert draw_foreground(label, box, 0.5) is None
-        return
-    found = [draw_foreground(label, box, (rank + 0.5) / len(voxels)) for rank in range(len(voxels))]
-    assert found == [tuple(voxel) for voxel in voxels.tolist()]
-    assert draw_foreground(label, box, float(np.nextafter(1, 0))) == tuple(voxels[-1].tolist())
-
-
 @pytest.mark.parametrize("share", [0.25, 1.0])
 def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     label = np.zeros((9, 20, 20), np.uint8)
@@ -223,22 +202,6 @@ def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     # Each window that holds the voxel in the middle is equally likely: 62 times where foreground is always drawn.
     assert len(around) == 24
     assert share < 1 or (min(around.values()) > 30 and max(around.values()) < 100)
-
-
-def test_an_empty_foreground_falls_back_to_any_window():
-    label = np.zeros((4, 6, 6), np.uint8)
-    scene = Example(view=Example.whole(label.shape).view, extent=((0, 4), (0, 6), (0, 6)), label=label)
-    for epoch in range(50):
-        drawn = [draw_uniform(0, epoch, 1, 0)]
-        anywhere = augment([RandomCrop(2, 2, 2)], Example.whole(label.shape), drawn).view
-        assert augment([RandomCrop(2, 2, 2, foreground=1.0)], scene, drawn).view == anywhere
-
-
-def test_quarter_turns_are_equally_frequent():
-    scene = Example.whole((3, 5, 5))
-    views = [augment([Rotate90()], scene, [draw_uniform(1, epoch, 3, 0)]).view for epoch in range(4000)]
-    seen = Counter((view.order, view.backwards) for view in views)
-    assert len(seen) == 4 and min(seen.values()) > 900
 
 
 REFUSED = [

@@ -148,12 +148,3 @@ def test_a_split_of_one_record_has_no_other(draw, write, tmp_path):
     folder = damaged(whole, tmp_path / "set", [0])
     with pytest.raises(CorruptFileError, match="1 records of 1 cannot be read"):
         loader_of(folder, batch_size=1).batch(0)
-
-
-def test_the_order_in_which_batches_are_made_changes_none(whole, tmp_path):
-    folder = damaged(whole, tmp_path / "set", [40])
-    steps = np.random.default_rng(0).permutation(30).tolist()
-    forward, mixed = loader_of(folder), loader_of(folder)
-    made = {step: rows_of(mixed.batch(step)) for step in steps}
-    for step in range(30):
-        assert made[step] == rows_of(forward.batch(step))

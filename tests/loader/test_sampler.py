@@ -22,13 +22,6 @@ def test_every_record_has_exactly_one_place(count, seed):
         assert np.array_equal(np.sort(image), np.arange(count))
 
 
-@settings(max_examples=200, deadline=None)
-@given(count=st.integers(1, 3000), seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**40))
-def test_it_is_a_permutation_for_any_count_seed_and_epoch(count, seed, epoch):
-    image = permute(np.arange(count), count=count, seed=seed, epoch=epoch)
-    assert np.array_equal(np.sort(image), np.arange(count))
-
-
 @given(count=st.integers(1, 2**50), seed=st.integers(0, 2**64 - 1), data=st.data())
 def test_a_place_of_a_huge_set_is_found_alone(count, seed, data):
     place = data.draw(st.integers(0, count - 1))

@@ -166,15 +166,6 @@ def test_by_0_degrees_nothing_changes(tmp_path, draw, write):
             assert all(np.array_equal(array, turned[key]) for key, array in plain.items())
 
 
-def test_a_turn_by_next_to_nothing_gives_the_same_voxels():
-    source = smooth(VOLUME, 1).astype(np.float32)
-    matrix = _rotation_matrix([1e-9, 1e-9, 1e-9], VOLUME, (3.0, 1.0, 1.0))
-    out = np.empty_like(source)
-    box = tuple((0, size) for size in VOLUME)
-    assert MatrixWarp(VOLUME, matrix).image(source, (0, 0, 0), box, out) is None
-    assert np.abs(out - source).max() < 1e-2
-
-
 def test_a_fill_that_no_pixel_can_be_is_refused(draw, write):
     with pytest.raises(UsageError, match="from 0 to 255"):
         Loader(write(draw(3)), batch_size=1, augment=[RandomRotation(3, fill=-1000)])

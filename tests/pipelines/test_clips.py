@@ -167,31 +167,6 @@ def test_options_that_do_not_go_together_are_refused():
             Recipe(**{"layout": "folders", "frames": 8, **options}).check_used()
 
 
-def test_flips_crops_and_windows_in_time_are_alike_in_all_frames(source, tmp_path):
-    done = run_convert(source, tmp_path, folder_frame_rate=10.0, **WHOLE)
-
-    def batch(*augment: object) -> dict[str, np.ndarray]:
-        return Loader(done.folder, batch_size=6, augment=augment, include=["times_s", "transform"]).batch(0)
-
-    plain, flipped = batch(), batch(FlipLeftRight(1.0))
-    assert plain["image"].shape == (6, 8, HEIGHT, WIDTH, 3)
-    np.testing.assert_array_equal(flipped["image"], plain["image"][:, :, :, ::-1])
-    cropped = batch(RandomCrop(4, 24, 32))
-    for row in range(6):
-        first = int(np.argmin(np.abs(plain["times_s"][row] - cropped["times_s"][row, 0])))
-        np.testing.assert_allclose(cropped["times_s"][row], plain["times_s"][row, first : first + 4])
-        left, top = (round(float(cropped["transform"][row, axis, 2])) for axis in (1, 0))
-        window = plain["image"][row, first : first + 4, top : top + 24, left : left + 32]
-        np.testing.assert_array_equal(cropped["image"][row], window)
-    for augmentation, message in (
-        (FlipDepth(), "clips have no depth"),
-        (RandomCrop(24, 32), "8 frames long"),
-        (Rotate90(), "as high as wide"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            batch(augmentation)
-
-
 MASKED = {"frames": 5, "height": HEIGHT, "width": WIDTH, "layout": "pairs"}
 
 
@@ -447,23 +422,41 @@ def test_a_mask_for_each_class_is_one_class_of_the_clip(tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_flips_crops_and_windows_in_time_are_alike_in_image_and_label(tmp_path, form):
+def test_flips_crops_and_windows_in_time_are_alike_in_all_frames_and_labels(tmp_path, form):
     frames, masks = draw_masked(np.random.default_rng(8))
     write_pair(tmp_path / "in", frames, masks, form)
-    done = run_convert(tmp_path / "in", tmp_path / "out", **{**MASKED, "frames": FRAMES})
+    options = {**MASKED, "frames": FRAMES, "folder_frame_rate": 10.0}
+    done = run_convert(tmp_path / "in", tmp_path / "out", **options)
     colors = {0: (40, 40, 40), 1: (220, 120, 60), 2: (40, 90, 230)}
     shown = np.array([colors[value] for value in range(3)], np.uint8)
+
+    def batch(*augment: object, step: int = 0) -> dict[str, np.ndarray]:
+        loader = Loader(done.folder, batch_size=1, augment=augment, include=["times_s", "transform"])
+        return loader.batch(step)
+
     seen = set()
     crops = RandomCrop(4, 24, 32), RandomCrop(3, 16, 16, foreground=1.0)
-    for augment in ([], [FlipLeftRight(1.0)], [FlipLeftRight(), crops[0]], [crops[1]]):
-        loader = Loader(done.folder, batch_size=1, augment=augment, include=["transform"])
+    for augment in ([FlipLeftRight()], [FlipLeftRight(), crops[0]], [crops[1]]):
         for step in range(6):
-            batch = loader.batch(step)
-            np.testing.assert_array_equal(batch["image"], shown[batch["label"]])
-            seen.add(batch["label"].tobytes())
+            found = batch(*augment, step=step)
+            np.testing.assert_array_equal(found["image"], shown[found["label"]])
+            seen.add(found["label"].tobytes())
     assert len(seen) > 8, "windows differ"
-    flipped = Loader(done.folder, batch_size=1, augment=[FlipLeftRight(1.0)]).batch(0)["label"]
-    np.testing.assert_array_equal(flipped[0], np.array(masks)[:, :, ::-1])
+    flipped, cropped = batch(FlipLeftRight(1.0)), batch(crops[0])
+    np.testing.assert_array_equal(flipped["image"][0], np.array(frames)[:, :, ::-1])
+    np.testing.assert_array_equal(flipped["label"][0], np.array(masks)[:, :, ::-1])
+    first = round(10 * float(cropped["times_s"][0, 0]))
+    np.testing.assert_allclose(cropped["times_s"][0], np.arange(first, first + 4) / 10, atol=1e-6)
+    top, left = (round(float(cropped["transform"][0, axis, 2])) for axis in (0, 1))
+    window = np.array(frames)[first : first + 4, top : top + 24, left : left + 32]
+    np.testing.assert_array_equal(cropped["image"][0], window)
+    for augmentation, message in (
+        (FlipDepth(), "clips have no depth"),
+        (RandomCrop(24, 32), f"{FRAMES} frames long"),
+        (Rotate90(), "as high as wide"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            batch(augmentation)
 
 
 def test_options_that_do_not_go_with_masks_of_clips_are_refused(tmp_path):

@@ -44,20 +44,6 @@ def test_splits_by_hash_are_those_of_the_hash(source, tmp_path):
     assert len(found) == 24 and len(set(found.values())) == 3
 
 
-def test_lists_assign_splits_and_the_rest_is_left_out(source, tmp_path):
-    (tmp_path / "train.txt").write_text("hat/0000.jpg\n0001\nshirt/0003\n")
-    (tmp_path / "test.txt").write_text("0002.jpg\n")
-    lists = (f"train={tmp_path / 'train.txt'}", f"test={tmp_path / 'test.txt'}")
-    done = run_convert(source, tmp_path / "out", split_lists=lists, max_rejected=0, **FOLDERS)
-    assert splits_of(done) == {
-        "hat/0000.jpg": "train",
-        "shirt/0001.jpg": "train",
-        "shirt/0003.jpg": "train",
-        "hat/0002.jpg": "test",
-    }
-    assert done.manifest.rejected == {"selection: in no split list": 20}
-
-
 def test_wrong_options_are_refused_and_nothing_is_written(source, tmp_path):
     for options, kind, match in (
         ({"split_shares": ("train",)}, UsageError, "expected name=share"),

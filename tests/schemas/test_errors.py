@@ -65,12 +65,6 @@ def test_a_system_error_names_path_reason_and_fix(number, fix, tmp_path):
         raise RuntimeError("of a runner") from caught.value
 
 
-def test_other_errors_are_none():
-    assert (
-        resource_error(RuntimeError("else")) is None and resource_error(OSError(errno.ENOENT, "no")) is None
-    )
-
-
 PROGRAM = """
 import sys, time
 from halofeed.system import signals

@@ -142,3 +142,16 @@ def _decimals(values: NDArray[np.float64]) -> list[str]:
 def _decimal(value: float) -> str:
     """As many digits as the 16 characters of a decimal string hold."""
     return next(text for digits in range(16, 1, -1) if len(text := f"{value:.{digits}g}") <= 16)
+
+
+def inside_polygon(polygon: list[float], size: tuple[int, int]) -> NDArray[Any]:
+    """Asks each pixel's center how many edges lie to its left."""
+    points = list(zip(polygon[::2], polygon[1::2], strict=True))
+    mask = np.zeros(size, np.uint8)
+    for row, column in np.ndindex(size):
+        x, y, crossings = column + 0.5, row + 0.5, 0
+        for (x0, y0), (x1, y1) in zip(points, points[1:] + points[:1], strict=True):
+            if (y0 >= y + 0.0) != (y1 >= y + 0.0) and x0 + (y - y0) / (y1 - y0) * (x1 - x0) <= x:
+                crossings += 1
+        mask[row, column] = crossings % 2
+    return mask

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.pipelines.convert import Conversion
-from halofeed.prep.geometry.scan import Grid, VolumeShape
-from halofeed.prep.geometry.volume import VolumePlan
+from halofeed.prep.geometry.scan import Grid
 from halofeed.schemas.statistics import Statistics
 from tests.support.conversions import read_split
 
@@ -141,14 +140,3 @@ def rejected(done_or_folder: Conversion | Path) -> dict[str, tuple[str, str, str
 def findings(done: Conversion) -> dict[str, int]:
     total = Statistics.total(split.statistics for split in done.manifest.splits.values())
     return dict(total.findings or {})
-
-
-def lead_back(plan: VolumePlan, labels: NDArray[Any], source: VolumeShape) -> NDArray[Any]:
-    """The record's label at each source voxel: that of the nearest record voxel."""
-    inverse = np.linalg.inv(plan.to_source)
-    voxels = np.indices(source).reshape(3, -1)
-    places = np.floor(inverse[:3, :3] @ voxels + inverse[:3, 3:] + 0.5 + 1e-6).astype(int)
-    inside = ((places >= 0) & (places < np.array(labels.shape)[:, None])).all(axis=0)
-    result = np.zeros(int(np.prod(source)), labels.dtype)
-    result[inside] = labels[tuple(places[:, inside])]
-    return result.reshape(source)

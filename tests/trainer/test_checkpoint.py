@@ -330,16 +330,6 @@ def test_a_reader_leaves_the_folder_of_a_running_job_alone(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000002"]
 
 
-def test_a_save_that_cannot_be_written_is_an_error_of_the_run(tmp_path: Path) -> None:
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, small(1), {}, None, wait=True)
-        shutil.rmtree(tmp_path)
-        tmp_path.write_text("a file where the folder was")
-        with pytest.raises(TrainingError, match="a checkpoint could not be written"):
-            checkpoints.save(2, small(2), {}, None, wait=True)
-        tmp_path.unlink()
-
-
 def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_whole(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from halofeed.errors import UsageError
 from halofeed.trainer.detection.anchors import Level, encode, retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes
+from halofeed.trainer.losses import huber, sigmoid_focal
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection
 from tests.support.training import facts_of
@@ -56,27 +57,21 @@ jitted_encode = jax.jit(encode)
 
 
 def slow_losses(task, outputs, batch):
-    """Anchor by anchor, from the matches of `match_boxes`."""
+    """Anchor by anchor, from the matches of `match_boxes` and the loss of one anchor."""
     boxes = batch["boxes"].astype(np.float64)
-    matches = [np.asarray(level) for level in matches_of(boxes, batch["num_boxes"], batch["is_crowd"])]
+    matches = matches_of(boxes, batch["num_boxes"], batch["is_crowd"])
     class_loss = box_loss = matched = 0.0
-    for level, of_level in zip(outputs, matches, strict=True):
+    for level, of_level in zip(outputs, map(np.asarray, matches), strict=True):
         for row in np.flatnonzero(batch["valid"]):
-            for index in np.ndindex(*level.anchors.shape[:3]):
-                match = int(of_level[(row, *index)])
-                if match == -2:
-                    continue
-                for label in range(len(LABELS)):
-                    right = match >= 0 and batch["classes"][row, match] == label + 1
-                    probability = 1 / (1 + np.exp(-level.class_logits[(row, *index, label)]))
-                    of_truth = probability if right else 1 - probability
-                    weight = task.alpha if right else 1 - task.alpha
-                    class_loss += -np.log(of_truth) * (1 - of_truth) ** task.gamma * weight
+            for index in np.argwhere(of_level[row] > -2).tolist():
+                place, match = (row, *index), int(of_level[(row, *index)])
+                targets = (np.arange(len(LABELS)) + 1 == batch["classes"][row, match]) & (match >= 0)
+                focal = sigmoid_focal(level.class_logits[place], targets, alpha=task.alpha, gamma=task.gamma)
+                class_loss += float(focal.sum())
                 if match >= 0:
                     matched += 1
-                    code = encode(boxes[row, match], jnp.asarray(level.anchors[index], jnp.float64))
-                    off = np.abs(level.box_codes[(row, *index)] - np.asarray(code))
-                    box_loss += np.where(off <= 1, off**2 / 2, off - 0.5).sum()
+                    code = encode(boxes[row, match], jnp.asarray(level.anchors[tuple(index)], jnp.float64))
+                    box_loss += float(huber(level.box_codes[place] - code).sum())
     return class_loss / max(matched, 1), box_loss / max(matched, 1), matched
 
 

@@ -451,12 +451,5 @@ def test_what_cannot_be_listed_of_new_files_is_named(ordinary_folder, ordinary_u
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(UsageError, match=r"--source .*pipe\.png: it is a named pipe"):
         list_new_files(recipe, "detection", tmp_path / "pipe.png", tmp_path)
-
-
-def test_what_cannot_be_predicted_is_refused_with_the_cure(tmp_path):
-    pictures = Recipe(layout="coco").to_json()
     with pytest.raises(UsageError, match="no such folder or file"):
-        list_new_files(pictures, "detection", tmp_path / "nothing", tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no picture"):
-        list_new_files(pictures, "detection", tmp_path / "empty", tmp_path)
+        list_new_files(recipe, "detection", tmp_path / "nothing", tmp_path)

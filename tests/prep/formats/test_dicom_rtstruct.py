@@ -14,7 +14,7 @@ from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan
 from halofeed.prep.voxels.label_volumes import OVERLAP_HINT
 from tests.support.dicom_folders import damage, last_wins, mask_outcome, mask_refusal, open_mask
-from tests.support.dicom_mask_writer import saved, structure_set
+from tests.support.dicom_mask_writer import inside_polygon, saved, structure_set
 
 CLOSED = "CLOSED_PLANAR"
 SHAPE = (12, 40, 50)
@@ -97,15 +97,6 @@ def test_slices_are_found_along_any_axis_of_the_grid(order, sign):
     assert np.array_equal(opened(contours, Grid(shape=expected.shape, affine=affine)).read(), expected)
 
 
-def inside_oracle(polygon: NDArray[Any], row: float, column: float) -> bool:
-    """Counts the edges that a ray to the left crosses."""
-    crossings = 0
-    for (y0, x0), (y1, x1) in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
-        if (y0 >= row) != (y1 >= row) and x0 + (row - y0) / (y1 - y0) * (x1 - x0) <= column:
-            crossings += 1
-    return bool(crossings % 2)
-
-
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 9999), count=st.integers(3, 12))
 def test_any_polygon_covers_the_centers_inside_it_and_is_cut_at_the_edge(seed, count):
@@ -116,7 +107,7 @@ def test_any_polygon_covers_the_centers_inside_it_and_is_cut_at_the_edge(seed, c
     polygon[1:3] = [[5.1, 9.2], [9.3, 5.4]]
     points = grid.to_mm(np.column_stack([np.ones(count), polygon]))
     labels = opened([(CLOSED, points)], grid).read()
-    expected = [[inside_oracle(polygon, row, column) for column in range(13)] for row in range(11)]
+    expected = inside_polygon((polygon[:, ::-1] + 0.5).ravel().tolist(), (11, 13))  # of a voxel's corner
     assert np.array_equal(labels[1] == 3, expected)
     assert not labels[[0, 2]].any()
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pydicom
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
@@ -132,19 +130,6 @@ def test_noise_of_written_decimals_does_not_matter_and_a_part_of_the_scan_lands_
     expected[2:10, 1:34, 3:40] = LABELS[2:10, 1:34, 3:40]
     mask = opened(segmentation(part, affine, NAMES), GRID)
     assert np.array_equal(mask.read(), expected)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 9999),
-    shape=st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9)),
-    shared=st.sets(st.sampled_from(["orientation", "measures"])),
-)
-def test_any_labels_come_back(seed, shape, shared):
-    labels = np.random.default_rng(seed).integers(0, 3, shape).astype(np.uint8)
-    labels.flat[0] = 1
-    dataset = segmentation(frames(labels, seed), oblique(seed), NAMES, shared=tuple(shared))
-    assert np.array_equal(opened(dataset, Grid(shape=shape, affine=oblique(seed))).read(), labels)
 
 
 def test_one_frame_may_share_everything_and_background_be_a_padding_value():

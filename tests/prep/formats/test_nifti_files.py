@@ -14,7 +14,6 @@ import pytest
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volumes import READABLE_EXTENSIONS, open_mask, open_scan
-from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.nifti_writer import AFFINE, MemoryFiles, open_nifti, write_nifti
 
@@ -70,26 +69,6 @@ def test_every_file_is_read_as_nibabel_reads_it_or_refused(test_data):
         if scan.dtype != "float32":
             np.testing.assert_array_equal(voxels, expected, err_msg=path)
     assert refused == REFUSED
-
-
-def sample_at(scan: Scan, points_mm: Any) -> Any:
-    """The values at points in the patient, of the nearest voxels."""
-    matrix = np.linalg.inv(scan.grid.affine)
-    voxels = np.rint(points_mm @ matrix[:3, :3].T + matrix[:3, 3]).astype(int)
-    assert (voxels >= 0).all() and (voxels < scan.grid.shape).all()
-    return scan.read()[tuple(voxels.T)]
-
-
-def test_one_scan_in_six_orientations_is_the_same_in_the_patient(test_data):
-    files = LocalFiles(test_data / "odd/nifti/niivue/nifti_space")
-    scans = {path: open_scan(files, path) for path in files.sizes()}
-    assert len(scans) == 6
-    reference = scans["RAS.nii.gz"]
-    inside = np.argwhere(np.ones(reference.grid.shape, bool))[::97]
-    expected = sample_at(reference, reference.grid.to_mm(inside))
-    assert len(np.unique(expected)) > 50
-    for path, scan in scans.items():
-        np.testing.assert_array_equal(sample_at(scan, reference.grid.to_mm(inside)), expected, err_msg=path)
 
 
 VOLUME = write_nifti(np.ones((2, 3, 4), np.uint8))

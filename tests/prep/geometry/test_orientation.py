@@ -156,6 +156,8 @@ def test_a_box_found_as_stored_is_carried_to_the_plans_target():
         assert carried is not None and found is not None
         assert np.abs(np.subtract(carried.start, found.start)).max() <= 1
         assert np.abs(np.subtract(carried.stop, found.stop)).max() <= 1
+    whole = apply_mask(plan_foreground_crop(grid, label_box(mask)), mask)
+    assert np.count_nonzero(whole) == np.count_nonzero(mask)
     cropped = plan_crop_or_pad(grid, (2, 2, 2))
     assert transform_box(cropped, VoxelBox(start=(0, 0, 0), stop=(1, 1, 1))) is None
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +25,7 @@ from halofeed.prep.voxels.masks import (
     mask_bytes,
     stored_mask,
 )
+from tests.support.dicom_mask_writer import inside_polygon
 
 # pycocotools 2.0.11 warns of its own __array__ under NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -72,19 +72,6 @@ def test_any_mask_that_pycocotools_encodes_decodes(coco, height, width, seed, fi
     )
 
 
-def inside_oracle(polygon: list[float], size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Asks each pixel's center how many edges lie to its left."""
-    points = list(zip(polygon[::2], polygon[1::2], strict=True))
-    mask = np.zeros(size, np.uint8)
-    for row, column in np.ndindex(size):
-        x, y, crossings = column + 0.5, row + 0.5, 0
-        for (x0, y0), (x1, y1) in zip(points, points[1:] + points[:1], strict=True):
-            if (y0 >= y + 0.0) != (y1 >= y + 0.0) and x0 + (y - y0) / (y1 - y0) * (x1 - x0) <= x:
-                crossings += 1
-        mask[row, column] = crossings % 2
-    return mask
-
-
 coordinates = st.floats(-10, 30).map(lambda value: round(value, 2))
 
 
@@ -92,7 +79,7 @@ coordinates = st.floats(-10, 30).map(lambda value: round(value, 2))
 def test_a_polygon_covers_the_pixels_whose_centers_lie_inside(polygon):
     flat = [value + 0.003 * (i + 1) for i, value in enumerate(v for point in polygon for v in point)]
     size = (17, 23)
-    assert np.array_equal(fill_polygons([flat], size), inside_oracle(flat, size))
+    assert np.array_equal(fill_polygons([flat], size), inside_polygon(flat, size))
 
 
 def test_polygons_of_one_object_unite_and_a_stored_mask_fills_its_stored_box():
