@@ -70,11 +70,14 @@ def test_retinanet_anchors_equal_a_loop(case):
 
 def test_ssd_anchors_of_a_wide_image_are_square_in_pixels():
     anchors = ssd_anchors((200, 400), (2, 3), level=1, levels=6)
-    sides = 200 * np.array([0.35] * 5 + [(0.35 * 0.5) ** 0.5])
-    roots = np.array([1, 2, 1 / 2, 3, 1 / 3, 1]) ** 0.5
-    half, center = np.stack([sides / roots, sides * roots], axis=1) / 2, np.array([150, 400 * 5 / 6])
-    expected = np.concatenate([center - half, center + half], axis=1)
-    np.testing.assert_allclose(anchors[1, 2] * [200, 400, 200, 400], expected, atol=1e-3)
+    first, center, half = (
+        anchors[1, 2, 0] * [200, 400, 200, 400],
+        np.array([150, 400 * 5 / 6]),
+        0.35 * 200 / 2,
+    )
+    np.testing.assert_allclose(first, [*(center - half), *(center + half)], atol=1e-3)
+    between = anchors[1, 2, 5] * [200, 400, 200, 400]
+    assert between[2] - between[0] == pytest.approx(200 * (0.35 * 0.5) ** 0.5, abs=1e-3)
 
 
 def test_the_lowest_and_the_last_ssd_level_have_anchors_of_their_own():

@@ -1,4 +1,4 @@
-"""The selection gives the surest boxes and leaves out what overlaps them, as a loop over all pairs does."""
+"""The selection gives the surest boxes and leaves out what overlaps them, as other implementations do."""
 
 import re
 
@@ -45,6 +45,17 @@ def test_suppression_equals_a_loop(seed, classes):
         expected = slow_suppress(boxes[row], scores[row], labels[row], 0.3, MOST)
         assert kept[row, : len(expected)].tolist() == expected
         assert found[row].tolist() == [True] * len(expected) + [False] * (MOST - len(expected))
+
+
+@pytest.mark.long
+def test_suppression_is_tensorflows():
+    import tensorflow as tf
+
+    generator = np.random.default_rng(8)
+    boxes, scores = random_boxes(generator, 30), generator.random(30).astype(np.float32)
+    theirs = tf.image.non_max_suppression(boxes, scores, MOST, 0.3).numpy()
+    kept, found = jitted_suppress(boxes[None], scores[None], np.zeros((1, 30), np.int32))
+    assert np.asarray(kept)[0][np.asarray(found)[0]].tolist() == theirs.tolist()
 
 
 jitted_decode = jax.jit(decode)
