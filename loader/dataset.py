@@ -7,7 +7,7 @@ import functools
 import operator
 import os
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,9 +149,9 @@ class Loader(Stream):
         cache: str | None = None,
         cache_bytes: int | None = None,
         concurrent_reads: int = CONCURRENT_READS,
-        verify: str = "first",
-        on_corrupt: str = "fail",
-        decode: str = "accurate",
+        verify: Literal["first", "always", "never"] = "first",
+        on_corrupt: Literal["fail", "skip"] = "fail",
+        decode: Literal["accurate", "fast"] = "accurate",
         include: Sequence[str] = (),
         where: Where | None = None,
         draw_by: DrawBy | None = None,

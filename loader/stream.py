@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 STATE_VERSION = 1
 PREFETCH = 1
 """Finished batches that tf.data holds, in addition to those that are being made."""
+_ROWS_IN_NOTEBOOK = 8
 
 
 class Stream(abc.ABC):
@@ -130,12 +131,14 @@ class Stream(abc.ABC):
         return draw_batch(self.batch(step), self.kind, self.class_names, split=split, side=side)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the arrays of a batch, and the first batch as a picture."""
-        from halofeed.loader.picture import notebook_html
+        """Return what a notebook shows: the arrays of a batch, and a picture of its first rows."""
+        from halofeed.loader.picture import draw_batch, notebook_html
         from halofeed.prep.voxels.encode import encode_png
 
         rows = {name: (array.shape, array.dtype) for name, array in self.spec.items()}
-        return notebook_html(rows, bytes(encode_png(self.picture(side=160), 0)), repr(self))
+        batch = {name: array[:_ROWS_IN_NOTEBOOK] for name, array in self.batch(0).items()}
+        shown = draw_batch(batch, self.kind, self.class_names, side=160)
+        return notebook_html(rows, bytes(encode_png(shown, 0)), repr(self))
 
     @property
     def spec(self) -> dict[str, ArraySpec]:
