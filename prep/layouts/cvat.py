@@ -68,7 +68,8 @@ def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
             detail = "several tasks of the project number their frames alike; export them one by one"
             raise SourceError("annotation", "frames of several tasks have one name", detail)
         step = ranges.get(subset, range(1)).step
-        entries = sorted((_frame(one), place, one) for place, one in enumerate(track))
+        own = (one for one in track if one.tag != "track")  # those of a skeleton's points are inside
+        entries = sorted((_frame(one), place, one) for place, one in enumerate(own))
         for (frame, _, shape), (following, *_) in zip(entries, [*entries[1:], (-1, 0, None)], strict=True):
             frames.setdefault((subset, frame), []).append((track.get("label"), shape))
             if shape.get("outside") != "1" and shape.tag != "skeleton":
