@@ -355,7 +355,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     from halofeed.prep.layouts import LAYOUTS
     from halofeed.prep.options.recipe import Recipe
 
-    layouts = "\n".join(f"  {layout.name:<11} {layout.summary}" for layout in LAYOUTS.values())
+    layouts = "\n".join(f"  {layout.name:<12} {layout.summary}" for layout in LAYOUTS.values())
     parser.epilog = f"layouts:\n{layouts}\n\n{CONVERT_EXAMPLE}"
     parser.usage = (
         "halofeed convert --layout LAYOUT --source SOURCE --out OUT --name NAME [options] [-- BEAM OPTIONS]"

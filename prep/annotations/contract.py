@@ -210,6 +210,16 @@ def split_in_file_name(path: str) -> str | None:
     return next((part for part in re.split(r"[-_ ]", stem) if is_split_name(part)), None)
 
 
+def splits_by_folders(paths: Sequence[str]) -> list[str]:
+    """Return the split of each path: the first folder with a split's name if every path has one, otherwise "train".
+
+    >>> splits_by_folders(["val/images/a.jpg", "images/train/b.jpg"]), splits_by_folders(["val/a.jpg", "b.jpg"])
+    (['val', 'train'], ['train', 'train'])
+    """
+    found = [next(filter(is_split_name, path.split("/")[:-1]), None) for path in paths]
+    return [split or "train" for split in found] if all(found) else ["train"] * len(found)
+
+
 def read_required(annotations: SourceFiles, name: str) -> bytes:
     """Return the bytes of a file that all examples depend on; raise AnnotationsError if it is unreadable."""
     with report_unreadable(annotations, name):
@@ -307,6 +317,14 @@ def check_rotation(value: object, what: str, options: LayoutOptions) -> None:
     if angle % 180:
         detail = f"{what}: by {angle:g} degrees; --ignore-columns rotation takes the box as it is before it is turned"
         raise SourceError("annotation", "box is rotated", detail)
+
+
+def check_ignored_columns(options: LayoutOptions, layout: str) -> None:
+    """Raise UsageError if the options ignore anything but the rotation of boxes."""
+    if unknown := [name for name in options.ignore_columns if name.lower() != "rotation"]:
+        raise UsageError(
+            f"--ignore-columns {','.join(unknown)}: of {layout} rotation alone can be ignored; leave it out"
+        )
 
 
 def declared_size(height: object, width: object) -> tuple[int, int] | None:

@@ -30,7 +30,7 @@ _MAX_OPENED = 8
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
     "a YOLO label": ("yolo", re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*")),
-    "a KITTI label": (None, re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
+    "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
     "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
@@ -39,13 +39,19 @@ _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
 _CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
 _FOREIGN_JSON = {
-    "labelme's": re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL),
-    "VIA's (VGG Image Annotator)": re.compile(r'"shape_attributes"|"_via_img_metadata"'),
-    "CreateML's": re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL),
-    "Supervisely's": re.compile(r'"classTitle"'),
-    "Label Studio's": re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
-    "BDD100K's": re.compile(r'"box2d"'),
+    "labelme's": ("labelme", re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL)),
+    "VIA's (VGG Image Annotator)": ("via", re.compile(r'"shape_attributes"|"_via_img_metadata"')),
+    "CreateML's": ("createml", re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
+    "Supervisely's": ("supervisely", re.compile(r'"classTitle"')),
+    "Label Studio's": (
+        "label-studio",
+        re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
+    ),
+    "BDD100K's": (None, re.compile(r'"box2d"')),
 }
+"""Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
+_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely"))
+"""Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
@@ -149,10 +155,11 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
 
 
 def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
-    """Return the error of a layout, with the format of the files if no layout reads them."""
+    """Return the error of a layout, with the format of the files if a tool wrote them, or if no layout reads them."""
     found = list(_find_hints(files, named))
-    is_known = not found or found[0].layouts or found[0].what in str(error)
-    if is_known or any(own in one.layouts for one in found):
+    if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
+        return error
+    if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
 
@@ -201,8 +208,10 @@ def _detect_dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".json"):
-        if kind := next((kind for kind, form in _FOREIGN_JSON.items() if form.search(text)), None):
-            return Hint(what=f"{path} is {kind}")
+        for kind, (layout, form) in _FOREIGN_JSON.items():
+            if form.search(text):
+                what = f"{path} is {kind}"
+                return _readable_hint(what, layout) if layout else Hint(what=what)
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
             return _readable_hint(f"{path} is COCO's", "coco")
     return None
@@ -213,10 +222,7 @@ def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
         if _VOC_ROOT.search(text):
             return _readable_hint(f"{path} is a Pascal VOC annotation", "voc")
         if _CVAT_ROOT.search(text):
-            return Hint(
-                what=f"{path} is CVAT's",
-                fix="export the task from CVAT as COCO 1.0, then take --layout coco",
-            )
+            return _readable_hint(f"{path} is CVAT's", "cvat")
     return None
 
 
@@ -257,6 +263,8 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
             return Hint(what=f"{path} is that of a Hugging Face image folder with objects")
         if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
             return Hint(what=f"{path} is that of Google's AutoML, without a header")
+        if "region_shape_attributes" in cells:
+            return _readable_hint(f"{path} is VIA's (VGG Image Annotator)", "via")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
             what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
             fix = "add a column class to it, then take --layout csv and --box-form corner-size"

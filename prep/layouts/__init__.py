@@ -8,17 +8,25 @@ from functools import partial
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
+from halofeed.prep.annotations.documents import DocumentFormat, list_documents
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
     bids,
     class_masks,
     coco,
+    createml,
+    cvat,
     dicom,
     folders,
+    kitti,
+    label_studio,
+    labelme,
     msd,
     nnunet,
     pairs,
+    supervisely,
     table,
+    via,
     voc,
     yolo,
 )
@@ -43,6 +51,18 @@ def _with_layout_hints(layout: Layout) -> Layout:
             raise add_hint(error, annotations, layout.name, annotation_file) from error
 
     return replace(layout, list_references=list_references)
+
+
+def _of_documents(form: DocumentFormat) -> Layout:
+    """Return the layout of a format of annotation files that name pictures and their objects."""
+    return Layout(
+        name=form.layout,
+        tasks=("detection",),
+        summary=form.summary,
+        list_references=partial(list_documents, form),
+        has_masks=form.has_masks,
+        keeps=form.keeps,
+    )
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -99,6 +119,13 @@ LAYOUTS: dict[str, Layout] = {
             has_masks=True,
             keeps=("keypoints",),
         ),
+        _of_documents(labelme.LABELME),
+        _of_documents(cvat.CVAT),
+        _of_documents(createml.CREATEML),
+        _of_documents(kitti.KITTI),
+        _of_documents(via.VIA),
+        _of_documents(label_studio.LABEL_STUDIO),
+        _of_documents(supervisely.SUPERVISELY),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

@@ -12,11 +12,12 @@ from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.columns import CORNERS, to_corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
+    check_ignored_columns,
     check_rotation,
     declared_size,
     is_split_name,
@@ -25,6 +26,7 @@ from halofeed.prep.annotations.contract import (
     sort_examples,
     usable_boxes,
 )
+from halofeed.prep.annotations.documents import parse_xml_document, read_limited, refuse_shared_images
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import Size, note_similar_classes, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
@@ -69,10 +71,7 @@ def list_references(
     Raises:
         AnnotationsError: an image is in two lists, a list entry matches two images, or a requested list is missing.
     """
-    if unknown := [name for name in options.ignore_columns if name.lower() != "rotation"]:
-        raise UsageError(
-            f"--ignore-columns {','.join(unknown)}: of VOC rotation alone can be ignored; leave it out"
-        )
+    check_ignored_columns(options, "VOC")
     index = ImageIndex(images, annotations.root)
     paths = [path for path in annotations.sizes() if path.lower().endswith(".xml")]
     if annotation_file is not None:
@@ -94,7 +93,7 @@ def list_references(
     if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(example, found[path]) for path, (_, example) in read.items()]
-    listed = _refuse_shared_images(listed, paths)
+    listed = refuse_shared_images(listed, paths)
     listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
     used = {example.source: example.split for example in listed}
     if annotation_file is None:
@@ -109,33 +108,13 @@ def list_references(
     yield from sort_examples(note_similar_classes(listed))
 
 
-class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):
-    """Tree builder that refuses a DTD: VOC has none, and entities can expand without limit."""
-
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise SourceError("annotation", "XML has a DTD", f"<!DOCTYPE {name}> is refused; remove it")
-
-
-def _parse_xml(data: bytes) -> ElementTree.Element:
-    """Return the <annotation> element of a VOC file; raise SourceError if there is none."""
-    parser = ElementTree.XMLParser(target=_DoctypeRefusingBuilder())  # noqa: S314 - without a DTD there are no entities
-    try:
-        parser.feed(data)
-        root: ElementTree.Element = parser.close()
-    except (ElementTree.ParseError, LookupError, ValueError) as error:
-        raise SourceError("annotation", "malformed XML", str(error)) from error
-    if root.tag != "annotation":
-        raise SourceError("annotation", _NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
-    return root
-
-
 def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, SourceExample]:
     """Return the <filename> of an XML file, and an example with its other content under the XML file's path."""
     name = ""
     try:
-        if (annotations.size(path) or 0) > _MAX_XML_BYTES:
-            raise SourceError("annotation", "XML is too large", f"more than {_MAX_XML_BYTES} bytes")
-        root = _parse_xml(annotations.read(path))
+        root = parse_xml_document(read_limited(annotations, path, "XML", _MAX_XML_BYTES))
+        if root.tag != "annotation":
+            raise SourceError("annotation", _NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
         name = _text(root, "filename")
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
         boxes, bad = usable_boxes(
@@ -218,18 +197,6 @@ def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
     if text not in ("", "0", "1", "true", "false"):
         raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} {name} is {text!r}")
     return text in ("1", "true")
-
-
-def _refuse_shared_images(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
-    """Return the examples with a problem for each of several XML files that name one image."""
-    counts = Counter(example.source for example in listed)
-    fault = ("annotation", "several annotation files name one image")
-    return [
-        replace(example, boxes=None, declared_size=None, problem=(*fault, path))
-        if counts[example.source] > 1 and example.problem is None
-        else example
-        for example, path in zip(listed, paths, strict=True)
-    ]
 
 
 def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:

@@ -19,18 +19,18 @@ from functools import partial
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
-from halofeed.prep.annotations.columns import to_corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
-    check_box,
-    is_split_name,
     parse_number,
     read_required,
     sort_examples,
+    splits_by_folders,
     usable_boxes,
 )
+from halofeed.prep.annotations.documents import read_limited
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
+from halofeed.prep.annotations.shapes import polygon_of, rectangle_of
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
@@ -345,10 +345,8 @@ def _list_images(
 
 def _images_by_folders(images: SourceFiles) -> Iterator[SourceExample]:
     paths = [path for path in images.sizes() if is_image_name(path)]
-    splits = [next(filter(is_split_name, path.split("/")[:-1]), None) for path in paths]
-    divided = all(splits)
-    for path, split in zip(paths, splits, strict=True):
-        yield SourceExample(source=path, key=path, split=split if divided and split else "train")
+    for path, split in zip(paths, splits_by_folders(paths), strict=True):
+        yield SourceExample(source=path, key=path, split=split)
 
 
 def _find_path(
@@ -448,9 +446,7 @@ def _with_objects(
     if file is None:
         return replace(example, boxes=(), notes=(*example.notes, _NO_LABEL_FILE))
     try:
-        if (images.size(file) or 0) > _MAX_LABEL_BYTES:
-            raise SourceError("annotation", "label file is too large", f"more than {_MAX_LABEL_BYTES} bytes")
-        text = images.read(file).decode("utf-8-sig")
+        text = read_limited(images, file, "label file", _MAX_LABEL_BYTES).decode("utf-8-sig")
         rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
         boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options)
     except UnicodeDecodeError as error:
@@ -474,32 +470,16 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
         raise SourceError("annotation", "class id is not in names", detail)
     label, values = described.names[int(numbers[0])], numbers[1:]
     posed = 4 + len(described.keypoints) * described.dimensions
-    keypoints: tuple[Keypoint, ...] = ()
-    polygon = None
     if len(values) == 4 or (described.keypoints and len(values) == posed):
-        xmin, ymin, xmax, ymax = to_corners(values[:4], "center-size")
-        if "keypoints" in options.keep:
-            keypoints = _keypoints(described, values[4:])
-    elif len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
-        polygon = values
-        xmin, ymin, xmax, ymax = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
-    else:
-        expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
-        more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
-        detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
-        raise SourceError("annotation", "row is no object", detail)
-    if options.masks and polygon is None:
-        raise SourceError("annotation", "object has no segmentation", f"{what} is a box")
-    box = Box(
-        ymin=ymin,
-        xmin=xmin,
-        ymax=ymax,
-        xmax=xmax,
-        label=label,
-        mask=[polygon] if options.masks else None,
-        keypoints=keypoints,
-    )
-    return check_box(box, what)
+        kept = "keypoints" in options.keep
+        flags = {"keypoints": _keypoints(described, values[4:])} if kept else {}
+        return rectangle_of(label, values[:4], what, options, form="center-size", flags=flags)
+    if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
+        return polygon_of(label, values, what, options)
+    expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
+    more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
+    detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
+    raise SourceError("annotation", "row is no object", detail)
 
 
 def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoint, ...]:

@@ -243,12 +243,13 @@ _VOLUME_OPTIONS = (
 )
 _CLIP_OPTIONS = tuple(field.name for field in fields(ClipOptions) if field.name != "frames")
 _CLASS_OPTIONS = ("class_overlap", "classes", "map_classes", "ignore_label")
+_TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
+"""Layouts of annotation tools that write boxes in pixels."""
 _is_volume = _is_of("volume")
 _USES = (
     _of_layouts(("image_sets", "voc_images"), "voc"),
-    _of_layouts(("box_form",), "csv", "jsonl", "coco", "voc"),
-    _of_layouts(("box_units",), "csv", "jsonl", "coco", "voc"),
-    _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc"),
+    _of_layouts(("box_form", "box_units"), "csv", "jsonl", "coco", "voc", *_TOOL_LAYOUTS),
+    _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc", "cvat", "label-studio"),
     _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
     _of_layouts(("folders_are_classes",), "folders"),
     _of_layouts(("split_folders",), "folders", "pairs", "lits", "class-masks", "dicom"),

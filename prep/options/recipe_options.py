@@ -114,12 +114,13 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     ignore_columns: tuple[str, ...] = option(
         (),
         "tables and COCO: columns or keys to ignore that would be refused because they may hold boxes or outlines; "
-        "rotation (COCO and VOC): use boxes as they are before their rotation",
+        "rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation",
     )
     annotation_grid: str = option(
         "auto",
         "pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the file stores "
-        "them or to the picture as displayed; auto decides by declared sizes, and warns where nothing proves it",
+        "them or to the picture as displayed; auto decides by declared sizes and the tool's own way, and warns where "
+        "nothing shows it",
         choices=("auto", "stored", "displayed"),
     )
     split_folders: str = option(

@@ -60,8 +60,8 @@ def two_masks(root: Path) -> list[object]:
     return ["--layout", "pairs", "--source", root, *SIZE, *patterns, "--class-overlap", "last"]
 
 
-CVAT = '<annotations><image id="0" name="a.png"><box label="hat" xtl="1"/></image></annotations>'
-LABELME = {"imagePath": "a.png", "shapes": [{"label": "hat"}]}
+CVAT = '<annotations><image name="a.png"><box label="hat" xtl="1" ytl="2" xbr="9" ybr="8"/></image></annotations>'
+BDD100K = [{"name": "a.png", "labels": [{"box2d": {"x1": 1}}]}]
 WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
 
 ADVICE: dict[str, Advice] = {
@@ -143,14 +143,14 @@ ADVICE: dict[str, Advice] = {
     "two masks of one image": refused(two_masks(), "(--several-masks merge) takes them", proves=r"3 classes"),
     # other layouts
     "a tool's own JSON": refused(
-        holding("folders", a_json=LABELME),
+        holding("folders", a_json=BDD100K),
         "take (--layout csv)",
         first=as_table,
         without=("--source",),
         more=("--source {source}/boxes.csv",),
         proves=r"detection, 1 classes",
     ),
-    "CVAT's XML": refused(holding("voc", annotations_xml=CVAT), "take (--layout coco)", first=as_coco),
+    "CVAT's XML": refused(holding("voc", annotations_xml=CVAT), "take (--layout cvat)"),
     "a table of image_id and bbox": refused(
         holding("coco", train_csv=WHEAT), "take (--layout csv) and (--box-form corner-size)", first=with_class
     ),

@@ -304,20 +304,18 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout,
         list_references(layout, tmp_path)
 
 
-FOREIGN = {"labelme": "labelme", "cvat": "CVAT.*COCO 1.0", "via": "VIA"}
-FOREIGN |= {"createml": "CreateML", "hf_imagefolder": "Hugging Face", "supervisely": "Supervisely"}
-FOREIGN |= {"label_studio": "Label Studio", "kitti": "KITTI", "wider": "WIDER FACE", "automl_csv": "AutoML"}
+FOREIGN = {"hf_imagefolder": "Hugging Face", "wider": "WIDER FACE", "automl_csv": "AutoML"}
 
 
 @pytest.mark.parametrize("case", FOREIGN)
 def test_a_format_that_no_layout_reads_is_named_and_the_advised_table_is_read(test_data, case, tmp_path):
     for layout in LAYOUTS:
-        with pytest.raises(AnnotationsError, match=f"(?s){FOREIGN[case]}.*--layout (csv|coco)"):
+        with pytest.raises(AnnotationsError, match=f"(?s){FOREIGN[case]}.*--layout csv"):
             list_references(layout, test_data / "cases" / case)
     root = shutil.copytree(test_data / "cases" / case, tmp_path / "set")
     image = next(path for path in LocalFiles(root).sizes() if path.endswith((".jpg", ".png")))
     row = "filename,class,xmin,ymin,xmax,ymax"
-    with pytest.raises(AnnotationsError, match=rf"columns {row}|COCO 1.0"):
+    with pytest.raises(AnnotationsError, match=f"columns {row}"):
         list_references("folders", root)
     (root / "boxes.csv").write_text(f"{row}\n{image},hat,10,8,40,30\n")
     found = list_references("csv", root, "boxes.csv")
@@ -329,7 +327,6 @@ def test_a_format_that_no_layout_reads_is_named_and_the_advised_table_is_read(te
     [
         ({"images/a.jpg": "", "labels/a.txt": "1 2 9 2 9 8 1 8 plane 0\n"}, "DOTA"),
         ({"images/a.jpg": "", "a.json": '[{"name": "a.jpg", "labels": [{"box2d": {"x1": 1}}]}]'}, "BDD100K"),
-        ({"images/a.jpg": "", "tracks.xml": "<annotations><track id='0'/></annotations>"}, "CVAT"),
     ],
 )
 def test_siblings_of_these_formats_are_named_too(tmp_path, content, words):

@@ -160,7 +160,7 @@ def test_every_xml_and_every_image_is_accounted_for(tmp_path):
     assert outcome(references) == {
         "Annotations/gone.xml": "image file not found",
         "JPEGImages/a.jpg": None,
-        "JPEGImages/b.jpg": "several annotation files name one image",
+        "JPEGImages/b.jpg": "several annotations name one image",
         "JPEGImages/extra.jpg": "image has no annotation",
     }
     assert len(references) == 5

@@ -1,0 +1,154 @@
+"""Reader of CVAT's XML: "CVAT for images 1.1", and "CVAT for video 1.1" with its frames as picture files.
+
+The rules are those of CVAT (docs.cvat.ai/docs/dataset_management/formats/format-xml, and
+`cvat/apps/dataset_manager/formats/cvat.py`):
+
+- Pictures are shown with their EXIF orientation applied. They lie in `images/`, or in `images/SUBSET/` for a project.
+- Frame 7 of a video is `frame_000007`. A track lists its box on each frame, and `outside="1"` where it is not visible.
+- Ellipses and masks have the box around them, as in CVAT's export to COCO. Points, lines, cuboids and skeletons have
+  none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+from xml.etree import ElementTree
+
+from halofeed.errors import SourceError
+from halofeed.prep.annotations import shapes
+from halofeed.prep.annotations.contract import LayoutOptions, check_rotation, split_in_file_name
+from halofeed.prep.annotations.documents import DocumentFormat, FilePicture, parse_xml_document
+from halofeed.prep.sources.example import Box
+from halofeed.prep.sources.file_names import is_image_name
+
+_SIDES = {
+    "box": ("xtl", "ytl", "xbr", "ybr"),
+    "ellipse": ("cx", "cy", "rx", "ry"),
+    "mask": ("left", "top", "width", "height"),
+}
+_FLAGS = ("occluded", "difficult", "truncated", "is_crowd")
+_TAGS = "tags of pictures are not read; objects are"
+_MAX_FRAMES = 1_000_000
+_AGAIN = "export the task from CVAT again, which writes a box for every frame"
+_GAP = SourceError("annotation", "track has no box on a frame", _AGAIN)
+
+
+def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
+    root = parse_xml_document(data)
+    if root.tag != "annotations" or (root.find("image") is None and root.find("track") is None):
+        return None
+    return chain(_images(root, path), _frames(root, path))
+
+
+def _images(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
+    for image in root.iterfind("image"):
+        name = image.get("name", "")
+        yield FilePicture(
+            name=name if is_image_name(name) else "",
+            stem=name,
+            size=(image.get("height"), image.get("width")),
+            objects=[(one.get("label"), one) for one in image if one.tag != "tag"],
+            notes=(_TAGS,) if image.find("tag") is not None else (),
+            **_of_subset(image.get("subset", ""), path),
+        )
+
+
+def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
+    """Yield the frames of all tracks, and the others of the video if the file says how many it has."""
+    frames: dict[tuple[str, int], list[Any]] = {}
+    gaps: set[tuple[str, int]] = set()
+    tasks: dict[str, str | None] = {}
+    ranges, missing = dict(_ranges(root)), 0
+    for track in root.iterfind("track"):
+        subset, task = track.get("subset", ""), track.get("task_id")
+        if tasks.setdefault(subset, task) != task:
+            detail = "several tasks of the project number their frames alike; export them one by one"
+            raise SourceError("annotation", "frames of several tasks have one name", detail)
+        step = ranges.get(subset, range(1)).step
+        entries = sorted((_frame(one), place, one) for place, one in enumerate(track))
+        for (frame, _, shape), (following, *_) in zip(entries, [*entries[1:], (-1, 0, None)], strict=True):
+            frames.setdefault((subset, frame), []).append((track.get("label"), shape))
+            if shape.get("outside") != "1" and shape.tag != "skeleton":
+                between = range(frame + step, following, step)
+                missing += len(between)
+                if missing > _MAX_FRAMES:
+                    raise _GAP
+                gaps.update((subset, one) for one in between)
+    empty = {(subset, frame) for subset, numbers in ranges.items() for frame in numbers} if frames else set()
+    for key in sorted(empty | gaps | frames.keys()):
+        yield FilePicture(
+            name="",
+            stem=f"frame_{key[1]:06d}",
+            objects=frames.get(key, []),
+            fault=_GAP if key in gaps else None,
+            optional=key not in frames,
+            group=f"{path} {key[0]}".rstrip(),
+            **_of_subset(key[0], path),
+        )
+
+
+def _of_subset(subset: str, path: str) -> dict[str, Any]:
+    split = (subset if subset != "default" else "") or split_in_file_name(path) or ""
+    return {"folders": (f"images/{subset}", subset) if subset else (), "split": split}
+
+
+def _frame(shape: ElementTree.Element) -> int:
+    text = shape.get("frame", "")
+    if not text.isdecimal() or len(text) > len(str(_MAX_FRAMES)):
+        raise SourceError("annotation", "frame is no number", f"a shape of a track has frame {text!r:.40}")
+    return int(text)
+
+
+def _ranges(root: ElementTree.Element) -> Iterator[tuple[str, range]]:
+    """Yield the subset and the frames of each video task in the file's description."""
+    for place in ("task", "job", "project/tasks/task"):
+        for task in root.iterfind(f"meta/{place}"):
+            first, last = (task.findtext(name, "") for name in ("start_frame", "stop_frame"))
+            step = task.findtext("frame_filter", "").rpartition("step=")[2].strip() or "1"
+            if all(one.isdecimal() and int(one[:9]) < _MAX_FRAMES for one in (first, last, step)) and int(
+                step
+            ):
+                subset = (task.findtext("subset") or "default") if place.startswith("project") else ""
+                yield subset, range(int(first), int(last) + 1, int(step))
+
+
+def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options: LayoutOptions) -> Box | None:
+    name, shape = written
+    if shape.get("outside") == "1":
+        return None
+    label, kind, flags = shapes.class_of(name, what), str(shape.tag), _flags(shape)
+    what = f"{what} ({kind} {label!r})"
+    if kind == "polygon":
+        points = shapes.points_of([pair.split(",") for pair in shape.get("points", "").split(";")], what)
+        return shapes.polygon_of(label, points, what, options, flags=flags)
+    if kind not in _SIDES:
+        raise shapes.no_box(kind, what)
+    numbers = shapes.numbers_of((shape.get(side) for side in _SIDES[kind]), what)
+    if kind == "ellipse":
+        (angle,) = shapes.numbers_of([shape.get("rotation") or 0], what)
+        return shapes.ellipse_of(label, [*numbers, math.radians(angle)], what, options, flags=flags)
+    check_rotation(shape.get("rotation"), what, options)
+    form = "corners" if kind == "box" else "corner-size"
+    return shapes.rectangle_of(label, numbers, what, options, form=form, flags=flags)
+
+
+def _flags(shape: ElementTree.Element) -> Mapping[str, bool]:
+    """Return the flags of a shape: its own, and its attributes of these names, as in CVAT's export to VOC and COCO."""
+    written = {one.get("name", "").lower(): one.text or "" for one in shape.iterfind("attribute")}
+    written |= {"occluded": shape.get("occluded", "0")}
+    return {name: written.get(name, "").strip().lower() in ("1", "true") for name in _FLAGS}
+
+
+CVAT = DocumentFormat(
+    layout="cvat",
+    summary="CVAT for images 1.1 and CVAT for video 1.1: XML and images/",
+    extensions=(".xml",),
+    expected="an XML file of CVAT with <annotations> and <image> or <track>",
+    read=_read,
+    box_of=_box_of,
+    grid="displayed",
+    keeps=("occluded",),
+)
