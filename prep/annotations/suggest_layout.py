@@ -13,6 +13,7 @@ from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
@@ -257,10 +258,6 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".csv", ".jsonl"):
         lines = [line for line in text.splitlines() if line.strip()][:2]
         cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
-        if basename(path) in ("metadata.jsonl", "metadata.csv") and {"file_name", "objects"} <= set(
-            re.findall(r"\w+", lines[0]) if lines else ()
-        ):
-            return Hint(what=f"{path} is that of a Hugging Face image folder with objects")
         if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
             return Hint(what=f"{path} is that of Google's AutoML, without a header")
         if "region_shape_attributes" in cells:
@@ -339,11 +336,12 @@ def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     near = [path for path in paths if "/" not in path]
-    of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
-    for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
+    metadata = [path for path in paths if basename(path) in METADATA_NAMES]
+    for path, text in _heads(files, metadata, ".jsonl", ".csv", ".parquet"):
         words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
-        if "file_name" in words and "objects" not in words and words & {"label", "class", "category"}:
-            layout = "jsonl" if path.endswith("jsonl") else "csv"
+        named = "file_name" in words and words & {"label", "class", "category", "objects"}
+        if named or path.endswith(".parquet"):
+            layout = "csv" if path.endswith(".csv") else "jsonl"
             return _readable_hint(f"{path} is metadata of Hugging Face", layout)
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
         for path, text in _heads(files, near, *extensions):

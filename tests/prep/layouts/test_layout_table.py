@@ -345,6 +345,61 @@ def test_the_command_for_a_table_without_header_or_class_makes_it_readable(tmp_p
     assert [(box.xmin, box.ymin, box.xmax, box.ymax, box.label) for box in found] == boxes
 
 
+def hugging(name, **objects):
+    return json.dumps({"file_name": name, "objects": objects}) + "\n"
+
+
+OBJECTS = {"bbox": [[1, 2, 8, 6], [3, 3, 2, 2]], "category": [0, 1], "id": [3, 4], "area": [48, 4]}
+NESTED = [("0", 1, 2, 9, 8), ("1", 3, 3, 5, 5)]
+FORMS = {
+    "train/metadata.jsonl": (hugging("a.jpg", **OBJECTS), {"train/a.jpg": ("train", NESTED)}),
+    "d/test/metadata.jsonl": (
+        hugging("x/a.jpg", bbox=[[1, 2, 8, 6]], label=["0"]) + hugging("c.jpg", bbox=[], label=[]),
+        {"d/test/x/a.jpg": ("test", NESTED[:1]), "d/test/c.jpg": ("test", [])},
+    ),
+    "metadata.csv": (
+        "file_name,label\ntrain/a.jpg,hat\ntest/b.jpg,coat\n",
+        {"train/a.jpg": ("train", ("hat",)), "test/b.jpg": ("test", ("coat",))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_published_tables_are_read_as_they_are(tmp_path, name):
+    text, expected = FORMS[name]
+    write_files(tmp_path, {name: text, **dict.fromkeys(expected, "x")})
+    keep = {"several_classes": "keep"} if isinstance([*expected.values()][-1][1], tuple) else {}
+    found = {}
+    for one in list_references(name.rpartition(".")[2], tmp_path, **keep):
+        boxes = [(box.label, box.xmin, box.ymin, box.xmax, box.ymax) for box in one.boxes or ()]
+        found[one.source] = (one.split, one.labels or [*boxes, *(bad[0] for bad in one.bad_objects)])
+    assert found == expected
+
+
+def test_metadata_in_parquet_are_those_of_jsonl_and_pictures_inside_are_refused(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, row in (("metadata", {"file_name": "a.jpg", "objects": OBJECTS}), ("packed", {"image": b"x"})):
+        parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / f"{name}.parquet")
+    write(tmp_path, hugging("a.jpg", **OBJECTS), "a.jpg", table="plain.jsonl")
+    plain, packed = (list_references("jsonl", tmp_path, name) for name in ("plain.jsonl", "metadata.parquet"))
+    assert plain[0].boxes == packed[0].boxes and len(plain[0].boxes or ()) == 2
+    with pytest.raises(AnnotationsError, match="column image holds the bytes of pictures"):
+        list_references("jsonl", tmp_path, "packed.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("m.jsonl", hugging("a.jpg", bbox=[[1, 2, 3, 4]], label=[]), "jsonl:1: .* got 1 bbox, 0 label"),
+        ("m.jsonl", hugging("a.jpg", **OBJECTS, points=[[], []]), "column points would not be read"),
+    ],
+)
+def test_rows_of_a_published_table_that_would_be_lost_are_refused_by_line(tmp_path, name, text, words):
+    write(tmp_path, text, "a.jpg", table=name)
+    with pytest.raises(AnnotationsError, match=words):
+        list_references(name.partition(".")[2], tmp_path)
+
+
 def draw(root, layout, lines, files):
     write_files(root, {name: "x" * (len(name) % 7) for name in files})
     header = ("filename", "class", "split", "group")
