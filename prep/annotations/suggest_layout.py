@@ -13,7 +13,7 @@ from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
-from halofeed.prep.annotations.table_forms import METADATA_NAMES
+from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
@@ -53,7 +53,6 @@ _FOREIGN_JSON = {
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
 _TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely"))
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
-_AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
     "with --source and take --layout csv"
@@ -258,8 +257,10 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".csv", ".jsonl"):
         lines = [line for line in text.splitlines() if line.strip()][:2]
         cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
-        if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
-            return Hint(what=f"{path} is that of Google's AutoML, without a header")
+        if len(cells) > 1 and cells[0] in GOOGLE_SETS and (cells[1].startswith("gs://") or len(cells) == 11):
+            return _readable_hint(f"{path} is that of Google's AutoML, without a header", "csv")
+        if lines and '"imageGcsUri"' in lines[0]:
+            return _readable_hint(f"{path} is Vertex AI's", "jsonl")
         if "region_shape_attributes" in cells:
             return _readable_hint(f"{path} is VIA's (VGG Image Annotator)", "via")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:

@@ -9,16 +9,29 @@ import ast
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from halofeed.errors import AnnotationsError
-from halofeed.prep.annotations.columns import normalize_name
+from halofeed.prep.annotations.class_names import class_number
+from halofeed.prep.annotations.columns import CORNERS, normalize_name
 from halofeed.prep.annotations.contract import read_required
+from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 
+GOOGLE_SETS = {
+    **dict.fromkeys(("train", "training", "unassigned", ""), "train"),
+    **dict.fromkeys(("validation", "validate"), "validation"),
+    "test": "test",
+}
+"""Split of each name of a set in a table of Google's AutoML and Vertex AI."""
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Tables of a Hugging Face image folder, each for the pictures in its own folder and below."""
 BOX_LIST = "bbox_xywh"
 """Column with x, y, width and height of a box in one list."""
+_NO_SET = "rows without a set (UNASSIGNED) were taken for train"
+_ML_USE = "aiplatform.googleapis.com/ml_use"
+_VERTEX_KEYS = {"boundingBoxAnnotations", "classificationAnnotation", "classificationAnnotations"}
+_SIDES = ("xMin", "yMin", "xMax", "yMax")
 _CLASS_KEYS = ("category", "categories", "class", "classes", "label", "labels", "categoryname", "categoryid")
 _PICTURE_KEYS = ("id", "image_id", "file_name", "width", "height", "split", "group")
 """Keys that mean the picture in a row, and an object inside `objects`."""
@@ -45,6 +58,8 @@ class TableForm:
 def find_form(files: SourceFiles, name: str, header: Sequence[str]) -> TableForm | None:
     """Return the published form of a table with this header, or None for a plain table."""
     known = {normalize_name(column): column for column in header}
+    if "imageGcsUri" in header:
+        return TableForm(convert=_vertex_rows)
     if "filename" in known and "objects" in known:
         return TableForm(convert=lambda place, row: _hugging_face_rows(place, row, known["objects"]))
     return None
@@ -124,3 +139,98 @@ def parquet_as_jsonl(name: str, files: SourceFiles) -> bytes:
     except pyarrow.ArrowException as error:
         raise AnnotationsError(f"{name}: not readable as Parquet: {error}; write the file anew") from error
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+# Google ---------------------------------------------------------------------------------------------------
+
+
+def find_google_form(name: str, rows: Callable[[], Iterable[tuple[int, Sequence[str]]]]) -> TableForm | None:
+    """Return the form of a table of Google's AutoML or Vertex AI, which has no header; None for another table.
+
+    A row is `[SET,]gs://bucket/a.jpg[,class...]`. For boxes it has one class and eight cells with fractions:
+    `xmin,ymin,,,xmax,ymax,,` or four corners. `convert` takes the cells as the values of a row.
+    """
+    first = next(iter(rows()), (0, ()))[1]
+    at = _picture_cell(first)
+    if at is None or not (first[at].strip().startswith("gs://") or (at == 1 and _holds_box(first, at))):
+        return None
+    boxed = lacking = False
+    for line, cells in rows():
+        at = _picture_cell(cells)
+        if at is None:
+            raise AnnotationsError(
+                f"{name}:{line}: expected a set (TRAIN, VALIDATION, TEST or UNASSIGNED) and the path of a picture, as "
+                f"in the first line, got {','.join(cells)[:80]}; correct the row"
+            )
+        lacking = lacking or at == 0 or cells[0].strip().lower() in ("", "unassigned")
+        boxed = boxed or _holds_box(cells, at)
+    return TableForm(
+        convert=lambda _, row: [_google_row([str(cell).strip() for cell in row.values()], boxed)],
+        columns=("filename", "class", "split", *(CORNERS if boxed else ())),
+        note=_NO_SET if lacking else "",
+    )
+
+
+def _picture_cell(cells: Sequence[str]) -> int | None:
+    """Return the place of the picture in a row: behind the name of a set, or first; None for another row."""
+    for place, cell in enumerate(cells[:2]):
+        if cell.strip().startswith("gs://") or is_image_name(cell.strip()):
+            return place if place == 0 or cells[0].strip().lower() in GOOGLE_SETS else None
+    return None
+
+
+def _holds_box(cells: Sequence[str], at: int) -> bool:
+    corners = cells[at + 2 :]
+    return len(corners) == 8 and all(
+        class_number(corners[place].strip()) is not None for place in (0, 1, 4, 5)
+    )
+
+
+def _google_row(cells: Sequence[str], boxed: bool) -> Row:
+    at = _picture_cell(cells) or 0
+    row = {"filename": cells[at], "split": GOOGLE_SETS[cells[0].lower() if at else ""]}
+    if not boxed:
+        return {**row, "class": _classes(list(filter(None, cells[at + 1 :])))}
+    label, corners = "".join(cells[at + 1 : at + 2]), cells[at + 2 :]
+    x, y = corners[0::2], corners[1::2]
+    if len(corners) == 8 and not any((*corners[2:4], *corners[6:])):
+        sides = [*corners[:2], *corners[4:6]]
+    elif len(corners) == 8 and x[0] == x[3] and x[1] == x[2] and y[0] == y[1] and y[2] == y[3]:
+        sides = [x[0], y[0], x[2], y[2]]
+    else:  # a text that is no number makes the object a named fault
+        sides = [f"no rectangle: {','.join(corners)}" if any(corners) else ""] * 4
+    return {**row, "class": label, **dict(zip(CORNERS, sides, strict=True))}
+
+
+def _classes(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else json.dumps(labels)
+
+
+def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
+    """Yield the rows of a line of Vertex AI's import files (image_bounding_box_io_format_1.0.0.yaml and others)."""
+    keys = [key for key in row if key.lower().endswith(("annotation", "annotations")) and row[key]]
+    if len(keys) > 1 or not set(keys) <= _VERTEX_KEYS:
+        raise AnnotationsError(
+            f"{place}: expected one of {', '.join(sorted(_VERTEX_KEYS))}, got {', '.join(keys)}; export boxes or "
+            "classes alone"
+        )
+    labels = row.get("dataItemResourceLabels")
+    use = str(labels.get(_ML_USE, "")).lower() if isinstance(labels, dict) else ""
+    if use not in GOOGLE_SETS:
+        raise AnnotationsError(f"{place}: {_ML_USE}: expected training, validation or test, got {use!r}")
+    known = {"filename": row.get("imageGcsUri"), "split": GOOGLE_SETS[use]}
+    written: Any = row[keys[0]] if keys else []
+    objects: list[Any] = written if isinstance(written, list) else [written]
+    if not all(isinstance(one, dict) for one in objects):
+        raise AnnotationsError(f"{place}: {keys[0]}: expected objects with displayName, got {written!r:.80}")
+    names = [str(one.get("displayName") or "") for one in objects]
+    if keys != ["boundingBoxAnnotations"]:
+        has_list = "classificationAnnotations" in row
+        yield {**known, "class": _classes(names) if names or has_list else ""}
+        return
+    for one, label in zip(objects, names, strict=True):
+        yield {
+            **known,
+            "class": label,
+            **{side: one.get(key) for side, key in zip(CORNERS, _SIDES, strict=True)},
+        }

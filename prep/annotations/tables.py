@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from halofeed.errors import AnnotationsError, UsageError
@@ -24,6 +24,7 @@ from halofeed.prep.annotations.table_forms import (
     METADATA_NAMES,
     TableForm,
     find_form,
+    find_google_form,
     parquet_as_jsonl,
 )
 from halofeed.prep.sources.file_names import is_image_name
@@ -307,7 +308,14 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
     note = ""
 
+    def cells_by_place() -> Iterator[_Entry]:
+        for line, cells in islice(written(), skipped, None):
+            yield line, dict(zip(map(str, count()), cells, strict=False)), ""
+
     if any(map(is_image_name, header)):
+        google = find_google_form(name, lambda: islice(written(), skipped, None))
+        if google is not None and "class" in rule.required:
+            return _converted(name, google, cells_by_place, rule, text)
         header, note = _infer_header(name, header, rule, text), _NO_HEADER
     else:
         skipped += 1

@@ -89,7 +89,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="jsonl",
             tasks=_ALL,
-            summary="the table of csv, one JSON object per line; metadata of Hugging Face",
+            summary="the table of csv, one JSON object per line; metadata of Hugging Face; Vertex AI",
             list_references=partial(table.list_references, "jsonl"),
             keeps=("occluded", "group_of"),
             takes_clips=True,

@@ -329,7 +329,6 @@ def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_
     ("text", "options", "boxes"),
     [
         ("a.jpg,1,2,9,8,hat\nb.jpg,2,2,7,9,coat\n", {}, [(1, 2, 9, 8, "hat"), (2, 2, 7, 9, "coat")]),
-        ("TRAIN,gs://x/a.jpg,hat,1,2,,,9,8,,\n", {}, [(1, 2, 9, 8, "hat")]),  # Google's AutoML
         ('image_id,bbox\na,"[1, 2, 8, 6]"\n', {"box_form": "corner-size"}, [(1, 2, 9, 8, "object")]),
         ("filename,xmin,ymin,xmax,ymax\r\na.jpg,1,2,9,8\r\n", {}, [(1, 2, 9, 8, "object")]),
     ],
@@ -349,8 +348,24 @@ def hugging(name, **objects):
     return json.dumps({"file_name": name, "objects": objects}) + "\n"
 
 
+def vertex(name, use, kind, *written):
+    annotations = written if kind[-1] == "s" else written[0]
+    labels = {"aiplatform.googleapis.com/ml_use": use}
+    return (
+        json.dumps({"imageGcsUri": f"gs://b/{name}", kind: annotations, "dataItemResourceLabels": labels})
+        + "\n"
+    )
+
+
 OBJECTS = {"bbox": [[1, 2, 8, 6], [3, 3, 2, 2]], "category": [0, 1], "id": [3, 4], "area": [48, 4]}
 NESTED = [("0", 1, 2, 9, 8), ("1", 3, 3, 5, 5)]
+HAT, CAP, DRAWN = {"displayName": "hat"}, {"displayName": "cap"}, "boundingBoxAnnotations"
+SHARES = {**HAT, "xMin": "0.1", "yMin": 0.2, "xMax": 0.5, "yMax": 0.6}
+AUTOML = (
+    "TRAIN,gs://b/x/a.jpg,hat\nTEST,gs://b/x/b.jpg,,,,,,,,,\nvalidation,gs://b/x/d.jpg\n"
+    "UNASSIGNED,gs://b/x/c.jpg,hat,0.1,0.1,0.4,0.1,0.4,0.6,0.1,0.6\n"
+    ",gs://b/x/c.jpg,hat,0.1,0.1,0.4,0.2,0.4,0.6,0.1,0.6\n"
+)
 FORMS = {
     "train/metadata.jsonl": (hugging("a.jpg", **OBJECTS), {"train/a.jpg": ("train", NESTED)}),
     "d/test/metadata.jsonl": (
@@ -360,6 +375,28 @@ FORMS = {
     "metadata.csv": (
         "file_name,label\ntrain/a.jpg,hat\ntest/b.jpg,coat\n",
         {"train/a.jpg": ("train", ("hat",)), "test/b.jpg": ("test", ("coat",))},
+    ),
+    "automl.csv": (
+        AUTOML,
+        {
+            "x/a.jpg": ("train", ["row has no complete box"]),
+            "x/b.jpg": ("test", []),
+            "x/c.jpg": ("train", [("hat", 0.1, 0.1, 0.4, 0.6), "not a number"]),
+            "x/d.jpg": ("validation", []),
+        },
+    ),
+    "automl_classes.csv": (
+        "gs://b/a.jpg,hat\nTRAINING,gs://b/b.jpg,hat,coat\n",
+        {"a.jpg": ("train", ("hat",)), "b.jpg": ("train", ("hat", "coat"))},
+    ),
+    "vertex.jsonl": (
+        vertex("a.jpg", "test", DRAWN, SHARES) + vertex("b.jpg", "training", DRAWN),
+        {"a.jpg": ("test", [("hat", 0.1, 0.2, 0.5, 0.6)]), "b.jpg": ("train", [])},
+    ),
+    "vertex_classes.jsonl": (
+        vertex("a.jpg", "validation", "classificationAnnotation", HAT)
+        + vertex("b.jpg", "test", "classificationAnnotations", HAT, CAP),
+        {"a.jpg": ("validation", ("hat",)), "b.jpg": ("test", ("hat", "cap"))},
     ),
 }
 
@@ -392,6 +429,9 @@ def test_metadata_in_parquet_are_those_of_jsonl_and_pictures_inside_are_refused(
     [
         ("m.jsonl", hugging("a.jpg", bbox=[[1, 2, 3, 4]], label=[]), "jsonl:1: .* got 1 bbox, 0 label"),
         ("m.jsonl", hugging("a.jpg", **OBJECTS, points=[[], []]), "column points would not be read"),
+        ("m.jsonl", vertex("a.jpg", "test", "polygonAnnotations", HAT), "jsonl:1: .*got polygonAnnotations"),
+        ("m.jsonl", vertex("a.jpg", "fold", DRAWN), "jsonl:1: .*got 'fold'"),
+        ("m.csv", AUTOML + "TRIAN,gs://b/x/a.jpg,hat\n", "m.csv:6: expected a set"),
     ],
 )
 def test_rows_of_a_published_table_that_would_be_lost_are_refused_by_line(tmp_path, name, text, words):
