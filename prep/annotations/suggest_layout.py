@@ -13,7 +13,7 @@ from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
-from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES
+from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
@@ -263,8 +263,10 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
             return _readable_hint(f"{path} is Vertex AI's", "jsonl")
         if "region_shape_attributes" in cells:
             return _readable_hint(f"{path} is VIA's (VGG Image Annotator)", "via")
+        if set(cells) == WHEAT_COLUMNS:
+            return _readable_hint(f"{path} is that of Kaggle's wheat", "csv")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
-            what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
+            what = f"{path} is a table of image_id and bbox without classes"
             fix = "add a column class to it, then take --layout csv and --box-form corner-size"
             return Hint(what=what, layouts=("csv",), fix=fix)
         if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":

@@ -6,7 +6,11 @@ The converted rows have columns that `columns` knows, so that all tables are rea
 from __future__ import annotations
 
 import ast
+import csv
 import json
+import posixpath
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +28,15 @@ GOOGLE_SETS = {
     "test": "test",
 }
 """Split of each name of a set in a table of Google's AutoML and Vertex AI."""
+WHEAT_COLUMNS = frozenset(("image_id", "width", "height", "bbox", "source"))
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Tables of a Hugging Face image folder, each for the pictures in its own folder and below."""
 BOX_LIST = "bbox_xywh"
 """Column with x, y, width and height of a box in one list."""
 _NO_SET = "rows without a set (UNASSIGNED) were taken for train"
+_WHEAT = "all boxes were taken for the class wheat, as Kaggle's table names none"
+_ABSENT = "rows with Confidence 0, which say that a class is absent, were left out"
+_DESCRIPTIONS = re.compile(r"(.*[-_])?class-descriptions[^/]*\.csv", re.IGNORECASE)
 _ML_USE = "aiplatform.googleapis.com/ml_use"
 _VERTEX_KEYS = {"boundingBoxAnnotations", "classificationAnnotation", "classificationAnnotations"}
 _SIDES = ("xMin", "yMin", "xMax", "yMax")
@@ -62,7 +70,17 @@ def find_form(files: SourceFiles, name: str, header: Sequence[str]) -> TableForm
         return TableForm(convert=_vertex_rows)
     if "filename" in known and "objects" in known:
         return TableForm(convert=lambda place, row: _hugging_face_rows(place, row, known["objects"]))
+    if set(header) == WHEAT_COLUMNS:
+        columns = (*(column for column in header if column != "bbox"), BOX_LIST, "class")
+        return TableForm(convert=_wheat_row, columns=columns, note=_WHEAT)
+    if {"imageid", "labelname"} <= known.keys():
+        return _open_images(files, name, header, known)
     return None
+
+
+def is_description(path: str) -> bool:
+    """Return whether a file is a list of the class names of Open Images, and no table of pictures."""
+    return _DESCRIPTIONS.fullmatch(posixpath.basename(path)) is not None
 
 
 # Hugging Face ---------------------------------------------------------------------------------------------
@@ -234,3 +252,42 @@ def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
             "class": label,
             **{side: one.get(key) for side, key in zip(CORNERS, _SIDES, strict=True)},
         }
+
+
+# Open Images and Kaggle -----------------------------------------------------------------------------------
+
+
+def _wheat_row(_: str, row: Row) -> tuple[Row]:
+    return (
+        {
+            **{key: value for key, value in row.items() if key != "bbox"},
+            BOX_LIST: row.get("bbox"),
+            "class": "wheat",
+        },
+    )
+
+
+def _open_images(
+    files: SourceFiles, name: str, header: Sequence[str], known: Mapping[str, str]
+) -> TableForm | None:
+    """Return the form of a table whose classes are codes such as /m/011k07, with their names in a file beside it."""
+    label, confidence = known["labelname"], known.get("confidence")
+    names: dict[str, str] = {}
+    for path in filter(is_description, files.files_in(posixpath.dirname(name))):
+        try:
+            lines = read_required(files, path).decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise AnnotationsError(f"{path}: expected UTF-8 text: {error}; save it as UTF-8") from error
+        names.update((cells[0], cells[1].strip()) for cells in csv.reader(lines) if len(cells) == 2)
+    counts = Counter(names.values())
+    names = {code: written for code, written in names.items() if written and counts[written] == 1}
+    may_be_absent = confidence is not None and "xmin" not in known
+    if not names and not may_be_absent:
+        return None
+
+    def convert(_: str, row: Row) -> Iterator[Row]:
+        if not may_be_absent or class_number(str(row.get(confidence or "")).strip()) != 0:
+            code = row.get(label)
+            yield {**row, label: names.get(code.strip(), code) if isinstance(code, str) else code}
+
+    return TableForm(convert=convert, columns=tuple(header), note=_ABSENT if may_be_absent else "")

@@ -25,6 +25,7 @@ from halofeed.prep.annotations.table_forms import (
     TableForm,
     find_form,
     find_google_form,
+    is_description,
     parquet_as_jsonl,
 )
 from halofeed.prep.sources.file_names import is_image_name
@@ -259,7 +260,7 @@ def _table_files(
     for extension in extensions:
         found = [path for path in annotations.sizes() if "/" not in path and path.lower().endswith(extension)]
         if found:
-            return found
+            return [path for path in found if not is_description(path)] or found
     below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
     for extension in extensions:
         if metadata := [path for path in below if is_metadata(path) and path.lower().endswith(extension)]:

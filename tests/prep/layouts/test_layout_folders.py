@@ -299,7 +299,7 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout,
 
 
 PUBLISHED = {"hf_imagefolder": "jsonl"}
-PUBLISHED |= dict.fromkeys(("automl_csv", "one_hot_csv"), "csv")
+PUBLISHED |= dict.fromkeys(("automl_csv", "kaggle_wheat_csv", "one_hot_csv"), "csv")
 
 
 @pytest.mark.parametrize("case", PUBLISHED)

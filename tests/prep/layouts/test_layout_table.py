@@ -366,6 +366,7 @@ AUTOML = (
     "UNASSIGNED,gs://b/x/c.jpg,hat,0.1,0.1,0.4,0.1,0.4,0.6,0.1,0.6\n"
     ",gs://b/x/c.jpg,hat,0.1,0.1,0.4,0.2,0.4,0.6,0.1,0.6\n"
 )
+LABELS = "ImageID,Source,LabelName,Confidence\na,v,/m/1,1\na,v,/m/2,0\nb,v,/m/3,1\n"
 FORMS = {
     "train/metadata.jsonl": (hugging("a.jpg", **OBJECTS), {"train/a.jpg": ("train", NESTED)}),
     "d/test/metadata.jsonl": (
@@ -398,6 +399,10 @@ FORMS = {
         + vertex("b.jpg", "test", "classificationAnnotations", HAT, CAP),
         {"a.jpg": ("validation", ("hat",)), "b.jpg": ("test", ("hat", "cap"))},
     ),
+    "validation-labels.csv": (
+        LABELS,
+        {"a.jpg": ("validation", ("Hat",)), "b.jpg": ("validation", ("/m/3",))},
+    ),
 }
 
 
@@ -405,6 +410,8 @@ FORMS = {
 def test_published_tables_are_read_as_they_are(tmp_path, name):
     text, expected = FORMS[name]
     write_files(tmp_path, {name: text, **dict.fromkeys(expected, "x")})
+    if name.startswith("validation"):
+        write_files(tmp_path, {"class-descriptions-boxable.csv": "/m/1,Hat\n/m/3,Cap\n/m/4,Cap\n"})
     keep = {"several_classes": "keep"} if isinstance([*expected.values()][-1][1], tuple) else {}
     found = {}
     for one in list_references(name.rpartition(".")[2], tmp_path, **keep):
