@@ -51,7 +51,9 @@ _FOREIGN_JSON = {
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely"))
+_TOOL_LAYOUTS = frozenset(
+    ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
+)
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
@@ -248,7 +250,7 @@ def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
-            return Hint(what=f"{path} is WIDER FACE's")
+            return _readable_hint(f"{path} is WIDER FACE's", "wider")
     return None
 
 

@@ -298,7 +298,7 @@ def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout,
         list_references(layout, tmp_path)
 
 
-PUBLISHED = {"hf_imagefolder": "jsonl"}
+PUBLISHED = {"hf_imagefolder": "jsonl", "wider": "wider", "lvis": "coco", "voc_segmentation": "pairs"}
 PUBLISHED |= dict.fromkeys(("automl_csv", "kaggle_wheat_csv", "one_hot_csv"), "csv")
 
 
