@@ -58,7 +58,8 @@ _CENTER_SIZE: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "y": (("cy", "yc", "ycenter", "centery", "ycentre", "centrey"), ("y", "boxy", "bboxy")),
     **_SIZES,
 }
-_LISTS = ("bbox", "box", "boundingbox")
+_LIST_OF_SIZE = "bboxxywh"
+_LISTS = ("bbox", "box", "boundingbox", _LIST_OF_SIZE)
 _GEOMETRY = re.compile(
     r"[xywh]|[xy]\d+|[xy](min|max|tl|br|c|center|centre|mid)|(c|min|max|center|centre)[xy]|left|top|right|bottom"
     r"|b?box(es)?([xywh]\d?|width|height|xmin|ymin|xmax|ymax)?|boundingbox(es)?|rect(angles?)?|roi|points?|polygons?"
@@ -209,6 +210,8 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
         named = [_find_column(name, header, SPELLINGS[side], side) for side in CORNERS]
         return form, tuple(column for column in named if column is not None)
     lists = [column for column in header if normalize_name(column) in _LISTS]
+    if form == "auto" and len(lists) == 1 and normalize_name(lists[0]) == _LIST_OF_SIZE:
+        return "corner-size", (lists[0],)
     for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
         if form not in ("auto", kind):
             continue

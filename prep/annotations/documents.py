@@ -203,7 +203,7 @@ def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
     file, picture = entry
     folder = posixpath.dirname(file)
     usual = (posixpath.join(folder, "images"), posixpath.join(posixpath.dirname(folder), "images"))
-    own = tuple(posixpath.join(folder, one) for one in picture.folders)
+    own = tuple(posixpath.normpath(posixpath.join(folder, one)) for one in picture.folders)
     ranks = tuple(filter(None, (own, (folder,), tuple(dict.fromkeys(usual)), ("",))))
     if not picture.name:
         places = (posixpath.join(place, picture.stem) for place in chain(*ranks))

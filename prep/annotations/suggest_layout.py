@@ -13,6 +13,7 @@ from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
@@ -50,9 +51,10 @@ _FOREIGN_JSON = {
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
-_TOOL_LAYOUTS = frozenset(("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely"))
+_TOOL_LAYOUTS = frozenset(
+    ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
+)
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
-_AUTOML_SETS = frozenset(("train", "training", "test", "validation", "validate", "unassigned"))
 _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
     "with --source and take --layout csv"
@@ -248,7 +250,7 @@ def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
-            return Hint(what=f"{path} is WIDER FACE's")
+            return _readable_hint(f"{path} is WIDER FACE's", "wider")
     return None
 
 
@@ -257,16 +259,16 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".csv", ".jsonl"):
         lines = [line for line in text.splitlines() if line.strip()][:2]
         cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
-        if basename(path) in ("metadata.jsonl", "metadata.csv") and {"file_name", "objects"} <= set(
-            re.findall(r"\w+", lines[0]) if lines else ()
-        ):
-            return Hint(what=f"{path} is that of a Hugging Face image folder with objects")
-        if len(cells) > 8 and cells[0] in _AUTOML_SETS and is_image_name(cells[1]):
-            return Hint(what=f"{path} is that of Google's AutoML, without a header")
+        if len(cells) > 1 and cells[0] in GOOGLE_SETS and (cells[1].startswith("gs://") or len(cells) == 11):
+            return _readable_hint(f"{path} is that of Google's AutoML, without a header", "csv")
+        if lines and '"imageGcsUri"' in lines[0]:
+            return _readable_hint(f"{path} is Vertex AI's", "jsonl")
         if "region_shape_attributes" in cells:
             return _readable_hint(f"{path} is VIA's (VGG Image Annotator)", "via")
+        if set(cells) == WHEAT_COLUMNS:
+            return _readable_hint(f"{path} is that of Kaggle's wheat", "csv")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
-            what = f"{path} is a table of image_id and bbox without classes (Kaggle's wheat)"
+            what = f"{path} is a table of image_id and bbox without classes"
             fix = "add a column class to it, then take --layout csv and --box-form corner-size"
             return Hint(what=what, layouts=("csv",), fix=fix)
         if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":
@@ -339,11 +341,12 @@ def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     near = [path for path in paths if "/" not in path]
-    of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
-    for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
+    metadata = [path for path in paths if basename(path) in METADATA_NAMES]
+    for path, text in _heads(files, metadata, ".jsonl", ".csv", ".parquet"):
         words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
-        if "file_name" in words and "objects" not in words and words & {"label", "class", "category"}:
-            layout = "jsonl" if path.endswith("jsonl") else "csv"
+        named = "file_name" in words and words & {"label", "class", "category", "objects"}
+        if named or path.endswith(".parquet"):
+            layout = "csv" if path.endswith(".csv") else "jsonl"
             return _readable_hint(f"{path} is metadata of Hugging Face", layout)
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
         for path, text in _heads(files, near, *extensions):

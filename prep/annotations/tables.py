@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from halofeed.errors import AnnotationsError, UsageError
@@ -20,6 +20,14 @@ from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.contract import is_split_name, report_unreadable
 from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.table_forms import (
+    METADATA_NAMES,
+    TableForm,
+    find_form,
+    find_google_form,
+    is_description,
+    parquet_as_jsonl,
+)
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
 
@@ -36,6 +44,9 @@ _YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", 
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
+_Entry = tuple[int, Mapping[str, object], str]
+"""Number of the line, values by column, and fault of a row."""
+
 
 class TableText:
     """Text of one table, which can be read several times.
@@ -45,21 +56,25 @@ class TableText:
     """
 
     def __init__(self, files: SourceFiles, name: str) -> None:
-        self._files, self._name = files, name
-        with report_unreadable(files, name):
-            head = files.head(name, MAX_CACHED_BYTES + 1)
-        self._cached = head if len(head) <= MAX_CACHED_BYTES else None
+        self.files, self._name = files, name
+        self._cached: bytes | None
+        if name.lower().endswith(".parquet"):
+            self._cached = parquet_as_jsonl(name, files)
+        else:
+            with report_unreadable(files, name):
+                head = files.head(name, MAX_CACHED_BYTES + 1)
+            self._cached = head if len(head) <= MAX_CACHED_BYTES else None
         self._digest = self._check_text()
 
     @property
     def path(self) -> str:
         """Return the location of the table, for a command."""
-        return f"{self._files.root}/{self._name}"
+        return f"{self.files.root}/{self._name}"
 
     @property
     def is_cached(self) -> bool:
         """Return whether the table is small enough to stay in memory."""
-        return self._cached is not None
+        return self._cached is not None and len(self._cached) <= MAX_CACHED_BYTES
 
     def lines(self, newline: str) -> io.TextIOWrapper:
         """Return a stream of text lines without a byte order mark; `newline` has the meaning it has for `open`."""
@@ -70,13 +85,13 @@ class TableText:
     def _open(self) -> SourceStream:
         if self._cached is not None:
             return io.BytesIO(self._cached)
-        with report_unreadable(self._files, self._name):
-            return self._files.open(self._name)
+        with report_unreadable(self.files, self._name):
+            return self.files.open(self._name)
 
     def _check_text(self) -> str:
         digest, start = hashlib.sha256(), 0
         decoder = codecs.getincrementaldecoder("utf-8")()
-        with report_unreadable(self._files, self._name), closing(self._open()) as stream:
+        with report_unreadable(self.files, self._name), closing(self._open()) as stream:
             try:
                 while chunk := stream.read(_CHUNK_BYTES):
                     digest.update(chunk)
@@ -95,7 +110,7 @@ class TableText:
     def _check_unchanged(self, digest: str) -> None:
         if digest != self._digest:
             raise AnnotationsError(
-                f"{self._name} in {self._files.root}: it was changed while it was read; run the same command again "
+                f"{self._name} in {self.files.root}: it was changed while it was read; run the same command again "
                 "once it is finished"
             )
 
@@ -245,9 +260,12 @@ def _table_files(
     for extension in extensions:
         found = [path for path in annotations.sizes() if "/" not in path and path.lower().endswith(extension)]
         if found:
-            return found
+            return [path for path in found if not is_description(path)] or found
     below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
-    if below and all(map(split_folder, below)) and len({path.split("/")[1] for path in below}) == 1:
+    for extension in extensions:
+        if metadata := [path for path in below if is_metadata(path) and path.lower().endswith(extension)]:
+            return metadata
+    if below and all(map(described_folder, below)) and len({path.split("/")[1] for path in below}) == 1:
         return below
     there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
     raise AnnotationsError(
@@ -256,14 +274,21 @@ def _table_files(
     )
 
 
-def split_folder(table: str) -> str | None:
-    """Return the split folder of a table that describes its own folder, as Roboflow exports them, or None.
+def is_metadata(table: str) -> bool:
+    """Return whether a table is the metadata of a Hugging Face image folder, by its name."""
+    return table.rpartition("/")[2] in METADATA_NAMES
 
-    >>> split_folder("valid/_annotations.csv"), split_folder("tables/boxes.csv"), split_folder("boxes.csv")
-    ('valid', None, None)
+
+def described_folder(table: str) -> str:
+    """Return the folder that a table describes: its own for metadata and in a split folder (Roboflow); else "".
+
+    >>> described_folder("valid/_annotations.csv"), described_folder("tables/boxes.csv"), described_folder("boxes.csv")
+    ('valid', '', '')
+    >>> described_folder("data/test/metadata.csv")
+    'data/test'
     """
-    folder, _, name = table.partition("/")
-    return folder if name and "/" not in name and is_split_name(folder) else None
+    folder = table.rpartition("/")[0]
+    return folder if is_metadata(table) or is_split_name(folder) else ""
 
 
 def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
@@ -283,10 +308,28 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
 
     header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
     note = ""
+
+    def cells_by_place() -> Iterator[_Entry]:
+        for line, cells in islice(written(), skipped, None):
+            yield line, dict(zip(map(str, count()), cells, strict=False)), ""
+
     if any(map(is_image_name, header)):
+        google = find_google_form(name, lambda: islice(written(), skipped, None))
+        if google is not None and "class" in rule.required:
+            return _converted(name, google, cells_by_place, rule, text)
         header, note = _infer_header(name, header, rule, text), _NO_HEADER
     else:
         skipped += 1
+
+    def entries() -> Iterator[_Entry]:
+        for line, cells in islice(written(), skipped, None):
+            if len(cells) > len(header) and not any(cells[len(header) :]):
+                cells = cells[: len(header)]
+            fault = f"{len(cells)} cells under {len(header)} columns" if len(cells) != len(header) else ""
+            yield line, dict(zip(header, cells, strict=False)), fault
+
+    if "class" in rule.required and (form := find_form(text.files, name, header)):
+        return _converted(name, form, entries, rule, text)
     mapping = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
     class_columns = () if mapping is None else tuple(column for column in header if column in mapping.one_hot)
     if mapping is None:
@@ -304,12 +347,8 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
         return found
 
     def rows() -> Iterator[TableRow]:
-        for line, cells in islice(written(), skipped, None):
-            if len(cells) > len(header) and not any(cells[len(header) :]):
-                cells = cells[: len(header)]
-            fault = f"{len(cells)} cells under {len(header)} columns" if len(cells) != len(header) else ""
-            known = cells_of(line, dict(zip(header, cells, strict=False)))
-            yield TableRow(file=name, line=line, cells=known, fault=fault)
+        for line, known, fault in entries():
+            yield TableRow(file=name, line=line, cells=cells_of(line, known), fault=fault)
 
     return replace(_table(name, header, mapping, rows, text), note=note)
 
@@ -414,7 +453,7 @@ def _check_columns(
 def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     """Return the table of a JSONL file; absent keys and null are empty cells."""
 
-    def entries() -> Iterator[tuple[int, dict[str, Any]]]:
+    def entries() -> Iterator[_Entry]:
         with text.lines("\n") as lines:
             for line, written in enumerate(lines, start=1):
                 if written.isspace():
@@ -427,20 +466,41 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
                 if not isinstance(entry, dict):
                     fault = f"expected a JSON object, got {type(entry).__name__}"
                     raise AnnotationsError(f"{name}:{line}: {fault}")
-                yield line, entry
+                yield line, entry, ""
 
+    header = _keys(entries())
+    form = find_form(text.files, name, header) if "class" in rule.required else None
+    plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header))
+    return _converted(name, form or plain, entries, rule, text)
+
+
+def _keys(entries: Iterable[_Entry]) -> list[str]:
     header: dict[str, None] = {}
-    for _, entry in entries():
+    for _, entry, _ in entries:
         if not entry.keys() <= header.keys():
             header.update(dict.fromkeys(entry))
-    mapping = _check_columns(name, list(header), rule)
+    return list(header)
+
+
+def _converted(
+    name: str, form: TableForm, entries: Callable[[], Iterator[_Entry]], rule: ColumnRules, text: TableText
+) -> Table:
+    """Return the table of the rows that a form makes of the written rows."""
+
+    def converted() -> Iterator[_Entry]:
+        for line, entry, fault in entries():
+            for one in (entry,) if fault else form.convert(f"{name}:{line}", entry):
+                yield line, one, fault
+
+    header = list(form.columns) or _keys(converted())
+    mapping = _check_columns(name, header, rule)
     cells_of = _cell_reader(name, mapping, rule)
 
     def rows() -> Iterator[TableRow]:
-        for line, entry in entries():
-            yield TableRow(file=name, line=line, cells=cells_of(line, entry))
+        for line, entry, fault in converted():
+            yield TableRow(file=name, line=line, cells=cells_of(line, entry), fault=fault)
 
-    return _table(name, list(header), mapping, rows, text)
+    return replace(_table(name, header, mapping, rows, text), note=form.note)
 
 
 def _cell_reader(
@@ -480,5 +540,8 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     return text
 
 
-_FORMS = {"csv": ((".csv", ".tsv"), _read_csv), "jsonl": ((".jsonl", ".ndjson"), _read_jsonl)}
+_FORMS = {
+    "csv": ((".csv", ".tsv"), _read_csv),
+    "jsonl": ((".jsonl", ".ndjson", "metadata.parquet"), _read_jsonl),
+}
 """File extensions and reader of each form."""

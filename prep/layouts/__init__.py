@@ -28,6 +28,7 @@ from halofeed.prep.layouts import (
     table,
     via,
     voc,
+    wider,
     yolo,
 )
 from halofeed.prep.sources.example import SourceExample
@@ -89,7 +90,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="jsonl",
             tasks=_ALL,
-            summary="the table of csv, one JSON object per line",
+            summary="the table of csv, one JSON object per line; metadata of Hugging Face; Vertex AI",
             list_references=partial(table.list_references, "jsonl"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
@@ -126,6 +127,7 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(via.VIA),
         _of_documents(label_studio.LABEL_STUDIO),
         _of_documents(supervisely.SUPERVISELY),
+        _of_documents(wider.WIDER),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

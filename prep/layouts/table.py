@@ -22,6 +22,7 @@ from halofeed.prep.annotations.contract import (
     sort_examples,
     sort_key,
     split_in_file_name,
+    splits_by_folders,
     usable_boxes,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
@@ -38,8 +39,9 @@ from halofeed.prep.annotations.tables import (
     TableRow,
     check_groups_are_read,
     check_ignored,
+    described_folder,
+    is_metadata,
     read_tables,
-    split_folder,
     unread_column_notes,
 )
 from halofeed.prep.layouts import segmentation_table
@@ -70,12 +72,13 @@ def list_references(
     """Yield an example for every image of the named table, or of all tables of the form in the folder.
 
     The form is "csv" or "jsonl". Without tables directly in the folder, the reader uses tables of the same name in
-    split folders (`valid/_annotations.csv`), as Roboflow exports them.
+    split folders (`valid/_annotations.csv`), as Roboflow exports them, or Hugging Face's metadata in any folder.
 
     For classes the columns are `filename,class[,split,group,id]`. For boxes they are
     `filename,class,xmin,ymin,xmax,ymax[,width,height]`, with one box per row in pixels. A row without class and box
     is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded.
-    `columns` accepts other spellings and other forms of a box.
+    `columns` accepts other spellings and other forms of a box. `table_forms` converts the tables of Hugging Face,
+    Google's AutoML and Vertex AI, Open Images and Kaggle's wheat.
 
     Without a split column, the file name contains the split (train for `train_labels.csv`). Files are UTF-8, with or
     without a byte order mark. The delimiter is the comma, semicolon or tab that makes the header line readable. A
@@ -201,13 +204,15 @@ def _by_source(
     classes: dict[str, str] = {}
     comparison, places = PathComparison(), count()
     for table in tables:
-        folder = split_folder(table.file) or ""
-        table_split = folder or split_in_file_name(table.file) or "train"
+        folder = described_folder(table.file)
+        # Hugging Face: the folder of a picture is its split, wherever the metadata are.
+        table_split = "" if is_metadata(table.file) else folder or split_in_file_name(table.file) or "train"
         notes = (*unread_column_notes(table), *_left_note(table, options))
         for row in table.rows:
             if (written := row.cell("class")) not in classes:
                 classes[written] = row.place
-            split, named = row.cell("split") or table_split, row.cell("filename")
+            named = row.cell("filename")
+            split = row.cell("split") or table_split or splits_by_folders([posixpath.join(folder, named)])[0]
             query = _image_query(folder, named)
             is_path = bool(named) and matcher.is_path((folder, named), query)
             payload = (None, row.file, row.line, row.cells, row.fault, split, notes)
@@ -218,7 +223,7 @@ def _by_source(
                 others.add((named, next(places), payload))
     images = matcher.match_remaining(lambda: (source for source, _, _ in found))
     for named, place, (_, file, line, cells, row_fault, split, notes) in others:
-        folder = split_folder(file) or ""
+        folder = described_folder(file)
         image = images[folder, named] if named else _NO_NAME
         if isinstance(image, ImageMatch):
             source, fault, notes = image.path, None, (*notes, image.note) if image.note else notes

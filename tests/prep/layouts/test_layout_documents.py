@@ -24,6 +24,7 @@ CASES = {
     "via": (TRAIN, ("a", *CAR[1:]), None),
     "label-studio": (["a.jpg"], ("car", 0.104, 0.125, 0.414, 0.465), "displayed"),
     "supervisely": (["ds0/img/a.jpg"], ("car", 10, 8, 41, 31), None),
+    "wider": (["WIDER_train/images/0--Parade/0_P_1.jpg"], ("face", *CAR[1:]), None),
 }
 XML = '<annotations>{}<image id="0" name="a.png" width="96" height="64">{}</image></annotations>'
 DOCUMENTS = {
@@ -277,3 +278,19 @@ def test_tasks_of_label_studio_give_the_one_annotation_that_counts(tmp_path):
         ("e.png", "val"): boxes,
         ("val.json", "val"): "task has no single picture",
     }
+
+
+def test_pictures_without_faces_invalid_faces_and_lists_of_wider_face_that_do_not_add_up(tmp_path):
+    name, faces = "s/wider_face_val_bbx_gt.txt", "1 2 8 6 2 0 0 1 2 0 \n10 10 5 5 0 0 0 0 0 0 \n"
+    text = f"0--P/a.jpg\n0\n0 0 0 0 0 0 0 0 0 0 \n0--P/b.jpg\n2\n{faces}"
+    pictures = [f"WIDER_{split}/images/0--P/{one}.jpg" for split in ("test", "val") for one in "ab"]
+    write_files(tmp_path, {name: text, "s/readme.txt": "x", **dict.fromkeys(pictures, "x")})
+    *unlisted, none, two = list_references("wider", tmp_path)
+    assert [one.problem[1] for one in unlisted] == ["image has no annotation"] * 2
+    assert (none.boxes, none.split, two.source) == ((), "val", pictures[3])
+    assert told(two) == [("face", 1, 2, 9, 8), ("face", 10, 10, 15, 15)]
+    assert [(box.difficult, box.occluded) for box in two.boxes] == [(True, True), (False, False)]
+    for wrong, line in (("\n1\n", "line 7"), ("\n3\n", "line 7"), ("\nx\n", "line 4")):
+        write_files(tmp_path, {name: text.replace("\n2\n", wrong)})
+        with pytest.raises(AnnotationsError, match=f"no list of faces .{name}: {line}: "):
+            list_references("wider", tmp_path)

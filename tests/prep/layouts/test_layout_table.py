@@ -329,7 +329,6 @@ def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_
     ("text", "options", "boxes"),
     [
         ("a.jpg,1,2,9,8,hat\nb.jpg,2,2,7,9,coat\n", {}, [(1, 2, 9, 8, "hat"), (2, 2, 7, 9, "coat")]),
-        ("TRAIN,gs://x/a.jpg,hat,1,2,,,9,8,,\n", {}, [(1, 2, 9, 8, "hat")]),  # Google's AutoML
         ('image_id,bbox\na,"[1, 2, 8, 6]"\n', {"box_form": "corner-size"}, [(1, 2, 9, 8, "object")]),
         ("filename,xmin,ymin,xmax,ymax\r\na.jpg,1,2,9,8\r\n", {}, [(1, 2, 9, 8, "object")]),
     ],
@@ -343,6 +342,109 @@ def test_the_command_for_a_table_without_header_or_class_makes_it_readable(tmp_p
     subprocess.run(shlex.split(command[0]), check=True)
     found = [box for one in read(tmp_path, **options) for box in one.boxes or ()]
     assert [(box.xmin, box.ymin, box.xmax, box.ymax, box.label) for box in found] == boxes
+
+
+def hugging(name, **objects):
+    return json.dumps({"file_name": name, "objects": objects}) + "\n"
+
+
+def vertex(name, use, kind, *written):
+    annotations = written if kind[-1] == "s" else written[0]
+    labels = {"aiplatform.googleapis.com/ml_use": use}
+    return (
+        json.dumps({"imageGcsUri": f"gs://b/{name}", kind: annotations, "dataItemResourceLabels": labels})
+        + "\n"
+    )
+
+
+OBJECTS = {"bbox": [[1, 2, 8, 6], [3, 3, 2, 2]], "category": [0, 1], "id": [3, 4], "area": [48, 4]}
+NESTED = [("0", 1, 2, 9, 8), ("1", 3, 3, 5, 5)]
+HAT, CAP, DRAWN = {"displayName": "hat"}, {"displayName": "cap"}, "boundingBoxAnnotations"
+SHARES = {**HAT, "xMin": "0.1", "yMin": 0.2, "xMax": 0.5, "yMax": 0.6}
+AUTOML = (
+    "TRAIN,gs://b/x/a.jpg,hat\nTEST,gs://b/x/b.jpg,,,,,,,,,\nvalidation,gs://b/x/d.jpg\n"
+    "UNASSIGNED,gs://b/x/c.jpg,hat,0.1,0.1,0.4,0.1,0.4,0.6,0.1,0.6\n"
+    ",gs://b/x/c.jpg,hat,0.1,0.1,0.4,0.2,0.4,0.6,0.1,0.6\n"
+)
+LABELS = "ImageID,Source,LabelName,Confidence\na,v,/m/1,1\na,v,/m/2,0\nb,v,/m/3,1\n"
+FORMS = {
+    "train/metadata.jsonl": (hugging("a.jpg", **OBJECTS), {"train/a.jpg": ("train", NESTED)}),
+    "d/test/metadata.jsonl": (
+        hugging("x/a.jpg", bbox=[[1, 2, 8, 6]], label=["0"]) + hugging("c.jpg", bbox=[], label=[]),
+        {"d/test/x/a.jpg": ("test", NESTED[:1]), "d/test/c.jpg": ("test", [])},
+    ),
+    "metadata.csv": (
+        "file_name,label\ntrain/a.jpg,hat\ntest/b.jpg,coat\n",
+        {"train/a.jpg": ("train", ("hat",)), "test/b.jpg": ("test", ("coat",))},
+    ),
+    "automl.csv": (
+        AUTOML,
+        {
+            "x/a.jpg": ("train", ["row has no complete box"]),
+            "x/b.jpg": ("test", []),
+            "x/c.jpg": ("train", [("hat", 0.1, 0.1, 0.4, 0.6), "not a number"]),
+            "x/d.jpg": ("validation", []),
+        },
+    ),
+    "automl_classes.csv": (
+        "gs://b/a.jpg,hat\nTRAINING,gs://b/b.jpg,hat,coat\n",
+        {"a.jpg": ("train", ("hat",)), "b.jpg": ("train", ("hat", "coat"))},
+    ),
+    "vertex.jsonl": (
+        vertex("a.jpg", "test", DRAWN, SHARES) + vertex("b.jpg", "training", DRAWN),
+        {"a.jpg": ("test", [("hat", 0.1, 0.2, 0.5, 0.6)]), "b.jpg": ("train", [])},
+    ),
+    "vertex_classes.jsonl": (
+        vertex("a.jpg", "validation", "classificationAnnotation", HAT)
+        + vertex("b.jpg", "test", "classificationAnnotations", HAT, CAP),
+        {"a.jpg": ("validation", ("hat",)), "b.jpg": ("test", ("hat", "cap"))},
+    ),
+    "validation-labels.csv": (
+        LABELS,
+        {"a.jpg": ("validation", ("Hat",)), "b.jpg": ("validation", ("/m/3",))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_published_tables_are_read_as_they_are(tmp_path, name):
+    text, expected = FORMS[name]
+    write_files(tmp_path, {name: text, **dict.fromkeys(expected, "x")})
+    if name.startswith("validation"):
+        write_files(tmp_path, {"class-descriptions-boxable.csv": "/m/1,Hat\n/m/3,Cap\n/m/4,Cap\n"})
+    keep = {"several_classes": "keep"} if isinstance([*expected.values()][-1][1], tuple) else {}
+    found = {}
+    for one in list_references(name.rpartition(".")[2], tmp_path, **keep):
+        boxes = [(box.label, box.xmin, box.ymin, box.xmax, box.ymax) for box in one.boxes or ()]
+        found[one.source] = (one.split, one.labels or [*boxes, *(bad[0] for bad in one.bad_objects)])
+    assert found == expected
+
+
+def test_metadata_in_parquet_are_those_of_jsonl_and_pictures_inside_are_refused(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, row in (("metadata", {"file_name": "a.jpg", "objects": OBJECTS}), ("packed", {"image": b"x"})):
+        parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / f"{name}.parquet")
+    write(tmp_path, hugging("a.jpg", **OBJECTS), "a.jpg", table="plain.jsonl")
+    plain, packed = (list_references("jsonl", tmp_path, name) for name in ("plain.jsonl", "metadata.parquet"))
+    assert plain[0].boxes == packed[0].boxes and len(plain[0].boxes or ()) == 2
+    with pytest.raises(AnnotationsError, match="column image holds the bytes of pictures"):
+        list_references("jsonl", tmp_path, "packed.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("m.jsonl", hugging("a.jpg", bbox=[[1, 2, 3, 4]], label=[]), "jsonl:1: .* got 1 bbox, 0 label"),
+        ("m.jsonl", hugging("a.jpg", **OBJECTS, points=[[], []]), "column points would not be read"),
+        ("m.jsonl", vertex("a.jpg", "test", "polygonAnnotations", HAT), "jsonl:1: .*got polygonAnnotations"),
+        ("m.jsonl", vertex("a.jpg", "fold", DRAWN), "jsonl:1: .*got 'fold'"),
+        ("m.csv", AUTOML + "TRIAN,gs://b/x/a.jpg,hat\n", "m.csv:6: expected a set"),
+    ],
+)
+def test_rows_of_a_published_table_that_would_be_lost_are_refused_by_line(tmp_path, name, text, words):
+    write(tmp_path, text, "a.jpg", table=name)
+    with pytest.raises(AnnotationsError, match=words):
+        list_references(name.partition(".")[2], tmp_path)
 
 
 def draw(root, layout, lines, files):

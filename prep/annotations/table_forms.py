@@ -1,0 +1,293 @@
+"""Published forms of tables whose rows are converted first: Hugging Face, Google, Open Images and Kaggle's wheat.
+
+The converted rows have columns that `columns` knows, so that all tables are read by the same rules.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.errors import AnnotationsError
+from halofeed.prep.annotations.class_names import class_number
+from halofeed.prep.annotations.columns import CORNERS, normalize_name
+from halofeed.prep.annotations.contract import read_required
+from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.files import SourceFiles
+
+GOOGLE_SETS = {
+    **dict.fromkeys(("train", "training", "unassigned", ""), "train"),
+    **dict.fromkeys(("validation", "validate"), "validation"),
+    "test": "test",
+}
+"""Split of each name of a set in a table of Google's AutoML and Vertex AI."""
+WHEAT_COLUMNS = frozenset(("image_id", "width", "height", "bbox", "source"))
+METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Tables of a Hugging Face image folder, each for the pictures in its own folder and below."""
+BOX_LIST = "bbox_xywh"
+"""Column with x, y, width and height of a box in one list."""
+_NO_SET = "rows without a set (UNASSIGNED) were taken for train"
+_WHEAT = "all boxes were taken for the class wheat, as Kaggle's table names none"
+_ABSENT = "rows with Confidence 0, which say that a class is absent, were left out"
+_DESCRIPTIONS = re.compile(r"(.*[-_])?class-descriptions[^/]*\.csv", re.IGNORECASE)
+_ML_USE = "aiplatform.googleapis.com/ml_use"
+_VERTEX_KEYS = {"boundingBoxAnnotations", "classificationAnnotation", "classificationAnnotations"}
+_SIDES = ("xMin", "yMin", "xMax", "yMax")
+_CLASS_KEYS = ("category", "categories", "class", "classes", "label", "labels", "categoryname", "categoryid")
+_PICTURE_KEYS = ("id", "image_id", "file_name", "width", "height", "split", "group")
+"""Keys that mean the picture in a row, and an object inside `objects`."""
+_BOX_KEYS = ("bbox", "bboxes", "box", "boxes")
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableForm:
+    """Conversion of the rows of a published form.
+
+    Args:
+        convert: maps (file and line, row) to the converted rows.
+        columns: columns of the converted rows; () if they depend on the rows.
+        note: remark for the user.
+    """
+
+    convert: Callable[[str, Row], Iterable[Row]]
+    columns: tuple[str, ...] = ()
+    note: str = ""
+
+
+def find_form(files: SourceFiles, name: str, header: Sequence[str]) -> TableForm | None:
+    """Return the published form of a table with this header, or None for a plain table."""
+    known = {normalize_name(column): column for column in header}
+    if "imageGcsUri" in header:
+        return TableForm(convert=_vertex_rows)
+    if "filename" in known and "objects" in known:
+        return TableForm(convert=lambda place, row: _hugging_face_rows(place, row, known["objects"]))
+    if set(header) == WHEAT_COLUMNS:
+        columns = (*(column for column in header if column != "bbox"), BOX_LIST, "class")
+        return TableForm(convert=_wheat_row, columns=columns, note=_WHEAT)
+    if {"imageid", "labelname"} <= known.keys():
+        return _open_images(files, name, header, known)
+    return None
+
+
+def is_description(path: str) -> bool:
+    """Return whether a file is a list of the class names of Open Images, and no table of pictures."""
+    return _DESCRIPTIONS.fullmatch(posixpath.basename(path)) is not None
+
+
+# Hugging Face ---------------------------------------------------------------------------------------------
+
+
+def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
+    """Yield a row for each object of {"bbox": [...], "categories": [...]} or of a list of objects.
+
+    The convention is that of the object detection guides of Hugging Face datasets: a box is x, y, width, height.
+    """
+    rest = {key: value for key, value in row.items() if key != column}
+    objects = _parsed(row[column]) if column in row else None
+    if isinstance(objects, list) and all(isinstance(one, dict) for one in objects):
+        keys = dict.fromkeys(key for one in objects for key in one)
+        objects = {key: [one.get(key) for one in objects] for key in keys}
+    if objects in (None, "", {}) or (
+        isinstance(objects, dict) and {*map(type, objects.values())} == {type(None)}
+    ):
+        yield {**rest, BOX_LIST: "", "class": ""}
+        return
+    expected = (
+        'expected {"bbox": [[x, y, width, height], ...], "category": [...]} with one value for each object'
+    )
+    if not isinstance(objects, dict) or not all(isinstance(one, list) for one in objects.values()):
+        raise AnnotationsError(f"{place}: {column}: {expected}, got {objects!r:.80}")
+    boxes, classes = (
+        [key for key in objects if normalize_name(key) in known] for known in (_BOX_KEYS, _CLASS_KEYS)
+    )
+    lengths = {len(one) for one in objects.values()}
+    if len(boxes) != 1 or len(classes) != 1 or len(lengths) != 1:
+        found = ", ".join(f"{len(one)} {key}" for key, one in objects.items())
+        raise AnnotationsError(f"{place}: {column}: {expected}, got {found}")
+    for values in zip(*objects.values(), strict=True):
+        own = dict(zip(objects, values, strict=True))
+        box, label = own.pop(boxes[0]), own.pop(classes[0])
+        more = {f"object_{key}" if key in _PICTURE_KEYS else key: value for key, value in own.items()}
+        yield {**more, **rest, BOX_LIST: box, "class": label}
+    if lengths == {0}:
+        yield {**rest, BOX_LIST: "", "class": ""}
+
+
+def _parsed(value: object) -> object:
+    """Return a value that a cell of a CSV file holds as JSON or as a Python literal."""
+    if not isinstance(value, str):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return value.strip()
+
+
+def parquet_as_jsonl(name: str, files: SourceFiles) -> bytes:
+    """Return the rows of a Parquet file as JSON objects, one a line; bytes are unread values."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise AnnotationsError(
+            f"{name}: a Parquet file needs pyarrow: pip install pyarrow, or write it as metadata.jsonl"
+        ) from error
+    try:
+        table = parquet.ParquetFile(pyarrow.BufferReader(read_required(files, name)))
+        if pictures := [field.name for field in table.schema_arrow if "binary" in str(field.type)]:
+            raise AnnotationsError(
+                f"{name}: column {pictures[0]} holds the bytes of pictures; expected file_name: save the pictures as "
+                "files, with their names in metadata.jsonl"
+            )
+        batches = (batch.to_pylist() for batch in table.iter_batches())
+        lines = [
+            json.dumps(row, default=lambda value: repr(value)[:80]) for batch in batches for row in batch
+        ]
+    except pyarrow.ArrowException as error:
+        raise AnnotationsError(f"{name}: not readable as Parquet: {error}; write the file anew") from error
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+# Google ---------------------------------------------------------------------------------------------------
+
+
+def find_google_form(name: str, rows: Callable[[], Iterable[tuple[int, Sequence[str]]]]) -> TableForm | None:
+    """Return the form of a table of Google's AutoML or Vertex AI, which has no header; None for another table.
+
+    A row is `[SET,]gs://bucket/a.jpg[,class...]`. For boxes it has one class and eight cells with fractions:
+    `xmin,ymin,,,xmax,ymax,,` or four corners. `convert` takes the cells as the values of a row.
+    """
+    first = next(iter(rows()), (0, ()))[1]
+    at = _picture_cell(first)
+    if at is None or not (first[at].strip().startswith("gs://") or (at == 1 and _holds_box(first, at))):
+        return None
+    boxed = lacking = False
+    for line, cells in rows():
+        at = _picture_cell(cells)
+        if at is None:
+            raise AnnotationsError(
+                f"{name}:{line}: expected a set (TRAIN, VALIDATION, TEST or UNASSIGNED) and the path of a picture, as "
+                f"in the first line, got {','.join(cells)[:80]}; correct the row"
+            )
+        lacking = lacking or at == 0 or cells[0].strip().lower() in ("", "unassigned")
+        boxed = boxed or _holds_box(cells, at)
+    return TableForm(
+        convert=lambda _, row: [_google_row([str(cell).strip() for cell in row.values()], boxed)],
+        columns=("filename", "class", "split", *(CORNERS if boxed else ())),
+        note=_NO_SET if lacking else "",
+    )
+
+
+def _picture_cell(cells: Sequence[str]) -> int | None:
+    """Return the place of the picture in a row: behind the name of a set, or first; None for another row."""
+    for place, cell in enumerate(cells[:2]):
+        if cell.strip().startswith("gs://") or is_image_name(cell.strip()):
+            return place if place == 0 or cells[0].strip().lower() in GOOGLE_SETS else None
+    return None
+
+
+def _holds_box(cells: Sequence[str], at: int) -> bool:
+    corners = cells[at + 2 :]
+    return len(corners) == 8 and all(
+        class_number(corners[place].strip()) is not None for place in (0, 1, 4, 5)
+    )
+
+
+def _google_row(cells: Sequence[str], boxed: bool) -> Row:
+    at = _picture_cell(cells) or 0
+    row = {"filename": cells[at], "split": GOOGLE_SETS[cells[0].lower() if at else ""]}
+    if not boxed:
+        return {**row, "class": _classes(list(filter(None, cells[at + 1 :])))}
+    label, corners = "".join(cells[at + 1 : at + 2]), cells[at + 2 :]
+    x, y = corners[0::2], corners[1::2]
+    if len(corners) == 8 and not any((*corners[2:4], *corners[6:])):
+        sides = [*corners[:2], *corners[4:6]]
+    elif len(corners) == 8 and x[0] == x[3] and x[1] == x[2] and y[0] == y[1] and y[2] == y[3]:
+        sides = [x[0], y[0], x[2], y[2]]
+    else:  # a text that is no number makes the object a named fault
+        sides = [f"no rectangle: {','.join(corners)}" if any(corners) else ""] * 4
+    return {**row, "class": label, **dict(zip(CORNERS, sides, strict=True))}
+
+
+def _classes(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else json.dumps(labels)
+
+
+def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
+    """Yield the rows of a line of Vertex AI's import files (image_bounding_box_io_format_1.0.0.yaml and others)."""
+    keys = [key for key in row if key.lower().endswith(("annotation", "annotations")) and row[key]]
+    if len(keys) > 1 or not set(keys) <= _VERTEX_KEYS:
+        raise AnnotationsError(
+            f"{place}: expected one of {', '.join(sorted(_VERTEX_KEYS))}, got {', '.join(keys)}; export boxes or "
+            "classes alone"
+        )
+    labels = row.get("dataItemResourceLabels")
+    use = str(labels.get(_ML_USE, "")).lower() if isinstance(labels, dict) else ""
+    if use not in GOOGLE_SETS:
+        raise AnnotationsError(f"{place}: {_ML_USE}: expected training, validation or test, got {use!r}")
+    known = {"filename": row.get("imageGcsUri"), "split": GOOGLE_SETS[use]}
+    written: Any = row[keys[0]] if keys else []
+    objects: list[Any] = written if isinstance(written, list) else [written]
+    if not all(isinstance(one, dict) for one in objects):
+        raise AnnotationsError(f"{place}: {keys[0]}: expected objects with displayName, got {written!r:.80}")
+    names = [str(one.get("displayName") or "") for one in objects]
+    if keys != ["boundingBoxAnnotations"]:
+        has_list = "classificationAnnotations" in row
+        yield {**known, "class": _classes(names) if names or has_list else ""}
+        return
+    for one, label in zip(objects, names, strict=True):
+        yield {
+            **known,
+            "class": label,
+            **{side: one.get(key) for side, key in zip(CORNERS, _SIDES, strict=True)},
+        }
+
+
+# Open Images and Kaggle -----------------------------------------------------------------------------------
+
+
+def _wheat_row(_: str, row: Row) -> tuple[Row]:
+    return (
+        {
+            **{key: value for key, value in row.items() if key != "bbox"},
+            BOX_LIST: row.get("bbox"),
+            "class": "wheat",
+        },
+    )
+
+
+def _open_images(
+    files: SourceFiles, name: str, header: Sequence[str], known: Mapping[str, str]
+) -> TableForm | None:
+    """Return the form of a table whose classes are codes such as /m/011k07, with their names in a file beside it."""
+    label, confidence = known["labelname"], known.get("confidence")
+    names: dict[str, str] = {}
+    for path in filter(is_description, files.files_in(posixpath.dirname(name))):
+        try:
+            lines = read_required(files, path).decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise AnnotationsError(f"{path}: expected UTF-8 text: {error}; save it as UTF-8") from error
+        names.update((cells[0], cells[1].strip()) for cells in csv.reader(lines) if len(cells) == 2)
+    counts = Counter(names.values())
+    names = {code: written for code, written in names.items() if written and counts[written] == 1}
+    may_be_absent = confidence is not None and "xmin" not in known
+    if not names and not may_be_absent:
+        return None
+
+    def convert(_: str, row: Row) -> Iterator[Row]:
+        if not may_be_absent or class_number(str(row.get(confidence or "")).strip()) != 0:
+            code = row.get(label)
+            yield {**row, label: names.get(code.strip(), code) if isinstance(code, str) else code}
+
+    return TableForm(convert=convert, columns=tuple(header), note=_ABSENT if may_be_absent else "")
