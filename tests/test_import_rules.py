@@ -45,7 +45,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     },
     "trainer": {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
-        **dict.fromkeys(("PIL", "h5py", "libtpu", "nibabel", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
 }
@@ -61,7 +61,6 @@ ONLY_IN_FILES = {
     ("trainer", "scipy"): {"trainer/metrics.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
     ("trainer", "h5py"): {"trainer/models/keras_weights.py"},
-    ("trainer", "nibabel"): {"trainer/source_grid.py"},
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},
     ("inspection", "jinja2"): {"inspection/html/page.py"},
@@ -306,9 +305,9 @@ def test_no_key_has_two_names() -> None:
 
 CEILINGS = {
     "halofeed": (11, 2250),
-    "system": (16, 2650),
+    "system": (17, 2750),
     "schemas": (17, 3650),
-    "prep": (112, 30_300),
+    "prep": (112, 30_350),
     "pipelines": (30, 7400),
     "loader": (45, 9950),
     "trainer": (56, 10650),
