@@ -304,14 +304,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (11, 2250),
+    "halofeed": (11, 2320),
     "system": (17, 2750),
     "schemas": (17, 3650),
     "prep": (112, 30_350),
     "pipelines": (30, 7400),
     "loader": (45, 9950),
     "trainer": (56, 10650),
-    "inspection": (29, 7300),
+    "inspection": (34, 8200),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(

@@ -1,0 +1,83 @@
+"""Exports of data sets: converted again they give the same records, and other programs read them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.conversions import halofeed_here, read_all, run_convert
+from tests.support.dataset_writer import LABELS, Drawn, draw_examples, write_dataset
+
+SIDES = H, W = 30, 44  # the last row is padding
+TASKS = {"folders": "classification"}
+
+
+def export(data: object, to: str, out: Path, *more: object, code: int = 0) -> str:
+    done = halofeed_here("export", data, "--to", to, "--out", out, *more)
+    assert done.returncode == code, done.stderr
+    return done.stderr
+
+
+def draw(task: str, **more: Any) -> list[Drawn]:
+    return draw_examples(task, {"train": 8, "val": 5}, shape=(H, W, 3), **more)
+
+
+def again(out: Path, layout: str, splits=("train", "val"), **more: Any) -> dict[bytes, dict[str, Any]]:
+    """The records of an export that is converted, by their pixels."""
+    done = run_convert(out, out.parent / "again", layout=layout, **{"height": H - 1, "width": W} | more)
+    assert set(done.manifest.rejected) <= {"selection: hidden, or left behind by a system or a tool"}
+    found = read_all(Path(done.folder), splits).values()
+    return {bytes(features["image/encoded"][0]): features for features in found}
+
+
+def keypoints(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+    """Two keypoints of each box, the second without a label."""
+    count = len(example.classes)
+    x = ((np.arange(2 * count) + 1) / 99 * ([1, 0] * count)).astype(np.float32)
+    parts = {"x": x, "y": x, "visibility": np.array([2, 0] * count), "num": np.ones(count, int)}
+    parts |= {"text": [b"nose", b"tail"] * count}
+    return features | {f"image/object/keypoint/{name}": value for name, value in parts.items()}
+
+
+@pytest.mark.parametrize(("layout", "whole"), [*((layout, False) for layout in TASKS)])
+def test_classes_boxes_and_pixels_are_the_same_again(tmp_path: Path, layout: str, whole: bool) -> None:
+    drawn, boxed, limits = draw(TASKS[layout]), layout != "folders", [H - 1, W] * 2
+    for boxes in (one.boxes for one in drawn if whole and one.boxes is not None):
+        boxes[:, :2] = np.rint(boxes[:, :2] * [H - 4, W - 4]) / SIDES
+        boxes[:, 2:] = boxes[:, :2] + np.array([2, 3]) / SIDES
+    how: dict[str, Any] = {"masks": True, "alter": keypoints} if boxed else {"encoding": "png"}
+    said = export(
+        write_dataset(tmp_path / "data", drawn, task=TASKS[layout], **how), layout, tmp_path / "out"
+    )
+    assert ("masks" in said) is ("is_crowd" in said) is (layout in ("yolo", "voc"))
+    kept = {"masks": True, "keep": ("keypoints",)} if layout == "coco" else {}
+    found = again(tmp_path / "out", layout, **kept)
+    for one in drawn:
+        features = found[one.pixels[: H - 1].tobytes()]
+        names = features["image/object/class/text" if boxed else "image/class/text"]
+        classes = one.classes if boxed else [one.label]
+        assert [bytes(name).decode() for name in names] == [LABELS[TASKS[layout]][label] for label in classes]
+        if one.boxes is None or not len(one.boxes):
+            continue
+        corners = [features[f"image/object/bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")]
+        expected = np.minimum(one.boxes * [*SIDES, *SIDES], limits) / limits
+        np.testing.assert_allclose(np.stack(corners, axis=1), expected, atol=1e-6)
+        if kept:
+            assert features["image/object/is_crowd"].tolist() == [number % 2 for number in range(len(names))]
+            x = keypoints(one, {})["image/object/keypoint/x"]
+            np.testing.assert_allclose(features["image/object/keypoint/x"], x, atol=1e-6)
+    files = (tmp_path / "out").glob("Annotations/*.xml")
+    assert whole is not any("." in path.read_text().replace(".png", "") for path in files) or layout != "voc"
+
+
+def test_hostile_names_stay_inside_the_folder_and_apart(tmp_path: Path, monkeypatch) -> None:
+    keys = ("../../up.jpg", "/etc/passwd", "a b.png", "A?b.png", "..", "\n", "x" * 400, "é/ü")
+    for layout, task in TASKS.items():
+        hostile = {label: f"{label}/../a\n'b\": #\u2028\x01</name>&" for label in LABELS[task]}
+        monkeypatch.setitem(LABELS, task, hostile)
+        drawn = [Drawn(**vars(one) | {"key": key}) for one, key in zip(draw(task), keys, strict=False)]
+        export(write_dataset(tmp_path / "data", drawn, task=task), layout, tmp_path / f"deep/{layout}/out")
+        assert len(again(tmp_path / f"deep/{layout}/out", layout, ("train",))) == len(keys)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "deep"}
+    assert {path.name for path in (tmp_path / "deep").glob("*/*")} == {"out", "again"}
