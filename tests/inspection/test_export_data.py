@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+from pycocotools.coco import COCO
 
 from tests.support.conversions import halofeed_here, read_all, run_convert
 from tests.support.dataset_writer import LABELS, Drawn, draw_examples, write_dataset
 
 SIDES = H, W = 30, 44  # the last row is padding
-TASKS = {"folders": "classification"}
+TASKS = {"folders": "classification"} | dict.fromkeys(("coco",), "detection")
 
 
 def export(data: object, to: str, out: Path, *more: object, code: int = 0) -> str:
@@ -69,6 +71,24 @@ def test_classes_boxes_and_pixels_are_the_same_again(tmp_path: Path, layout: str
             np.testing.assert_allclose(features["image/object/keypoint/x"], x, atol=1e-6)
     files = (tmp_path / "out").glob("Annotations/*.xml")
     assert whole is not any("." in path.read_text().replace(".png", "") for path in files) or layout != "voc"
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_pycocotools_reads_masks_and_areas_and_stored_jpeg_files_stay(tmp_path: Path) -> None:
+    stored: dict[str, dict[str, Any]] = {}
+    how: dict[str, Any] = {"encoding": "jpeg", "masks": True}
+    how["alter"] = lambda one, features: stored.setdefault(features["image/source_id"].decode(), features)
+    data = write_dataset(tmp_path / "data", draw("detection", varied=True), task="detection", **how)
+    export(data, "coco", tmp_path / "out")
+    coco = COCO(str(tmp_path / "out/annotations/instances_train.json"))
+    assert len(coco.imgs) == 8
+    for entry in coco.imgs.values():
+        features, objects = stored[str(entry["id"])], coco.imgToAnns[entry["id"]]
+        file = tmp_path / "out/images/train" / entry["file_name"]
+        assert file.suffix == ".jpg" and file.read_bytes() == features["image/encoded"]
+        assert [one["area"] for one in objects] == features["image/object/area"].tolist()
+        for one, png in zip(objects, features["image/object/mask"], strict=True):
+            assert (coco.annToMask(one) == cv2.imdecode(np.frombuffer(png, np.uint8), -1)).all()
 
 
 def test_hostile_names_stay_inside_the_folder_and_apart(tmp_path: Path, monkeypatch) -> None:
