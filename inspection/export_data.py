@@ -16,7 +16,7 @@ from pathlib import Path
 
 from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
-from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter
+from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, YoloExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.result_folder import ResultFolder
@@ -24,6 +24,7 @@ from halofeed.system.result_folder import ResultFolder
 EXPORTERS: dict[str, type[Exporter]] = {
     "folders": FoldersExporter,
     "coco": CocoExporter,
+    "yolo": YoloExporter,
 }
 """Exporters by the names of `--to`."""
 _MARKER = "export.json"

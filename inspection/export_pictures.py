@@ -3,6 +3,7 @@
     folders    SPLIT/CLASS/NAME.png
     coco       annotations/instances_SPLIT.json, images/SPLIT/NAME.png
                SPLIT/_annotations.coco.json, SPLIT/NAME.png if a split has an unusual name
+    yolo       data.yaml, images/SPLIT/NAME.png, labels/SPLIT/NAME.txt
 
 Boxes are written with all digits, in pixels of the picture without padding, or as shares of it (YOLO).
 """
@@ -27,6 +28,7 @@ from halofeed.inspection.export_records import (
     Exporter,
     ExportRecord,
     folder_names,
+    text_names,
 )
 from halofeed.inspection.stored_records import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
@@ -273,3 +275,53 @@ class CocoExporter(BoxExporter):
                 category["keypoints"] = names
         for instances in self._splits.values():
             instances.finish(categories)
+
+
+_YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Key of data.yaml by split."""
+
+
+class YoloExporter(BoxExporter):
+    """Exporter of YOLO boxes; class ids begin at 0, in the order of the data set's."""
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        splits = [split for split, content in data.manifest.splits.items() if content.records]
+        found = [_YOLO_SPLITS.get(split) for split in splits]
+        if None in found or len(set(found)) < len(found):
+            raise UsageError(
+                f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
+                f"{', '.join(splits)}; say --to voc"
+            )
+        self._names = text_names(dict(sorted(data.manifest.labels.items())))
+        self._count_renamed(self._names)
+        lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
+        lines += ["names:", *(f"  {at}: {_yaml_text(name)}" for at, name in enumerate(self._names.values()))]
+        (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for split in splits:
+            (folder / "labels" / split).mkdir(parents=True)
+
+    def add(self, record: ExportRecord) -> None:
+        """Write the picture and its label file, which is empty without objects."""
+        self._write_picture(record, f"images/{record.split}")
+        objects, (height, width) = self._objects(record), record.size
+        places = {label: place for place, label in enumerate(self._names)}
+        lines = []
+        for label, (ymin, xmin, ymax, xmax) in zip(objects.labels, objects.corners.tolist(), strict=True):
+            numbers = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height, (xmax - xmin) / width
+            lines.append(f"{places[label]} {' '.join(map(repr, (*numbers, (ymax - ymin) / height)))}\n")
+        with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
+            file.writelines(lines)
+
+    def finish(self) -> None:
+        """Write nothing more."""
+
+
+def _yaml_text(text: str) -> str:
+    """Return text as a YAML scalar in double quotes; JSON's escapes are YAML's.
+
+    >>> _yaml_text('say "no"' + chr(0x2028))
+    '"say \\\\"no\\\\"\\\\U00002028"'
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)

@@ -12,7 +12,7 @@ from tests.support.conversions import halofeed_here, read_all, run_convert
 from tests.support.dataset_writer import LABELS, Drawn, draw_examples, write_dataset
 
 SIDES = H, W = 30, 44  # the last row is padding
-TASKS = {"folders": "classification"} | dict.fromkeys(("coco",), "detection")
+TASKS = {"folders": "classification"} | dict.fromkeys(("coco", "yolo"), "detection")
 
 
 def export(data: object, to: str, out: Path, *more: object, code: int = 0) -> str:
