@@ -16,7 +16,7 @@ from pathlib import Path
 
 from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
-from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, YoloExporter
+from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter, YoloExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.result_folder import ResultFolder
@@ -25,6 +25,7 @@ EXPORTERS: dict[str, type[Exporter]] = {
     "folders": FoldersExporter,
     "coco": CocoExporter,
     "yolo": YoloExporter,
+    "voc": VocExporter,
 }
 """Exporters by the names of `--to`."""
 _MARKER = "export.json"

@@ -4,6 +4,7 @@
     coco       annotations/instances_SPLIT.json, images/SPLIT/NAME.png
                SPLIT/_annotations.coco.json, SPLIT/NAME.png if a split has an unusual name
     yolo       data.yaml, images/SPLIT/NAME.png, labels/SPLIT/NAME.txt
+    voc        Annotations/NAME.xml, JPEGImages/NAME.png, ImageSets/Main/SPLIT.txt
 
 Boxes are written with all digits, in pixels of the picture without padding, or as shares of it (YOLO).
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, ClassVar
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +32,7 @@ from halofeed.inspection.export_records import (
     folder_names,
     text_names,
 )
-from halofeed.inspection.stored_records import decode_stored
+from halofeed.inspection.stored_records import decode_stored, integer_of
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
 from halofeed.schemas import keys
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
@@ -325,3 +327,70 @@ def _yaml_text(text: str) -> str:
     """
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)
+
+
+_VOC_FLAGS = ("truncated", "difficult", "occluded")
+_FRACTION = 1e-7
+
+
+class VocExporter(BoxExporter):
+    """Exporter of Pascal VOC.
+
+    If all boxes are whole pixels, of at least two on each side, they count from 1 as VOC's do. Otherwise all boxes
+    count from 0 and have fractions, by which readers know that: `_FRACTION` is added to whole ones.
+    """
+
+    KEEPS = frozenset((*(f"{name} flags" for name in _VOC_FLAGS), "views"))
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        self._names = text_names(data.manifest.labels)
+        self._count_renamed(self._names)
+        self._origin = int(all(map(_is_voc, data.small_features((*keys.BOX_CORNERS, *keys.SIDES)))))
+        for name in ("Annotations", "ImageSets/Main"):
+            (folder / name).mkdir(parents=True)
+        self._lists = {
+            split: self.enter_context((folder / f"ImageSets/Main/{split}.txt").open("x"))
+            for split in data.manifest.splits
+        }
+
+    def add(self, record: ExportRecord) -> None:
+        """Write the picture, its XML file and the line of its list."""
+        file, (height, width) = self._write_picture(record, "JPEGImages"), record.size
+        objects = self._objects(record)
+        root = ElementTree.Element("annotation")
+        _add_texts(root, folder="JPEGImages", filename=file)
+        channels = self._manifest.field("image").shape[-1]
+        _add_texts(ElementTree.SubElement(root, "size"), width=width, height=height, depth=channels)
+        for box, (label, sides) in enumerate(zip(objects.labels, objects.corners.tolist(), strict=True)):
+            element = ElementTree.SubElement(root, "object")
+            flags = objects.flags(box, _VOC_FLAGS)
+            _add_texts(element, name=self._names[label], pose=objects.view(box) or "Unspecified")
+            _add_texts(
+                element, **{flag: int(flag in flags) for flag in ("truncated", "difficult", "occluded")}
+            )
+            if not self._origin and all(map(float.is_integer, sides)):
+                sides = [side + _FRACTION for side in sides]
+            ymin, xmin, ymax, xmax = (int(side) if side.is_integer() else side for side in sides)
+            corners = {"xmin": xmin + self._origin, "ymin": ymin + self._origin, "xmax": xmax, "ymax": ymax}
+            _add_texts(ElementTree.SubElement(element, "bndbox"), **corners)
+        ElementTree.indent(root)
+        path = self._folder / "Annotations" / f"{record.name}.xml"
+        with path.open("xb") as stream:
+            stream.write(ElementTree.tostring(root, "utf-8") + b"\n")
+        self._lists[record.split].write(f"{record.name}\n")
+
+    def finish(self) -> None:
+        """Write nothing more."""
+
+
+def _is_voc(features: Decoded) -> bool:
+    """Return whether all boxes of a record can be written as VOC's pixel numbers, which begin at 1."""
+    sides = [integer_of(features, key) or 1 for key in keys.SIDES]
+    corners = corners_of(features, sides, sides)
+    return bool((corners == np.rint(corners)).all() and (corners[:, 2:] - corners[:, :2] >= 2).all())
+
+
+def _add_texts(element: ElementTree.Element, **texts: object) -> None:
+    for tag, text in texts.items():
+        ElementTree.SubElement(element, tag).text = str(text)

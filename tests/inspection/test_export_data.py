@@ -12,7 +12,7 @@ from tests.support.conversions import halofeed_here, read_all, run_convert
 from tests.support.dataset_writer import LABELS, Drawn, draw_examples, write_dataset
 
 SIDES = H, W = 30, 44  # the last row is padding
-TASKS = {"folders": "classification"} | dict.fromkeys(("coco", "yolo"), "detection")
+TASKS = {"folders": "classification"} | dict.fromkeys(("coco", "yolo", "voc"), "detection")
 
 
 def export(data: object, to: str, out: Path, *more: object, code: int = 0) -> str:
@@ -42,7 +42,7 @@ def keypoints(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
     return features | {f"image/object/keypoint/{name}": value for name, value in parts.items()}
 
 
-@pytest.mark.parametrize(("layout", "whole"), [*((layout, False) for layout in TASKS)])
+@pytest.mark.parametrize(("layout", "whole"), [*((layout, False) for layout in TASKS), ("voc", True)])
 def test_classes_boxes_and_pixels_are_the_same_again(tmp_path: Path, layout: str, whole: bool) -> None:
     drawn, boxed, limits = draw(TASKS[layout]), layout != "folders", [H - 1, W] * 2
     for boxes in (one.boxes for one in drawn if whole and one.boxes is not None):
@@ -101,3 +101,23 @@ def test_hostile_names_stay_inside_the_folder_and_apart(tmp_path: Path, monkeypa
         assert len(again(tmp_path / f"deep/{layout}/out", layout, ("train",))) == len(keys)
     assert {path.name for path in tmp_path.iterdir()} == {"data", "deep"}
     assert {path.name for path in (tmp_path / "deep").glob("*/*")} == {"out", "again"}
+
+
+def test_an_export_replaces_only_an_export_and_refusals_name_what_fits(tmp_path: Path) -> None:
+    data, out = write_dataset(tmp_path / "data", draw("detection"), task="detection"), tmp_path / "out"
+    export(data, "coco", out)
+    assert "pass --overwrite" in export(data, "voc", out, code=2)
+    export(data, "voc", out, "--overwrite")
+    assert (out / "JPEGImages").is_dir() and not (out / "images").exists()
+    (out / "notes.txt").write_text("mine")
+    assert "notes.txt" in export(data, "coco", out, "--overwrite", code=2) and (out / "JPEGImages").is_dir()
+    assert "holds no exported data" in export(data, "coco", data, "--overwrite", code=2)
+    assert "say --to coco" in export(data, "folders", tmp_path / "no", code=2)
+    assert "voc" in export(data, "no such", tmp_path / "no", code=2)
+    assert "leave it out" in export(data, "coco", tmp_path / "no", "--format", "savedmodel", code=2)
+    asked = halofeed_here("export", data, "--out", tmp_path / "no").stderr
+    assert "--to coco or --to yolo or --to voc" in asked
+    shard = next(data.glob("tiny-train*"))
+    shard.write_bytes(shard.read_bytes()[:-30])
+    assert "halofeed verify" in export(data, "coco", tmp_path / "no", code=1)
+    assert not (tmp_path / "no").exists()
