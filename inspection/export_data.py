@@ -18,6 +18,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter, YoloExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
+from halofeed.inspection.export_volumes import NiftiExporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.result_folder import ResultFolder
 
@@ -26,6 +27,7 @@ EXPORTERS: dict[str, type[Exporter]] = {
     "coco": CocoExporter,
     "yolo": YoloExporter,
     "voc": VocExporter,
+    "nifti": NiftiExporter,
 }
 """Exporters by the names of `--to`."""
 _MARKER = "export.json"

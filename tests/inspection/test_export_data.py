@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import nibabel
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
 from tests.support.conversions import halofeed_here, read_all, run_convert
 from tests.support.dataset_writer import LABELS, Drawn, draw_examples, write_dataset
+from tests.support.small_scans import SIZE, image, mask, msd_document, write_json
 
 SIDES = H, W = 30, 44  # the last row is padding
 TASKS = {"folders": "classification"} | dict.fromkeys(("coco", "yolo", "voc"), "detection")
@@ -91,6 +93,30 @@ def test_pycocotools_reads_masks_and_areas_and_stored_jpeg_files_stay(tmp_path: 
             assert (coco.annToMask(one) == cv2.imdecode(np.frombuffer(png, np.uint8), -1)).all()
 
 
+@pytest.mark.parametrize("recipe", [{}, {"window_percentiles": (1, 99)}])
+def test_volumes_have_the_same_voxels_and_affine(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    affine = np.diag([2.0, 2, 3, 1])
+    for number in range(3):
+        for folder, voxels in (("images", image(number)), ("labels", mask(number))):
+            (tmp_path / "in" / folder).mkdir(parents=True, exist_ok=True)
+            nibabel.save(nibabel.Nifti1Image(voxels.T, affine), tmp_path / f"in/{folder}/{number}.nii.gz")
+    cases = [{"image": f"images/{number}.nii.gz", "label": f"labels/{number}.nii.gz"} for number in range(3)]
+    write_json(tmp_path / "in", msd_document() | {"training": cases[:2], "test": cases[2:]})
+    padded = {"splits": ("train", "test"), **{name: side + 4 for name, side in SIZE.items()}, **recipe}
+    before, out = again(tmp_path / "in", "msd", **padded), tmp_path / "deep/out"
+    export(tmp_path / "again/set/1.0.0", "nifti", out)
+    found = again(out, "msd", **padded)
+    assert len(found) == 3 and (recipe or found.keys() == before.keys())
+    for number in range(3):
+        read, label = (nibabel.load(out / of / f"images_{number}.nii.gz") for of in ("images", "labels"))
+        np.testing.assert_allclose(read.affine, affine, atol=1e-5)
+        np.testing.assert_array_equal(label.get_fdata(), mask(number).T)
+        values = read.get_fdata()
+        low, high = (values.min(), values.max()) if recipe else (-900, 900)
+        error = (high - low) / 509 if recipe else 0  # half a step of 8 bits
+        np.testing.assert_allclose(values, np.clip(image(number).T, low, high), atol=error)
+
+
 def test_hostile_names_stay_inside_the_folder_and_apart(tmp_path: Path, monkeypatch) -> None:
     keys = ("../../up.jpg", "/etc/passwd", "a b.png", "A?b.png", "..", "\n", "x" * 400, "é/ü")
     for layout, task in TASKS.items():
@@ -113,7 +139,7 @@ def test_an_export_replaces_only_an_export_and_refusals_name_what_fits(tmp_path:
     assert "notes.txt" in export(data, "coco", out, "--overwrite", code=2) and (out / "JPEGImages").is_dir()
     assert "holds no exported data" in export(data, "coco", data, "--overwrite", code=2)
     assert "say --to coco" in export(data, "folders", tmp_path / "no", code=2)
-    assert "voc" in export(data, "no such", tmp_path / "no", code=2)
+    assert "nifti" in export(data, "no such", tmp_path / "no", code=2)
     assert "leave it out" in export(data, "coco", tmp_path / "no", "--format", "savedmodel", code=2)
     asked = halofeed_here("export", data, "--out", tmp_path / "no").stderr
     assert "--to coco or --to yolo or --to voc" in asked
