@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_options, add_settings
 from halofeed.system import signals
+from halofeed.system.addresses import address_of
 from halofeed.system.console import print_status
 
 if TYPE_CHECKING:
@@ -100,19 +101,40 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
 
     export = command(
         "export",
-        "write a trained model for use without halofeed",
+        "write a trained model, or the pictures and labels of a data set, for use without halofeed",
         """\
         examples:
           halofeed export runs/cards --out exported                              # StableHLO, by jax.export
-          halofeed export runs/cards --out exported --format savedmodel          # TensorFlow's SavedModel""",
+          halofeed export runs/cards --out exported --format savedmodel          # TensorFlow's SavedModel
+
+        of a data set; `halofeed convert` reads the results with the layouts of the same names, NIfTI as msd:
+          halofeed export data/cards/1.0.0 --to coco --out cards_coco            # also yolo and voc
+          halofeed export data/photos/1.0.0 --to folders --out photos            # SPLIT/CLASS/NAME
+          halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json""",
     )
-    _add_run(export)
+    export.add_argument(
+        "path",
+        metavar="RUN_OR_DATA",
+        help="the folder that `halofeed train --out` made; with --to a data set's version folder or address",
+    )
+    _add_checkpoint(export)
     export.add_argument("--out", required=True, metavar="FOLDER", help="output folder")
     export.add_argument(
         "--format",
-        default="stablehlo",
         choices=("stablehlo", "savedmodel"),
-        help="savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo)",
+        help="of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo)",
+    )
+    data = export.add_argument_group("of a data set")
+    data.add_argument(
+        "--to",
+        metavar="TARGET",
+        help="folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes. Pictures are the "
+        "stored JPEG or PNG files, or PNG; padding is cut off",
+    )
+    data.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an earlier export there, if halofeed wrote all files in the folder and none has changed",
     )
 
     configs = command(
@@ -152,6 +174,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder that `halofeed train --out` made")
+    _add_checkpoint(parser)
+
+
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", default="best", metavar="WHICH", help="best, last or a step (default: best)"
     )
@@ -288,8 +314,50 @@ def unlogged() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+def _is_data_set(parsed: argparse.Namespace) -> bool:
+    """Return whether `export` gets a data set; UsageError if --to says otherwise."""
+    from halofeed.schemas.files import MANIFEST, RUN_FILE
+
+    path = parsed.path
+    if (Path(path) / RUN_FILE).is_file():
+        if parsed.to is not None:
+            raise UsageError(
+                f"--to {parsed.to}: {path} is a training run, and only data sets have targets; leave it out"
+            )
+        return False
+    if parsed.to is None and (address_of(path) is not None or (Path(path) / MANIFEST).is_file()):
+        from halofeed.inspection.dataset_files import open_manifest
+        from halofeed.inspection.export_data import targets_of
+
+        known = " or ".join(f"--to {target}" for target in targets_of(open_manifest(path)))
+        raise UsageError(
+            f"{path}: is a data set, not a training run; {known or 'no target holds such records'}"
+        )
+    return parsed.to is not None
+
+
+def _export_data(parsed: argparse.Namespace) -> int:
+    from halofeed.inspection.export_data import export_data
+
+    of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys(
+        ("cores_per_replica", "partition", "virtual_devices")
+    )
+    if given := [name for name, default in of_runs.items() if getattr(parsed, name) != default]:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')}: is of a run's model, not of a data set; leave it out"
+        )
+    done = export_data(parsed.path, parsed.to, parsed.out, overwrite=parsed.overwrite)
+    for note in done.notes:
+        print_status(note)
+    print(f"{done.records:,} records exported to {parsed.out}")
+    return 0
+
+
 def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed export`."""
+    if _is_data_set(parsed):
+        return _export_data(parsed)
+    parsed.run = parsed.path
     run = _open_run(parsed)
     from halofeed.trainer.export import (
         export_folder,

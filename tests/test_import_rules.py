@@ -45,7 +45,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     },
     "trainer": {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
-        **dict.fromkeys(("PIL", "h5py", "libtpu", "nibabel", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
 }
@@ -62,7 +62,6 @@ ONLY_IN_FILES = {
     ("trainer", "scipy"): {"trainer/metrics.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
     ("trainer", "h5py"): {"trainer/models/keras_weights.py"},
-    ("trainer", "nibabel"): {"trainer/source_grid.py"},
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},
     ("inspection", "jinja2"): {"inspection/html/page.py"},
@@ -306,14 +305,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2550),
-    "system": (16, 2650),
+    "halofeed": (12, 2620),
+    "system": (17, 2750),
     "schemas": (17, 3730),
-    "prep": (125, 32_710),
+    "prep": (125, 32_760),
     "pipelines": (30, 7400),
     "loader": (45, 10_000),
     "trainer": (56, 10650),
-    "inspection": (30, 7370),
+    "inspection": (34, 8200),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(

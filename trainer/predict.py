@@ -10,19 +10,15 @@ OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from halofeed.errors import JobError, UsageError
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import temporary_folder
-from halofeed.system.locks import FolderLock
-from halofeed.system.signals import CleanupOnExit
+from halofeed.errors import JobError
+from halofeed.system.result_folder import ResultFolder
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.prediction_files import WRITERS, label_entries
 from halofeed.trainer.record_metadata import SplitMetadata
@@ -61,7 +57,7 @@ def predict(
         UsageError: the data set does not fit the model, or the folder holds other files.
     """
     folder = Path(folder).absolute()
-    check_folder(folder, overwrite)
+    _result_folder(folder, overwrite).check()
     loaded = LoadedRun(run, data, split, which=which, with_probabilities=True)
     batches = ((batch.predictions, batch.truth) for batch in loaded.predictions())
     if jax.process_index():
@@ -111,7 +107,7 @@ def predict_batches(
     """
     metadata = SplitMetadata(data, split)
     with (
-        atomic_output_folder(Path(folder), overwrite) as temporary,
+        _result_folder(Path(folder), overwrite).replaced() as temporary,
         WRITERS[facts.task](temporary, metadata, facts.labels) as writer,
     ):
         predicted_ids: set[int] = set()
@@ -140,34 +136,5 @@ def predict_batches(
     return document
 
 
-@contextmanager
-def atomic_output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` at the end, or is deleted if an exception is raised.
-
-    Raises:
-        UsageError: `folder` is a file, holds other files, holds predictions and `overwrite` is False, or its files were
-            changed after halofeed wrote them.
-        JobError: another process is writing to it.
-    """
-    folder = owned_files.real_folder(folder.absolute())
-    check_folder(folder, overwrite)
-    lock = FolderLock("is writing predictions into", "take another --out")
-    with CleanupOnExit(lock.release):
-        lock.make(folder)
-        check_folder(folder, overwrite)
-        with temporary_folder(folder) as temporary:
-            yield temporary
-
-
-def check_folder(folder: Path, overwrite: bool) -> None:
-    """Raise the UsageError of `atomic_output_folder`."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out {folder}: is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / PREDICTIONS).is_file():
-            raise UsageError(f"--out {folder}: is not empty and holds no predictions; name another folder")
-        if not overwrite:
-            raise UsageError(
-                f"--out {folder}: holds predictions; name another folder, or pass --overwrite to replace them"
-            )
-        owned_files.check_owned(folder, "--out")
+def _result_folder(folder: Path, overwrite: bool) -> ResultFolder:
+    return ResultFolder(path=folder, marker=PREDICTIONS, holds="predictions", overwrite=overwrite)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,7 +14,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from halofeed.errors import JobError, UsageError
-from halofeed.prep.sources.file_names import extension_of
+from halofeed.prep.formats.volume.nifti import write_nifti
+from halofeed.prep.sources.file_names import safe_name
 from halofeed.system.atomic_files import atomic_write
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.source_grid import (
@@ -24,14 +23,11 @@ from halofeed.trainer.source_grid import (
     coco_results,
     labels_in_source,
     picture_labels_in_source,
-    write_nifti,
     write_png,
 )
 from halofeed.trainer.windows import TileBlender, WindowTile
 
 DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
-LONGEST_NAME = 150
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _PROBABILITY_DECIMALS = 6
 
 PredictionRow = Mapping[str, NDArray[Any]]
@@ -252,7 +248,7 @@ def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
     >>> file_names({"a/b.nii.gz": 1, "../B": 2, "a_b": 3}, ".png")
     {'a/b.nii.gz': 'a_b-1.png', '../B': 'B.png', 'a_b': 'a_b-3.png'}
     """
-    plain = {key: _safe(key) for key in keys}
+    plain = {key: safe_name(key) for key in keys}
     counts = Counter(name.casefold() for name in plain.values())
     names = {
         key: name if counts[name.casefold()] == 1 else f"{name}-{keys[key]}" for key, name in plain.items()
@@ -263,14 +259,6 @@ def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
         if other != key:
             raise UsageError(f"{other} and {key}: would both become {name}{extension}; give one another id")
     return {key: f"{name}{extension}" for key, name in names.items()}
-
-
-def _safe(key: str) -> str:
-    name = _UNSAFE.sub("_", key.removesuffix(extension_of(key))).strip("._") or "source"
-    if len(name) > LONGEST_NAME:
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        name = f"{name[:LONGEST_NAME]}-{digest}"
-    return name
 
 
 def label_entries(labels: Mapping[int, str]) -> list[dict[str, Any]]:

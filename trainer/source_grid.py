@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,8 +83,6 @@ Half a voxel is the voxel itself. A conversion that rounds the field of view los
 """
 SLAB_BYTES = 1 << 25
 """Size of the float32 probabilities of one class on the source grid in memory; a single slice may be larger."""
-_NIFTI_ORDER = [2, 1, 0, 3]
-"""Order of an affine's columns for NIfTI's (i, j, k, 1), from those for (depth, height, width, 1)."""
 
 
 def labels_in_source(
@@ -226,23 +223,6 @@ def _probabilities_by_class(predicted: NDArray[Any], *, contiguous: bool) -> Cal
         # Affine sampling reads voxels in any order, once per slab.
         by_class = np.ascontiguousarray(by_class, np.float32)
     return lambda number: by_class[number]
-
-
-def write_nifti(path: Path, label: NDArray[Any], source_affine: ArrayLike) -> None:
-    """Save class indices as a gzipped NIfTI file that overlays the source in any viewer.
-
-    Args:
-        path: path *.nii.gz; equal labels give equal bytes.
-        label: class indices [depth, height, width] with the axes of the source file, the slowest first.
-        source_affine: [4, 4], `source_affine` of the record.
-    """
-    import nibabel
-
-    affine = np.asarray(source_affine, np.float64).reshape(4, 4)[:, _NIFTI_ORDER]
-    image = nibabel.Nifti1Image(label.transpose(2, 1, 0), affine)
-    image.header.set_xyzt_units("mm")
-    with open(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
-        image.to_stream(stream)
 
 
 def write_png(path: Path, label: NDArray[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import re
@@ -37,6 +38,9 @@ _DOCUMENT_NAME = re.compile(
     r"(.*[-_.])?(licen[sc]es?|readme|copying|notice|authors|changelog|_?source|citation)([-_.].*)?|thumbs\.db|desktop\.ini",
     re.IGNORECASE,
 )
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 150
 
 
 def is_image_name(path: str) -> bool:
@@ -137,6 +141,19 @@ def stem_of(path: str) -> str:
     ('b', 'sub-1.2_ct', 'CT.1.2.840')
     """
     return path.rpartition("/")[2].removesuffix(extension_of(path))
+
+
+def safe_name(key: str) -> str:
+    """Return a file name without extension for a record's key: no separator, no leading dot, at most 163 characters.
+
+    >>> safe_name("a/b c.nii.gz"), safe_name("../.."), safe_name("/etc/passwd")
+    ('a_b_c', 'source', 'etc_passwd')
+    """
+    name = _UNSAFE.sub("_", key.removesuffix(extension_of(key))).strip("._") or "source"
+    if len(name) > _LONGEST_NAME:
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        name = f"{name[:_LONGEST_NAME]}-{digest}"
+    return name
 
 
 def is_volume_name(path: str) -> bool:

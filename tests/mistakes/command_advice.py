@@ -22,8 +22,9 @@ from halofeed.trainer.new_files import recipe_for_new_files
 from halofeed.trainer.plan.compile_pool import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.task import data_facts
-from tests.mistakes.conversion_advice import organs, patched, pictures, scans
+from tests.mistakes.conversion_advice import SMALL, organs, patched, pictures, scans
 from tests.support.advice import Advice, noted, refused, usage
+from tests.support.annotation_writer import boxed, draw, write_annotations
 from tests.support.conversions import draw_folders, halofeed, run_convert
 from tests.support.mistakes import Prepare, preparing
 from tests.support.small_scans import mask
@@ -158,6 +159,27 @@ def show_jpeg(source: Path) -> list[object]:
     words = pictures("--encoding", "jpeg")(source)
     assert not call("convert", *words, "--out", source.parent / "out", "--name", "set")
     return ["show", folder_of(source)]
+
+
+@preparing
+def export(source: Path, words: Prepare, to: str) -> list[object]:
+    """An export of a data set that is converted before."""
+    if not folder_of(source).exists():
+        assert not call("convert", *words(source), "--out", source.parent / "out", "--name", "set")
+    return ["export", folder_of(source), "--to", to, "--out", source.parent / "exported"]
+
+
+@preparing
+def boxes(source: Path, *more: object) -> list[object]:
+    """Pictures with boxes."""
+    draw(source, "a.png", "b.png", "c.png", "d.png")
+    write_annotations(source, "coco", [boxed(f"{name}.png", (1, 2, 9, 9)) for name in "abcd"])
+    return ["--layout", "coco", "--source", source, *SMALL, *more]
+
+
+HALVES = "--split-shares a=0.5,b=0.5"
+TILED = scans(mask(), more=("--fit", "tiles"))
+OVERLAPPING = organs(3, "--class-overlap channels")
 
 
 def mixture(source: Path) -> list[object]:
@@ -323,6 +345,23 @@ ADVICE: dict[str, Advice] = {
         (r"with (--class-overlap) last or (first)", "--overwrite"),
         into=organs(3, "--class-overlap channels"),
         proves="1 record",
+    ),
+    # exports
+    "an export of what a target does not hold": usage(export(boxes(), "folders"), r"say (--to coco)"),
+    "an export of unusual splits as YOLO": usage(export(boxes(HALVES), "yolo"), r"say (--to voc)"),
+    "an export of unusual splits as folders": noted(
+        export(pictures(HALVES), "folders"),
+        r"with (--split-folders yes)",
+        into=lambda source: ["--layout", "folders", *SMALL, "--source", source.parent / "exported"],
+    ),
+    "an export of tiles": usage(
+        export(TILED, "nifti"), (r"with (--fit crop-or-pad)", "--overwrite"), into=TILED, proves="1 record"
+    ),
+    "an export of classes that overlap": usage(
+        export(OVERLAPPING, "nifti"), (r"with (--class-overlap last)", "--overwrite"), into=OVERLAPPING
+    ),
+    "an export of a run with a target": usage(
+        of_run("export", "--to coco --out exported"), r"(--to) coco: .* leave it out", around=compiled
     ),
     "pictures in sizes of their own": usage(
         converted_before(kept_aspect, new_files),

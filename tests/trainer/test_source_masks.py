@@ -12,9 +12,10 @@ from PIL import Image
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
+from halofeed.prep.formats.volume.nifti import write_nifti
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels.phantom import LABELED_ORGANS, grid_around
-from halofeed.trainer.source_grid import labels_in_source, picture_labels_in_source, write_nifti, write_png
+from halofeed.trainer.source_grid import labels_in_source, picture_labels_in_source, write_png
 from tests.support.conversions import run_convert
 from tests.support.phantom import dice, write_phantom
 from tests.support.training import convert_scans

@@ -1,22 +1,24 @@
-"""Reader of NIfTI-1, NIfTI-2 and Analyze files.
+"""Reader of NIfTI-1, NIfTI-2 and Analyze files, and writer of NIfTI-1.
 
 `open_nifti` is the entry point, `parse_header` checks the header, and `read_grid` chooses between sform and qform.
 """
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from nibabel.nifti1 import Nifti1Header
+from nibabel.nifti1 import Nifti1Header, Nifti1Image
 from nibabel.nifti2 import Nifti2Header
 from nibabel.spatialimages import HeaderDataError
 from nibabel.spm2analyze import Spm2AnalyzeHeader
 from nibabel.spm99analyze import Spm99AnalyzeHeader
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
@@ -37,8 +39,11 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.geometry.scan import Finding, Grid
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.atomic_files import create_replacing
 
 NIFTI_HEADER_BYTES = 540
+_AXES_OF_FILE = [2, 1, 0, 3]
+"""Order of an affine's columns for NIfTI's (i, j, k, 1), from those for (depth, height, width, 1)."""
 NibabelHeader = Any
 """A header class of nibabel, which has no types."""
 FileKind = Literal["single", "pair", "analyze"]
@@ -436,3 +441,20 @@ def _partner(files: SourceFiles, stem: str, wanted: str, extension: str, suffix:
     names = " and ".join(name.rpartition("/")[2] for name in candidates)
     detail = f"{names}: {failure.detail if failure else ''}"
     raise SourceError("read", f"the {wanted.lower()} file with the {kind} is missing", detail) from failure
+
+
+def write_nifti(path: Path, voxels: NDArray[Any], affine: ArrayLike) -> None:
+    """Save voxels as a gzipped NIfTI-1 file.
+
+    Args:
+        path: path *.nii.gz; equal voxels give equal bytes.
+        voxels: [depth, height, width] or [depth, height, width, channel], the slowest axis of the file first.
+        affine: [4, 4], from (depth, height, width, 1) to the patient's millimeters in RAS+.
+    """
+    order = (2, 1, 0) if voxels.ndim == 3 else (2, 1, 0, 3)
+    image = Nifti1Image(
+        voxels.transpose(order), np.asarray(affine, np.float64).reshape(4, 4)[:, _AXES_OF_FILE]
+    )
+    image.header.set_xyzt_units("mm")
+    with open(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+        image.to_stream(stream)

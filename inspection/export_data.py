@@ -1,0 +1,93 @@
+"""Export of a data set to formats that other programs read, and that `halofeed convert` reads again.
+
+    OUT/export.json    the data set's name and version, the target, records by split, and what was left out
+    OUT/.halofeed      list of the files that halofeed wrote (halofeed.system.owned_files)
+
+Each exporter's module shows its other files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from halofeed.errors import UsageError
+from halofeed.inspection.dataset_files import open_files, open_manifest
+from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter, YoloExporter
+from halofeed.inspection.export_records import ExportedData, Exporter
+from halofeed.inspection.export_volumes import NiftiExporter
+from halofeed.schemas.manifest import Manifest
+from halofeed.system.result_folder import ResultFolder
+
+EXPORTERS: dict[str, type[Exporter]] = {
+    "folders": FoldersExporter,
+    "coco": CocoExporter,
+    "yolo": YoloExporter,
+    "voc": VocExporter,
+    "nifti": NiftiExporter,
+}
+"""Exporters by the names of `--to`."""
+_MARKER = "export.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Result of an export: number of records, and what the user must know."""
+
+    records: int
+    notes: tuple[str, ...]
+
+
+def targets_of(manifest: Manifest) -> list[str]:
+    """Return the targets that hold records of a data set."""
+    return [name for name, exporter in EXPORTERS.items() if exporter.takes(manifest)]
+
+
+def export_data(
+    path: str | os.PathLike[str], target: str, folder: str | os.PathLike[str], *, overwrite: bool = False
+) -> Export:
+    """Write all records of a data set in another format.
+
+    Args:
+        path: folder or address of the data set.
+        target: name in `EXPORTERS`.
+        folder: output folder, written atomically.
+        overwrite: replace an earlier export.
+
+    Raises:
+        UsageError: the target is unknown or does not hold such records, or the folder holds other files.
+        CorruptFileError: a record is damaged.
+    """
+    if target not in EXPORTERS:
+        raise UsageError(f"--to {target}: expected one of {', '.join(EXPORTERS)}")
+    files = open_files(path)
+    manifest = open_manifest(files)
+    data, exporter = ExportedData(files=files, manifest=manifest), EXPORTERS[target]
+    if not exporter.takes(manifest):
+        what = f"records of {manifest.task} with the kind of image {manifest.kind.name}"
+        if not (fitting := targets_of(manifest)):
+            raise UsageError(f"{files}: no target of export holds {what}; read it with halofeed.loader")
+        raise UsageError(f"{files}: holds {what}, which {target} does not take; say --to {fitting[0]}")
+    output = ResultFolder(path=Path(folder), marker=_MARKER, holds="exported data", overwrite=overwrite)
+    records: Counter[str] = Counter(dict.fromkeys(manifest.splits, 0))
+    with output.replaced() as temporary, exporter(temporary, data) as writer:
+        for record in data.records():
+            writer.add(record)
+            records[record.split] += 1
+        writer.finish()
+        document = {
+            "format": _FORMAT,
+            "to": target,
+            "data_name": manifest.name,
+            "data_version": manifest.version,
+            "records": records,
+            "left_out": writer.left_out,
+        }
+        (temporary / _MARKER).write_text(json.dumps(document, indent=1) + "\n")
+    lost = ", ".join(f"{count:,} {what}" for what, count in writer.left_out.items() if count)
+    notes = [f"left out, since {target} has no place for them: {lost}"] if lost else []
+    return Export(records=records.total(), notes=(*notes, *writer.notes))

@@ -1,0 +1,396 @@
+"""Exporters of pictures with classes or boxes.
+
+    folders    SPLIT/CLASS/NAME.png
+    coco       annotations/instances_SPLIT.json, images/SPLIT/NAME.png
+               SPLIT/_annotations.coco.json, SPLIT/NAME.png if a split has an unusual name
+    yolo       data.yaml, images/SPLIT/NAME.png, labels/SPLIT/NAME.txt
+    voc        Annotations/NAME.xml, JPEGImages/NAME.png, ImageSets/Main/SPLIT.txt
+
+Boxes are written with all digits, in pixels of the picture without padding, or as shares of it (YOLO).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, ClassVar
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import CorruptFileError, UsageError
+from halofeed.inspection.export_records import (
+    ExportedData,
+    Exporter,
+    ExportRecord,
+    folder_names,
+    text_names,
+)
+from halofeed.inspection.stored_records import decode_stored, integer_of
+from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
+from halofeed.schemas import keys
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
+from halofeed.schemas.tfexample import Decoded
+
+_AREA_TOLERANCE = 1e-3
+_FLAGS = {**keys.OBJECT_FLAGS, **{name: OPTIONAL_ATTRIBUTES[name] for name in ("occluded", "group_of")}}
+
+
+class FoldersExporter(Exporter):
+    """Exporter of class folders, SPLIT/CLASS/NAME; a folder has a class's name, without characters of paths."""
+
+    TASK = "classification"
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        if any(field.name == "labels" for field in data.manifest.fields):
+            raise UsageError(
+                f"{data.files}: a picture may have several classes, and a file lies in one folder; read the data set "
+                "with halofeed.loader"
+            )
+        self._names = folder_names(data.manifest.labels)
+        self._count_renamed(self._names)
+        if not all(map(is_split_name, data.manifest.splits)):
+            self.notes.append(
+                "the first folders are splits with unusual names: convert them with --split-folders yes"
+            )
+
+    def add(self, record: ExportRecord) -> None:
+        """Write the picture into its class's folder."""
+        labels: Any = record.features[keys.CLASS_LABEL]
+        self._write_picture(record, f"{record.split}/{self._names[int(labels[0])]}")
+
+    def finish(self) -> None:
+        """Write nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxedObjects:
+    """BoxedObjects of one picture.
+
+    Args:
+        features: features of its record.
+        stored_size: (height, width) of the stored picture, with padding.
+        size: (height, width) without padding.
+    """
+
+    features: Decoded
+    stored_size: tuple[int, int]
+    size: tuple[int, int]
+
+    @cached_property
+    def corners(self) -> NDArray[np.float64]:
+        """float64 [box, 4], ymin, xmin, ymax, xmax in pixels.
+
+        Whole numbers that were rounded to float32 shares are whole again, which gives the same shares.
+        """
+        return corners_of(self.features, self.stored_size, self.size)
+
+    @cached_property
+    def labels(self) -> list[int]:
+        """Class id of each box."""
+        return [int(label) for label in self.numbers(keys.OBJECT_CLASS_LABEL)]
+
+    def numbers(self, key: str) -> NDArray[Any]:
+        """Return the numbers of a key; empty if it is missing or an empty list."""
+        return np.asarray(self.features.get(key, ()))
+
+    def flags(self, box: int, names: Sequence[str]) -> list[str]:
+        """Return the names of the flags that a box has."""
+        return [name for name in names if _FLAGS[name] in self.features and self.numbers(_FLAGS[name])[box]]
+
+    def mask(self, box: int) -> NDArray[np.uint8] | None:
+        """Return the mask of a box without padding, uint8 [height, width]; None without masks."""
+        stored: Any = self.features.get(keys.OBJECT_MASK)
+        if stored is None:
+            return None
+        pixels = decode_stored(stored[box], "png", self.stored_size)
+        if pixels is None or pixels.shape[:2] != self.stored_size:
+            raise CorruptFileError(f"{keys.OBJECT_MASK}: mask {box} is no PNG of the picture's size")
+        return pixels[: self.size[0], : self.size[1], 0]
+
+    def view(self, box: int) -> str:
+        """Return the view of a box, or ""."""
+        views: Any = self.features.get(keys.OBJECT_VIEW)
+        return str(views[box], "utf-8", "replace") if views else ""
+
+    def keypoints(self, box: int) -> tuple[tuple[str, ...], list[float]]:
+        """Return the names of the keypoints of a box, and x, y in pixels and visibility of each; empty without any."""
+        count = len(self.features.get(f"{keys.OBJECT_KEYPOINT}/text", ()))
+        if not count:
+            return (), []
+        each = slice(box * count // len(self.labels), (box + 1) * count // len(self.labels))
+        names: Any = self.features[f"{keys.OBJECT_KEYPOINT}/text"]
+        x, y, seen = (
+            self.numbers(f"{keys.OBJECT_KEYPOINT}/{part}")[each].astype(np.float64)
+            for part in ("x", "y", "visibility")
+        )
+        height, width = self.stored_size
+        points = np.stack([x * width, y * height, seen], axis=1)
+        return tuple(str(name, "utf-8", "replace") for name in names[each]), points.reshape(-1).tolist()
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of values of each kind beside boxes and classes."""
+        labeled = self.numbers(f"{keys.OBJECT_KEYPOINT}/num")
+        heights, widths = (self.corners[:, 2:] - self.corners[:, :2]).T
+        area = self.numbers(keys.OBJECT_AREA)
+        same = np.isclose(area, heights * widths, rtol=_AREA_TOLERANCE) if len(area) else np.ones(0, bool)
+        return {
+            **{f"{name} flags": int(np.count_nonzero(self.numbers(key))) for name, key in _FLAGS.items()},
+            "masks": len(self.features.get(keys.OBJECT_MASK, ())),
+            "keypoints": int(labeled.sum()) if len(labeled) else 0,
+            "views": sum(bool(self.view(box)) for box in range(len(self.labels))),
+            "areas": int(np.count_nonzero(~same)),
+            "category ids": len(self.numbers(keys.OBJECT_CLASS_SOURCE_LABEL)),
+        }
+
+
+def corners_of(features: Decoded, stored_size: Sequence[int], size: Sequence[int]) -> NDArray[np.float64]:
+    """Return the boxes of a record in pixels, see `BoxedObjects.corners`.
+
+    >>> features = {key: np.float32([share]) for key, share in zip(keys.BOX_CORNERS, (0.1, 0.25, 0.7, 1.0))}
+    >>> corners_of(features, (10, 8), (10, 8)).tolist()
+    [[1.0, 2.0, 7.0, 8.0]]
+    """
+    shares = np.stack([np.asarray(features.get(key, ()), np.float64) for key in keys.BOX_CORNERS], axis=1)
+    exact = shares * [*stored_size, *stored_size]
+    whole = np.rint(exact)
+    is_whole = np.abs(exact - whole) <= np.array([*stored_size, *stored_size]) * 2.0**-24
+    return np.minimum(np.where(is_whole, whole, exact), [*size, *size])
+
+
+def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
+    """Return a mask as COCO's run lengths, down the columns and zeros first.
+
+    >>> run_lengths(np.array([[0, 1], [1, 1]], np.uint8))
+    {'size': [2, 2], 'counts': [1, 3]}
+    """
+    pixels = np.concatenate([[False], mask.T.reshape(-1) > 0])
+    changes = np.flatnonzero(pixels[1:] != pixels[:-1])
+    return {"size": list(mask.shape), "counts": np.diff(changes, prepend=0, append=mask.size).tolist()}
+
+
+class BoxExporter(Exporter):
+    """Base class of exporters of boxes; KEEPS are the keys of `BoxedObjects.counts` that the target holds."""
+
+    TASK = "detection"
+    KEEPS: ClassVar[frozenset[str]] = frozenset()
+
+    def _objects(self, record: ExportRecord) -> BoxedObjects:
+        objects = BoxedObjects(features=record.features, stored_size=record.stored_size, size=record.size)
+        self.left_out.update({name: n for name, n in objects.counts().items() if name not in self.KEEPS})
+        return objects
+
+
+class _Instances:
+    """Instances file of one split, whose annotations wait in a temporary file until all images are written."""
+
+    def __init__(self, stream: IO[str], annotations: IO[str], description: str) -> None:
+        self._stream, self._annotations = stream, annotations
+        self._images = self._objects = 0
+        stream.write(f'{{"info": {{"description": {json.dumps(description)}}},\n"images": [')
+
+    def add_image(self, entry: Mapping[str, Any]) -> None:
+        self._stream.write(f"{',' if self._images else ''}\n{json.dumps(entry)}")
+        self._images += 1
+
+    def add_object(self, entry: Mapping[str, Any]) -> None:
+        self._objects += 1
+        self._annotations.write(
+            f"{',' if self._objects > 1 else ''}\n{json.dumps({'id': self._objects, **entry})}"
+        )
+
+    def finish(self, categories: Sequence[Mapping[str, Any]]) -> None:
+        self._stream.write('\n],\n"annotations": [')
+        self._annotations.seek(0)
+        shutil.copyfileobj(self._annotations, self._stream)
+        self._stream.write(f'\n],\n"categories": {json.dumps(categories)}}}\n')
+
+
+_COCO_FILE = "annotations/instances_{}.json"
+
+
+class CocoExporter(BoxExporter):
+    """Exporter of COCO instances: image ids are the records', masks are run lengths, keypoints have fractions.
+
+    Difficult, truncated, occluded and grouped objects have a key of that name with the value 1. If a split has an
+    unusual name, all files lie in its folder as Roboflow's do, which gives readers its name.
+    """
+
+    KEEPS = frozenset((*(f"{name} flags" for name in _FLAGS), "masks", "keypoints", "areas"))
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        splits = data.manifest.splits
+        usual = all(split_in_file_name(_COCO_FILE.format(split)) == split for split in splits)
+        self._files, self._pictures = (
+            (_COCO_FILE, "images/{}") if usual else ("{}/_annotations.coco.json", "{}")
+        )
+        self._splits = {split: self._open(split) for split in splits}
+        self._keypoints: dict[int, tuple[str, ...]] = {}
+
+    def _open(self, split: str) -> _Instances:
+        path = self._folder / self._files.format(split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = self.enter_context(path.open("x", encoding="ascii"))
+        annotations = tempfile.TemporaryFile("w+", encoding="ascii", dir=self._folder)  # noqa: SIM115 - on the stack
+        self.enter_context(annotations)
+        return _Instances(stream, annotations, f"{self._manifest.name} {self._manifest.version}, {split}")
+
+    def add(self, record: ExportRecord) -> None:
+        """Write the picture and its objects."""
+        file, (height, width) = self._write_picture(record, self._pictures.format(record.split)), record.size
+        instances, objects = self._splits[record.split], self._objects(record)
+        instances.add_image({"id": record.id, "file_name": file, "height": height, "width": width})
+        areas = objects.numbers(keys.OBJECT_AREA).astype(np.float64).tolist()
+        for box, (ymin, xmin, ymax, xmax) in enumerate(objects.corners.tolist()):
+            flags = objects.flags(box, tuple(_FLAGS))
+            entry = {
+                "image_id": record.id,
+                "category_id": objects.labels[box],
+                "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
+                "area": areas[box],
+                "iscrowd": int("is_crowd" in flags),
+                **{name: 1 for name in flags if name != "is_crowd"},
+            }
+            if (mask := objects.mask(box)) is not None:
+                entry["segmentation"] = run_lengths(mask)
+            names, points = objects.keypoints(box)
+            if any(points[2::3]):
+                self._keypoints.setdefault(objects.labels[box], names)
+                entry |= {"keypoints": points, "num_keypoints": int(np.count_nonzero(points[2::3]))}
+            instances.add_object(entry)
+
+    def finish(self) -> None:
+        """Write the annotations and categories of every split."""
+        categories: list[dict[str, Any]] = [
+            {"id": label, "name": name} for label, name in sorted(self._manifest.labels.items())
+        ]
+        for category in categories:
+            if names := self._keypoints.get(category["id"]):
+                category["keypoints"] = names
+        for instances in self._splits.values():
+            instances.finish(categories)
+
+
+_YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Key of data.yaml by split."""
+
+
+class YoloExporter(BoxExporter):
+    """Exporter of YOLO boxes; class ids begin at 0, in the order of the data set's."""
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        splits = [split for split, content in data.manifest.splits.items() if content.records]
+        found = [_YOLO_SPLITS.get(split) for split in splits]
+        if None in found or len(set(found)) < len(found):
+            raise UsageError(
+                f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
+                f"{', '.join(splits)}; say --to voc"
+            )
+        self._names = text_names(dict(sorted(data.manifest.labels.items())))
+        self._count_renamed(self._names)
+        lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
+        lines += ["names:", *(f"  {at}: {_yaml_text(name)}" for at, name in enumerate(self._names.values()))]
+        (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for split in splits:
+            (folder / "labels" / split).mkdir(parents=True)
+
+    def add(self, record: ExportRecord) -> None:
+        """Write the picture and its label file, which is empty without objects."""
+        self._write_picture(record, f"images/{record.split}")
+        objects, (height, width) = self._objects(record), record.size
+        places = {label: place for place, label in enumerate(self._names)}
+        lines = []
+        for label, (ymin, xmin, ymax, xmax) in zip(objects.labels, objects.corners.tolist(), strict=True):
+            numbers = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height, (xmax - xmin) / width
+            lines.append(f"{places[label]} {' '.join(map(repr, (*numbers, (ymax - ymin) / height)))}\n")
+        with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
+            file.writelines(lines)
+
+    def finish(self) -> None:
+        """Write nothing more."""
+
+
+def _yaml_text(text: str) -> str:
+    """Return text as a YAML scalar in double quotes; JSON's escapes are YAML's.
+
+    >>> _yaml_text('say "no"' + chr(0x2028))
+    '"say \\\\"no\\\\"\\\\U00002028"'
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)
+
+
+_VOC_FLAGS = ("truncated", "difficult", "occluded")
+_FRACTION = 1e-7
+
+
+class VocExporter(BoxExporter):
+    """Exporter of Pascal VOC.
+
+    If all boxes are whole pixels, of at least two on each side, they count from 1 as VOC's do. Otherwise all boxes
+    count from 0 and have fractions, by which readers know that: `_FRACTION` is added to whole ones.
+    """
+
+    KEEPS = frozenset((*(f"{name} flags" for name in _VOC_FLAGS), "views"))
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        self._names = text_names(data.manifest.labels)
+        self._count_renamed(self._names)
+        self._origin = int(all(map(_is_voc, data.small_features((*keys.BOX_CORNERS, *keys.SIDES)))))
+        for name in ("Annotations", "ImageSets/Main"):
+            (folder / name).mkdir(parents=True)
+        self._lists = {
+            split: self.enter_context((folder / f"ImageSets/Main/{split}.txt").open("x"))
+            for split in data.manifest.splits
+        }
+
+    def add(self, record: ExportRecord) -> None:
+        """Write the picture, its XML file and the line of its list."""
+        file, (height, width) = self._write_picture(record, "JPEGImages"), record.size
+        objects = self._objects(record)
+        root = ElementTree.Element("annotation")
+        _add_texts(root, folder="JPEGImages", filename=file)
+        channels = self._manifest.field("image").shape[-1]
+        _add_texts(ElementTree.SubElement(root, "size"), width=width, height=height, depth=channels)
+        for box, (label, sides) in enumerate(zip(objects.labels, objects.corners.tolist(), strict=True)):
+            element = ElementTree.SubElement(root, "object")
+            flags = objects.flags(box, _VOC_FLAGS)
+            _add_texts(element, name=self._names[label], pose=objects.view(box) or "Unspecified")
+            _add_texts(
+                element, **{flag: int(flag in flags) for flag in ("truncated", "difficult", "occluded")}
+            )
+            if not self._origin and all(map(float.is_integer, sides)):
+                sides = [side + _FRACTION for side in sides]
+            ymin, xmin, ymax, xmax = (int(side) if side.is_integer() else side for side in sides)
+            corners = {"xmin": xmin + self._origin, "ymin": ymin + self._origin, "xmax": xmax, "ymax": ymax}
+            _add_texts(ElementTree.SubElement(element, "bndbox"), **corners)
+        ElementTree.indent(root)
+        path = self._folder / "Annotations" / f"{record.name}.xml"
+        with path.open("xb") as stream:
+            stream.write(ElementTree.tostring(root, "utf-8") + b"\n")
+        self._lists[record.split].write(f"{record.name}\n")
+
+    def finish(self) -> None:
+        """Write nothing more."""
+
+
+def _is_voc(features: Decoded) -> bool:
+    """Return whether all boxes of a record can be written as VOC's pixel numbers, which begin at 1."""
+    sides = [integer_of(features, key) or 1 for key in keys.SIDES]
+    corners = corners_of(features, sides, sides)
+    return bool((corners == np.rint(corners)).all() and (corners[:, 2:] - corners[:, :2] >= 2).all())
+
+
+def _add_texts(element: ElementTree.Element, **texts: object) -> None:
+    for tag, text in texts.items():
+        ElementTree.SubElement(element, tag).text = str(text)
