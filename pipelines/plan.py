@@ -444,7 +444,8 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
             named,
             totals.masks,
             images,
-            source.options.takes_scan,
+            # A folder holds label slices, which have values.
+            lambda path: source.options.takes_scan(path) or images.size(path) is None,
             in_files.named if in_files is not None else (),
         )
     classes = replace(segmentation_classes(given, named, choice), by_names=by_names)

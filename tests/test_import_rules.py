@@ -308,7 +308,7 @@ CEILINGS = {
     "halofeed": (11, 2250),
     "system": (16, 2650),
     "schemas": (17, 3720),
-    "prep": (114, 31_100),
+    "prep": (114, 31_500),
     "pipelines": (30, 7400),
     "loader": (45, 9950),
     "trainer": (56, 10650),

@@ -213,7 +213,8 @@ class VolumeOptions:
     )
     label_pattern: str | None = option(
         None,
-        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz; bids: the "
+        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g. {class}/{id}.nii.gz; "
+        "dicom: also folders of DICOM images whose values are classes, or pictures, one for each slice; bids: the "
         "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
     )
     regions: str = option(

@@ -5,14 +5,17 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 
-from tests.support.conversions import halofeed_here
+from tests.support.conversions import halofeed_here, run_convert
 from tests.support.dicom_writer import write_volume
-from tests.support.small_scans import AFFINE, SHAPE, image, msd_document
-from tests.support.volume_support import save_nifti
+from tests.support.small_scans import AFFINE, SHAPE, image, mask, msd_document
+from tests.support.volume_support import rejected, save_nifti, stored_volumes, write_table
 
 PAGE = (Path(__file__).parents[3] / "docs/datasets.md").read_text()
 COMMANDS = dict(re.findall(r"\n## ([^\n]+)\n\n```bash\n(.*?)```", PAGE, re.DOTALL))
@@ -44,10 +47,25 @@ amos22/dataset.json | {json.dumps(json.dumps(AMOS))}
 Pancreas-CT | train=2 | pancreas
 tcia/Pancreas-CT/PANCREAS_000[12]/11-24-2015/1.2 | ct
 tcia/TCIA_pancreas_labels/label000[12].nii.gz | 1
+3D-IRCADb | train=2 | liver
+3Dircadb1/3Dircadb1.[12]/PATIENT_DICOM | ct
+3Dircadb1/3Dircadb1.[12]/LABELLED_DICOM | ct
+3Dircadb1/3Dircadb1.[12]/MASKS_DICOM/[bone,liver] | 255
+CHAOS CT | train=2 | liver
+Train_Sets/CT/[12]/DICOM_anon | ct
+Train_Sets/CT/[12]/Ground/liver_GT_00[01234].png | 1
+CHAOS MR | train=2 | liver,right kidney,left kidney,spleen
+Train_Sets/MR/[12]/T2SPIR/DICOM_anon | ct
+Train_Sets/MR/[12]/T2SPIR/Ground/IMG-0001-00[12345].png | 63 126 189 252
 MM-WHS | train=2 | myocardium,left atrium,left ventricle,right atrium,right ventricle,aorta,pulmonary artery
 mmwhs/ct_train/ct_train_100[12]_image.nii.gz | ct
 mmwhs/ct_train/ct_train_100[12]_label.nii.gz | 205 420 421 500 550 600 820 850
 """
+
+
+def save_png(path: Path, values: NDArray[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values.astype(np.uint8)).save(path)
 
 
 def draw(pattern: str, content: str) -> None:
@@ -62,10 +80,14 @@ def draw(pattern: str, content: str) -> None:
         path.write_text(json.loads(content))
         return
     values = image() if content == "ct" else np.resize(np.array([0, *map(int, content.split())]), SHAPE)
-    if path.suffix in (".gz", ".nii"):
+    if path.suffix == ".png":
+        save_png(path, values[0])
+    elif path.suffix in (".gz", ".nii"):
         save_nifti(path, values.astype(np.int16), AFFINE)
     else:
         series = int.from_bytes(pattern.encode()[-20:]) % 10**9
+        # The writer adds 1024 to what is no label.
+        values = values - 1024 * (content != "ct")
         write_volume(path, values, AFFINE, series=f"1.2.{series}", patient=path.parts[2])
 
 
@@ -84,3 +106,43 @@ def test_the_command_of_a_data_set_works_when_it_is_typed(name, tmp_path, monkey
     found = {f"{split}={one['records']}" for split, one in manifest["splits"].items()}
     assert found == set(records.split(","))
     assert {*classes.split(","), "background"} == set(manifest["labels"].values())
+
+
+def test_label_slices_lie_where_their_slices_lie(tmp_path):
+    root = tmp_path / "in"
+    labels = mask(classes=2).astype(np.uint8)
+    cases = {
+        # names of the pictures and of the slices, in the order of their positions
+        "reversed": ("43210", "43210", ""),
+        "fewer": ("0123", "01234", "label pictures and slices differ in number"),
+        "named otherwise": ("01234", "20143", "label pictures have other names than the slices"),
+        "stored": (1024, "01234", ""),
+        "rescaled": (0, "01234", "label slices have a rescale and no stored 0"),
+        "compressed": (1024, "01234", "label slices are compressed with loss"),
+    }
+    for case, (drawn, slices, _) in cases.items():
+        names = [f"i{one},0" for one in slices]
+        write_volume(root / case / "ct", image(), AFFINE, series=f"1.2.{len(case)}", names=names)
+        if isinstance(drawn, str):
+            for name, plane in zip(drawn, labels, strict=False):
+                save_png(root / case / f"label/liver_{name}.png", plane)
+        else:
+            more = {"LossyImageCompression": "01"} if case == "compressed" else {}
+            stored = labels.astype(int) - drawn
+            write_volume(root / case / "label", stored, AFFINE, series=f"1.3.{len(case)}", more=more)
+    table = write_table(root, [(case, f"{case}/ct", f"{case}/label") for case in cases])
+    options = {
+        "layout": "csv",
+        "task": "segmentation",
+        "depth": 5,
+        "height": 8,
+        "width": 9,
+        "classes": ("1",),
+    }
+    done = run_convert(table, tmp_path / "out", max_rejected=9, **options)
+    found = {one.key: one for one in stored_volumes(done)}
+    assert found.keys() == {case for case, (_, _, reason) in cases.items() if not reason}
+    for one in found.values():
+        np.testing.assert_array_equal(one.label, labels)
+    reasons = {source.split("/")[0]: reason for source, (_, reason, _) in rejected(done).items()}
+    assert reasons == {case: reason for case, (_, _, reason) in cases.items() if reason}
