@@ -127,7 +127,10 @@ class LabelReader:
             planes = []
             for one in self.slices:
                 plane = read_label_image(
-                    self.files.read(pairs[one]), self.recipe.max_pixels, self.options.need
+                    self.files.read(pairs[one]),
+                    self.recipe.max_pixels,
+                    self.options.need,
+                    self.recipe.label_coding().numbers,
                 )
                 if plane.shape != self.grid.shape[1:]:
                     detail = f"{pairs[one]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
