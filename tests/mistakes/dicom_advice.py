@@ -78,7 +78,7 @@ def without_a_slice(folder: Path) -> None:
 def parametric(folder: Path) -> None:
     for at in range(4):
         made = image_dataset(
-            VOLUME[at], position=(0, 0, at), more={"SOPClassUID": ParametricMapStorage, "BitsAllocated": 32}
+            VOLUME[at], position=(0, 0, at), more={"SOPClassUID": ParametricMapStorage, "BitsAllocated": 64}
         )
         del made.PixelData
         made.FloatPixelData = VOLUME[at].astype("<f4").tobytes()

@@ -82,6 +82,8 @@ def open_label_series(files: SourceFiles, members: Iterable[str], policy: Series
 
     def read() -> NDArray[Any]:
         voxels = scan.read()[..., 0]
+        if voxels.dtype.kind == "f":
+            raise SourceError("decode", "label slices hold no integers of up to 31 bits", scan.files[0])
         if voxels.min() < 0:
             raise SourceError("decode", "label has negative values", f"{voxels.min()} in {scan.files[0]}")
         return voxels.astype(next(name for name in LABELS if voxels.max() <= np.iinfo(name).max), copy=False)

@@ -226,7 +226,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     slices = [slices[index] for index in plan.order]
     first = slices[0].fields
     values = plan_series_values(slices, (), policy)
-    if values.unit:
+    if values.unit and not first.stored.is_float:
         values = plan_series_values(slices, _corners(files, slices), policy)
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
