@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import subprocess
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image
 
 from tests.support.conversions import halofeed_here, run_convert
 from tests.support.dicom_writer import write_volume
-from tests.support.small_scans import AFFINE, SHAPE, image, mask, msd_document
+from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, mask, msd_document
 from tests.support.volume_support import rejected, save_nifti, stored_volumes, write_table
 
 PAGE = (Path(__file__).parents[3] / "docs/datasets.md").read_text()
@@ -24,7 +25,6 @@ AMOS["validation"] = [{"image": "./imagesVa/amos_2.nii.gz", "label": "./labelsVa
 META = (
     "image_id;age;gender;institute;study_type;split\ns1;1;m;A;ct;train\ns2;1;m;A;ct;val\ns3;1;m;A;ct;test\n"
 )
-SIZE = ["--depth", "5", "--height", "8", "--width", "9", "--workers", "1"]
 # Name, records by split and classes beside the background; below, files with "ct", a text, or the values of a label.
 TREES = f"""
 KiTS | train=1 | kidney,tumor,cyst
@@ -85,10 +85,9 @@ def draw(pattern: str, content: str) -> None:
     elif path.suffix in (".gz", ".nii"):
         save_nifti(path, values.astype(np.int16), AFFINE)
     else:
-        series = int.from_bytes(pattern.encode()[-20:]) % 10**9
-        # The writer adds 1024 to what is no label.
-        values = values - 1024 * (content != "ct")
-        write_volume(path, values, AFFINE, series=f"1.2.{series}", patient=path.parts[2])
+        series = f"1.2.{zlib.crc32(pattern.encode())}"
+        # The writer stores Hounsfield units plus 1024, and labels are values as stored.
+        write_volume(path, values - 1024 * (content != "ct"), AFFINE, series=series, patient=path.parts[2])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -100,7 +99,7 @@ def test_the_command_of_a_data_set_works_when_it_is_typed(name, tmp_path, monkey
         draw(pattern, content)
     before, _, command = COMMANDS[name].replace("\\\n", " ").partition("halofeed ")
     subprocess.run(["bash", "-euc", before], check=True)
-    done = halofeed_here(*shlex.split(command), *SIZE)
+    done = halofeed_here(*shlex.split(command), *shlex.split("--depth 5 --height 8 --width 9 --workers 1"))
     assert done.returncode == 0, done.stderr
     (manifest,) = (json.loads(path.read_text()) for path in tmp_path.rglob("manifest.json"))
     found = {f"{split}={one['records']}" for split, one in manifest["splits"].items()}
@@ -131,15 +130,8 @@ def test_label_slices_lie_where_their_slices_lie(tmp_path):
             stored = labels.astype(int) - drawn
             write_volume(root / case / "label", stored, AFFINE, series=f"1.3.{len(case)}", more=more)
     table = write_table(root, [(case, f"{case}/ct", f"{case}/label") for case in cases])
-    options = {
-        "layout": "csv",
-        "task": "segmentation",
-        "depth": 5,
-        "height": 8,
-        "width": 9,
-        "classes": ("1",),
-    }
-    done = run_convert(table, tmp_path / "out", max_rejected=9, **options)
+    options = {"layout": "csv", "task": "segmentation", "classes": ("1",), "max_rejected": 9, **SIZE}
+    done = run_convert(table, tmp_path / "out", **options)
     found = {one.key: one for one in stored_volumes(done)}
     assert found.keys() == {case for case, (_, _, reason) in cases.items() if not reason}
     for one in found.values():
