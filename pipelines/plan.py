@@ -428,6 +428,9 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     named: Mapping[int, str] = {}
     if layout.label_values is not None and (given is None or choice):
         named = layout.label_values(sources.annotations, images, sources.annotation_file, source.options)
+    coding = recipe.label_coding()
+    if coding and (given is None or choice):
+        named = coding.names
     in_files = totals.names_in_labels
     has_names = in_files is not None and bool(in_files.named)
     by_names = has_names and (given is not None or not named)
@@ -444,7 +447,8 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
             named,
             totals.masks,
             images,
-            source.options.takes_scan,
+            # A folder holds label slices, which have values.
+            lambda path: source.options.takes_scan(path) or images.size(path) is None,
             in_files.named if in_files is not None else (),
         )
     classes = replace(segmentation_classes(given, named, choice), by_names=by_names)
@@ -453,7 +457,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     if in_channels:
         return check_channels(classes)
     ignored = recipe.ignore_label
-    if ignored is None and _is_void(images, totals.label_images, classes, choice):
+    if ignored is None and not coding and _is_void(images, totals.label_images, classes, choice):
         ignored = VOC_VOID
         print_status(
             f"halofeed convert: {totals.label_images[0]} is a label image of PASCAL VOC by its folder or palette, "

@@ -208,3 +208,54 @@ def normalize_class_name(name: str) -> str:
     True
     """
     return _visual_form(name).replace(" ", "")
+
+
+_COLOR = re.compile(r"([0-9A-Fa-f]{6})=(.+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelCoding:
+    """Classes of label files that do not store class numbers: one channel or one color per class.
+
+    Args:
+        channels: class of each channel, in order; "background" is no class.
+        colors: RRGGBB=CLASS for each color; black is the background unless it is named.
+
+    >>> coding = LabelCoding(colors=("ff0000=liver", "00ff00=spleen", "ffffff=background"))
+    >>> coding.names, coding.numbers[0xFF00], coding.numbers[0xFFFFFF]
+    ({1: 'liver', 2: 'spleen'}, 2, 0)
+    """
+
+    channels: tuple[str, ...] = ()
+    colors: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.channels or self.colors)
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        found = (_COLOR.fullmatch(one) for one in self.colors)
+        return [(one[1], one[2].strip()) for one in found if one]
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Class of each number from 1."""
+        names = self.channels or [name for _, name in self._pairs()]
+        return dict(enumerate((name for name in names if name != BACKGROUND), start=1))
+
+    @property
+    def numbers(self) -> dict[int, int]:
+        """Number of each color, as an integer RRGGBB; {} without colors."""
+        ids = {name: number for number, name in self.names.items()} | {BACKGROUND: 0}
+        return {0: 0, **{int(code, 16): ids[name] for code, name in self._pairs()}} if self.colors else {}
+
+    def problems(self) -> Iterator[str]:
+        """Yield a message for each contradiction."""
+        if self.channels and self.colors:
+            yield "--label-channels and --label-colors: a label has channels or colors; leave one out"
+        for one in self.colors:
+            if _COLOR.fullmatch(one) is None:
+                yield f"--label-colors {one!r}: expected RRGGBB=CLASS in hexadecimal, such as ff0000=liver"
+        codes, names = [code.lower() for code, _ in self._pairs()], [*self.names.values()]
+        if twice := sorted({one for one in (*codes, *names) if (codes + names).count(one) > 1}):
+            option = "--label-colors" if self.colors else "--label-channels"
+            yield f"{option}: {', '.join(twice)} comes twice; name it once, and join classes with --map-classes"

@@ -30,7 +30,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.kernels import resize_mask
-from halofeed.prep.voxels.label_volumes import merge_class_masks, merge_labels
+from halofeed.prep.voxels.label_volumes import classes_of_colors, merge_class_masks, merge_labels
 from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
@@ -58,7 +58,12 @@ _COLORS = ("RGB", "RGBA", "LA")
 _DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
 
 
-def read_label_image(data: bytes, max_pixels: int, need: ReserveMemory = no_memory_limit) -> NDArray[Any]:
+def read_label_image(
+    data: bytes,
+    max_pixels: int,
+    need: ReserveMemory = no_memory_limit,
+    colors: Mapping[int, int] | None = None,
+) -> NDArray[Any]:
     """Return the class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or its palette indices.
 
     Color with equal red, green and blue counts as gray. A GIF needs a gray palette, whose values are the class indices,
@@ -66,6 +71,7 @@ def read_label_image(data: bytes, max_pixels: int, need: ReserveMemory = no_memo
 
     Args:
         need: called with the number of bytes for the file and its pixels before they are decoded.
+        colors: class of each color RRGGBB, if colors are classes; see `LabelCoding`.
 
     Raises:
         SourceError: the image has another or a lossy format, color, several pages or too many pixels, or is damaged.
@@ -98,15 +104,19 @@ def read_label_image(data: bytes, max_pixels: int, need: ReserveMemory = no_memo
     need(with_margin(len(data) + planned.peak_bytes))
     with decoder_failures():
         image.load()
-        in_color = image.mode in _COLORS  # known for a GIF only after loading
-        bands = len(image.getbands())
+        shown = image.convert("RGB") if colors and image.mode == "P" else image
+        in_color = shown.mode in _COLORS  # known for a GIF only after loading
+        bands = len(shown.getbands())
 
         def take(part: Image.Image) -> NDArray[Any]:
             return np.asarray(part).astype(dtype).reshape(part.height, part.width, bands)
 
-        values = copy_pixels(image, take, bands, dtype.name)
+        values = copy_pixels(shown, take, bands, dtype.name)
     if in_color:
-        return _gray(values, image.mode, header)
+        return _of_color(values, shown.mode, header, colors or {})
+    if colors:
+        detail = f"mode {image.mode}; --label-colors is for label images in color; leave it out for gray ones"
+        raise decode_error("label image is not in color", detail)
     if header is None:
         return _by_palette(values[..., 0], image)
     return class_indices(values[..., 0], header)
@@ -130,17 +140,21 @@ def _check_sound(image: Image.Image) -> None:
         raise decode_error("label image is in color", f"{bits} bits; {_CURE}")
 
 
-def _gray(values: NDArray[Any], mode: str, header: PngHeader | None) -> NDArray[Any]:
-    """Return the gray values of opaque color [height, width, band] with equal bands."""
+def _of_color(
+    values: NDArray[Any], mode: str, header: PngHeader | None, classes: Mapping[int, int]
+) -> NDArray[Any]:
+    """Return the classes of opaque color [height, width, band], or its gray values if all bands are equal."""
     gray = values[..., 0]
     colors = 1 if mode == "LA" else 3
     if header is not None and header.depth == 16:
         raise decode_error("label image is in color", f"16 bits a color; {_CURE}")
-    if any(not np.array_equal(gray, values[..., band]) for band in range(1, colors)):
-        detail = f"mode {mode}; expected gray values or a palette, one value for each class; {_CURE}"
-        raise decode_error("label image is in color", detail)
     if values.shape[2] > colors and (values[..., colors] != 255).any():
         raise decode_error("label image is in color", f"it is transparent in places; {_CURE}")
+    if classes:
+        return classes_of_colors(np.broadcast_to(values[..., :colors], (*gray.shape, 3)), classes)
+    if any(not np.array_equal(gray, values[..., band]) for band in range(1, colors)):
+        detail = f"mode {mode}; expected gray values or a palette, one value for each class; {_CURE}, or say which "
+        raise decode_error("label image is in color", f"{detail}color is which class with --label-colors")
     return np.ascontiguousarray(gray)
 
 
@@ -305,7 +319,10 @@ def read_picture_labels(
     def read(path: str) -> NDArray[Any]:
         # The merged labels stay in memory beside the next ones, and counting their classes makes copies.
         return read_label_image(
-            files.read(path), recipe.max_pixels, lambda alone: need((3 if several else 2) * alone)
+            files.read(path),
+            recipe.max_pixels,
+            lambda alone: need((3 if several else 2) * alone),
+            recipe.label_coding().numbers,
         )
 
     found, overlapped = merged_labels(recipe, labels, reference, read)

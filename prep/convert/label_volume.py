@@ -8,7 +8,7 @@ With --class-overlap channels, every class is a set with one member from the fir
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import normalize_class_name
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, renumbered
+from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, read_label_image, renumbered
 from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
+from halofeed.prep.formats.clip.frame_folder import natural_order
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.geometry.volume import VolumePlan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.file_names import is_image_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
@@ -55,6 +57,7 @@ class LabelReader:
         grid: grid of the scan as stored.
         canonical: the same grid in canonical order.
         admit: called before a mask is read, with the mask and the bytes of the merged masks before it; may raise.
+        slices: see `Scan`.
     """
 
     recipe: Recipe
@@ -65,6 +68,7 @@ class LabelReader:
     canonical: Grid
     admit: Callable[[MaskScan, int], None]
     options: ScanOptions
+    slices: tuple[str, ...] = ()
 
     def read(self) -> Labels | None:
         """Return the classes; None where the scan has no label.
@@ -88,6 +92,57 @@ class LabelReader:
     def _overlap(self) -> OverlapRule:
         return self.recipe.class_overlap  # type: ignore[return-value]
 
+    def _open(self, path: str) -> MaskScan:
+        members = dict(self.reference.mask_members).get(path, ())
+        if members and is_image_name(members[0]):
+            return self._open_pictures(path, members)
+        return open_mask(self.files, path, self.grid, self.options, members)
+
+    def _open_pictures(self, path: str, members: Sequence[str]) -> MaskScan:
+        """Open the label of a DICOM series that has a picture for each slice.
+
+        A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
+        the slices lie in that order.
+
+        Raises:
+            SourceError: it is not known which picture belongs to which slice.
+        """
+        if len(members) != len(self.slices):
+            detail = f"{len(members)} pictures in {path}, {len(self.slices)} slices in files of their own"
+            raise SourceError("annotation", "label pictures and slices differ in number", detail)
+        pictures, slices = natural_order(members), natural_order(self.slices)
+        by_name = {stem_of(member): member for member in members}
+        pairs = dict(zip(slices, pictures, strict=True))
+        findings: tuple[Finding, ...] = ()
+        if by_name.keys() == {stem_of(one) for one in slices}:
+            pairs = {one: by_name[stem_of(one)] for one in slices}
+        elif tuple(slices) in (self.slices, self.slices[::-1]):
+            detail = f"{pictures[0]} is the label of {slices[0]}, and so on"
+            findings = (Finding.noted("label pictures in order of their names", detail),)
+        else:
+            detail = f"{pictures[0]} and {slices[0]}; give each picture the name of its slice"
+            raise SourceError("annotation", "label pictures have other names than the slices", detail)
+
+        def read() -> Voxels:
+            planes = []
+            for one in self.slices:
+                plane = read_label_image(
+                    self.files.read(pairs[one]),
+                    self.recipe.max_pixels,
+                    self.options.need,
+                    self.recipe.label_coding().numbers,
+                )
+                if plane.shape != self.grid.shape[1:]:
+                    detail = f"{pairs[one]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
+                    raise SourceError("annotation", "label picture has another size than its slice", detail)
+                planes.append(plane)
+            return np.stack(planes)
+
+        size = 2 * 4 * math.prod(self.grid.shape)
+        return MaskScan(
+            grid=self.grid, names={}, findings=findings, files=tuple(members), read=read, read_bytes=size
+        )
+
     def _of_files(self) -> Labels | None:
         """Return the classes of a scan with files of all classes; None where it has none."""
         merged: Voxels | None = None
@@ -95,7 +150,7 @@ class LabelReader:
         overlapped = 0
         named: list[Iterable[str] | None] = []
         for path in self.reference.masks:
-            mask = open_mask(self.files, path, self.grid, self.options)
+            mask = self._open(path)
             self.admit(mask, 0 if merged is None else merged.nbytes)
             values, findings, shared, names = self._of_file(mask, path)
             del mask  # frees the bytes of its file
@@ -120,7 +175,7 @@ class LabelReader:
 
         def each() -> Iterator[tuple[int, Voxels]]:
             for name, path in self.reference.class_masks:
-                mask = open_mask(self.files, path, self.grid, self.options)
+                mask = self._open(path)
                 self.admit(mask, 2 * math.prod(mask.grid.shape))
                 self._check_name(mask, name)
                 values, findings = self._aligned(mask, mask.read())

@@ -252,6 +252,7 @@ class VolumeConverter:
             canonical=canonical.target,
             admit=lambda mask, merged: need(label_bytes(scans, scan.grid, mask, merged, several=several)),
             options=replace(options, origin=origin),
+            slices=scan.slices,
         ).read()
         image = self._read_image(scans)
         assumed = check_values_are_hu(scans, image) if in_hu else ()

@@ -152,20 +152,29 @@ def open_scan(
 
 
 def open_mask(
-    files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions | None = None
+    files: SourceFiles,
+    path: str,
+    image_grid: Grid,
+    options: ScanOptions | None = None,
+    members: tuple[str, ...] = (),
 ) -> MaskScan:
-    """Open a mask by its header: a label volume, a DICOM SEG or an RTSTRUCT.
+    """Open a mask by its header: a label volume, a DICOM SEG or RTSTRUCT, or a DICOM series of label slices.
 
     Args:
         files: the source that holds the files.
         path: path of the mask's file, or of the folder that contains only this file.
         image_grid: grid of the mask's scan. Only an RTSTRUCT, whose contours have no grid, needs it.
         options: limits, and the treatment of flaws.
+        members: files of a DICOM series of label slices; () for a mask in one file.
 
     Raises:
         SourceError: the format is not supported, or its reader refuses the file.
     """
     options = options or ScanOptions()
+    if members:
+        from halofeed.prep.formats.dicom.masks import open_label_series
+
+        return open_label_series(files, members, options.series)
     below = _files_below(files, path)
     if len(below) > 1:
         raise SourceError("read", "a mask is one file", f"{len(below)} files in the folder")

@@ -180,6 +180,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_SEGMENTATION,
             summary="DICOM series in folders, each with a SEG, an RTSTRUCT or a NIfTI mask, or with none",
             list_references=dicom.list_references,
+            label_values=dicom.label_values,
         ),
     )
 }

@@ -32,16 +32,24 @@ def list_references(
         AnnotationsError: there is no scan or no mask, or no mask of a class from the options.
     """
     found = _find(images, annotation_file, options)
-    classes = target_classes(_names(found), images.root, options)
-    masks: dict[PairKey, dict[str, list[LabelFiles]]] = {}
-    for key, label in found.labels:
-        for name, _ in label.class_masks:
-            masks.setdefault(key, {}).setdefault(name, []).append(label)
-    labels = [(key, join_masks(of_scan, classes, options)) for key, of_scan in masks.items()]
+    labels = join_class_masks(found.labels, images.root, options)
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
     for path in [*found.neither, *other_scans(images, options)]:
         yield SourceExample(source=path, key=path, problem=NEITHER)
+
+
+def join_class_masks(
+    labels: Sequence[tuple[PairKey, LabelFiles]], root: str, options: LayoutOptions
+) -> list[tuple[PairKey, LabelFiles]]:
+    """Return one label for each scan, with its mask of each selected class."""
+    masks: dict[PairKey, dict[str, list[LabelFiles]]] = {}
+    for key, label in labels:
+        for name, _ in label.class_masks:
+            masks.setdefault(key, {}).setdefault(name, []).append(label)
+    names = (name for of_scan in masks.values() for name in of_scan)
+    classes = target_classes(names, root, options)
+    return [(key, join_masks(of_scan, classes, options)) for key, of_scan in masks.items()]
 
 
 def label_values(

@@ -19,7 +19,8 @@ from halofeed.prep.annotations.pairing import (
     single_file_label,
     split_at,
 )
-from halofeed.prep.annotations.patterns import compile_pattern
+from halofeed.prep.annotations.patterns import Pattern, compile_pattern
+from halofeed.prep.layouts.class_masks import class_values, join_class_masks, target_classes
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
@@ -123,8 +124,9 @@ def list_references(
 
     1. a SEG or RTSTRUCT that refers to the series, or to its images if the series contains several volumes. One that
        refers to no series belongs to the only series in its frame of reference.
-    2. with a label pattern: the NIfTI file that matches it with {id} as the series' folder, or as the part of the
-       folder that the image pattern defines.
+    2. with a label pattern: the NIfTI file, the series of label slices, or the pictures of one folder that match it
+       with {id} as the series' folder, or as the part of the folder that the image pattern defines. With {class}, each
+       of them is the mask of one class.
     3. without a label pattern: a NIfTI file in the series' folder or its parent, if that leaves only one series;
        otherwise one with the name of the series' folder.
 
@@ -144,6 +146,14 @@ def list_references(
     found, apart = _find_series(images, listing, options), listing.apart
     if not found:
         raise AnnotationsError(_no_series_message(images.root, apart, scans))
+    label_pattern = _label_pattern(options)
+    drawn = [series for series in found if _is_label(series, label_pattern, options)]
+    found = [series for series in found if series not in drawn]
+    if not found:
+        raise AnnotationsError(
+            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
+            "--image-pattern which folders hold the images"
+        )
     taken = [series for series in found if not series.is_left_out] or found
     place = find_split_folder([series.folders for series in taken], options.split_folders, images.root)
     listed = [
@@ -155,14 +165,68 @@ def list_references(
         for one in apart
         if one.is_mask
     ]
-    labels += _nifti_labels(masks, listing.named, taken, options)
+    pictures = [path for path in scans if not is_volume_name(path)]
+    stacks = _label_stacks(pictures, drawn, label_pattern, images)
+    labels += _labels_by_pattern(masks, stacks, listing.named, taken, label_pattern, options)
+    damaged = {one.source: one.problem for one in drawn if not one.is_left_out}
+    labels = [
+        (fits, replace(label, problem=label.problem or damaged.get(label.path))) for fits, label in labels
+    ]
     labels += [([], single_file_label(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
+    if "class" in (label_pattern.names if label_pattern else ()):
+        fitting = join_class_masks(fitting, images.root, options)
     expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
     pairs = pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks)
-    pictures = [path for path in scans if not is_volume_name(path)]
-    neither = [SourceExample(source=path, key=path, problem=NEITHER) for path in pictures]
-    yield from sort_examples([*pairs, *unfit, *_other_files(apart, found), *neither])
+    pairs = [
+        replace(one, mask_members=tuple((path, stacks[path]) for path in one.mask_paths if path in stacks))
+        for one in pairs
+    ]
+    known = {file for files in stacks.values() for file in files}
+    neither = [
+        SourceExample(source=path, key=path, problem=NEITHER) for path in pictures if path not in known
+    ]
+    yield from sort_examples([*pairs, *unfit, *_other_files(apart, [*found, *drawn]), *neither])
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Mapping[int, str]:
+    """Return the class of each value if the label pattern contains {class}; else {}."""
+    pattern = _label_pattern(options)
+    if pattern is None or "class" not in pattern.names:
+        return {}
+    found = (pattern.match(path) or pattern.match(folder_of(path)) for path in images.sizes())
+    return class_values(target_classes({one["class"] for one in found if one}, images.root, options), options)
+
+
+def _label_pattern(options: LayoutOptions) -> Pattern | None:
+    if options.label_pattern is None:
+        return None
+    return compile_pattern(options.label_pattern, "label_pattern", ("id", "class"))
+
+
+def _is_label(series: FoundSeries, pattern: Pattern | None, options: LayoutOptions) -> bool:
+    """Return whether the slices of a series are labels: the label pattern, and not the image pattern, fits it."""
+    if pattern is None or _match_series(pattern, series) is None:
+        return False
+    return options.image_pattern is None or not _identities([series], options.image_pattern, needed=False)
+
+
+def _match_series(pattern: Pattern, series: FoundSeries) -> dict[str, str] | None:
+    return pattern.match(series.scan.folder) or pattern.match(series.scan.first)
+
+
+def _label_stacks(
+    pictures: Iterable[str], drawn: Iterable[FoundSeries], pattern: Pattern | None, images: SourceFiles
+) -> dict[str, tuple[str, ...]]:
+    """Return the files of each label of several files: a series of label slices, or a folder of pictures."""
+    stacks = {one.source: one.scan.members or tuple(images.files_in(one.scan.folder)) for one in drawn}
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in pictures:
+        if pattern is not None and pattern.match(path):
+            folders[folder_of(path)].append(path)
+    return stacks | {folder: tuple(sorted(files)) for folder, files in folders.items()}
 
 
 def series_below(
@@ -309,59 +373,67 @@ def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str
     return [series.source for series in found if series.scan.frame_of_reference == one.frame_of_reference]
 
 
-def _nifti_labels(
-    masks: Sequence[str], named: Sequence[str], found: Sequence[FoundSeries], options: LayoutOptions
+def _labels_by_pattern(
+    masks: Sequence[str],
+    stacks: Mapping[str, tuple[str, ...]],
+    named: Sequence[str],
+    found: Sequence[FoundSeries],
+    pattern: Pattern | None,
+    options: LayoutOptions,
 ) -> list[tuple[list[str], LabelFiles]]:
-    """Return each NIfTI file as a label, with the series that it may belong to."""
+    """Return each NIfTI file and each label of several files, with the series that it may belong to."""
     paths = set(named)
-    pattern = None
+    match = {path: pattern.match(path) for path in masks} if pattern else {}
+    if pattern:
+        match |= {path: pattern.match(path) or pattern.match(files[0]) for path, files in stacks.items()}
     identities: Mapping[str, str] = {}
     if options.image_pattern is not None and options.label_pattern is None:
         raise AnnotationsError(
             f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
             "what of a series' folder {id} is"
         )
-    if options.label_pattern is not None:
+    if pattern is not None:
         identities = _identities(found, options.image_pattern)
-        pattern = compile_pattern(options.label_pattern, "label_pattern", ("id",))
-        if not any(pattern.match(path) for path in masks):
+        if not any(match.values()):
             known = next(iter(identities.values()), ".")
             raise AnnotationsError(
-                f"--label-pattern {options.label_pattern}: no volume file fits it; {{id}} is a series' folder, such as "
-                f"{known!r}; found {', '.join(masks[:3]) or 'none'}"
+                f"--label-pattern {options.label_pattern}: no volume file fits it, and no series or picture; {{id}} is "
+                f"a series' folder, such as {known!r}; found {', '.join(masks[:3]) or 'none'}"
             )
     labels = []
-    for path in masks:
+    for path in [*masks, *stacks]:
         problem = missing_part(path, paths)
         if pattern is None:
             labels.append((_by_place(path, found), single_file_label(path, problem)))
             continue
-        values = pattern.match(path)
+        values = match[path]
         wanted = None if values is None else values.get("id", ".")
         fits = [source for source, identity in identities.items() if identity == wanted]
         if not fits and wanted is not None:
             known = ", ".join(repr(identity) for identity in list(identities.values())[:3])
             detail = f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/**' says which part"
             problem = problem or (*NO_IMAGE[:2], f"{detail} of a series' folder it is")
-        labels.append((fits, single_file_label(path, problem)))
+        labels.append((fits, single_file_label(path, problem, (values or {}).get("class"))))
     return labels
 
 
-def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapping[str, str]:
+def _identities(
+    found: Sequence[FoundSeries], image_pattern: str | None, *, needed: bool = True
+) -> Mapping[str, str]:
     """Return the value of {id} for each series: its folder, or the part that --image-pattern defines.
 
     Raises:
-        AnnotationsError: no folder fits the pattern.
+        AnnotationsError: no folder fits the pattern, and one is `needed`.
     """
     if image_pattern is None:
         return {series.source: series.scan.folder for series in found}
     pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
     identities = {}
     for series in found:
-        values = pattern.match(series.scan.folder) or pattern.match(series.scan.first)
+        values = _match_series(pattern, series)
         if values is not None:
             identities[series.source] = values.get("id", ".")
-    if not identities:
+    if not identities and needed:
         folders = ", ".join(repr(series.scan.folder) for series in found[:3])
         raise AnnotationsError(f"--image-pattern {image_pattern}: no series' folder fits it; found {folders}")
     return identities

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from halofeed.errors import SourceError
@@ -27,6 +28,7 @@ from halofeed.prep.sources.file_names import (
     FolderIndex,
     find_annotated_file,
     is_document_name,
+    is_image_name,
     is_scan_or_array_name,
     iterate_scans,
     relative_path,
@@ -60,9 +62,10 @@ def list_references(
     series, the table contains the name that the layout `dicom` lists. Several files or folders, separated by `;` or
     as a JSONL list, are channels of one image. A DICOM series without a group has the hash of its patient as group.
 
-    A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, or a folder that contains only such a file. Several
-    labels, separated by `;`, are merged. An empty cell means an image for prediction only. Without a split column,
-    the table's name contains the split.
+    A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, a folder that contains only such a file, or a folder of
+    label slices: DICOM images, or a picture for each slice of a DICOM series. Several labels, separated by `;`, are
+    merged. An empty cell means an image for prediction only. Without a split column, the table's name contains the
+    split.
 
     Raises:
         AnnotationsError: columns are missing or the file is not a table.
@@ -94,8 +97,9 @@ def list_references(
 
 
 def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:
-    """Yield the folders that a row names as its image, without the suffix of a series."""
-    for written in () if row.fault else _split_cell(row.cell("image")):
+    """Yield the folders that a row names, without the suffix of a series."""
+    cells = () if row.fault else (_split_cell(row.cell("image")), _label_files(row.cell("label"), index))
+    for written in chain(*cells):
         path = relative_path(written, index.files.root)
         if index.files.size(path) is not None:
             continue
@@ -122,12 +126,18 @@ def _example(
             raise SourceError("annotation", "row names no file", "the cell under image is empty")
         image = _with_image(known, written, index, options, series)
         image = replace(image, key=row.cell("id") or image.source)
-        masks = [_label(path, index) for path in _label_files(row.cell("label"), index)]
+        labels = [
+            _label(path, image, index, options, series) for path in _label_files(row.cell("label"), index)
+        ]
+        masks = [path for path, _ in labels]
         if len(set(masks)) < len(masks):
             raise SourceError("annotation", "label is listed twice", "; ".join(masks))
-        if same := [path for path in masks if path in image.paths]:
+        if same := [path for path in masks if path in (*image.paths, image.source)]:
             raise SourceError("annotation", "image and label are one file", same[0])
-        return replace(image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]))
+        folders = (*image.mask_members, *((path, files) for path, files in labels if files))
+        return replace(
+            image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]), mask_members=folders
+        )
     except SourceError as error:
         return replace(known, problem=error.at(row.place).args)
 
@@ -234,16 +244,30 @@ def _label_files(cell: str, index: FolderIndex) -> list[str]:
     return _split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
 
 
-def _label(written: str, index: FolderIndex) -> str:
+def _label(
+    written: str,
+    image: SourceExample,
+    index: FolderIndex,
+    options: LayoutOptions,
+    listings: Mapping[str, SeriesListing],
+) -> tuple[str, tuple[str, ...]]:
+    """Return the path of a label, and its files if they are slices."""
     images = index.files
     path = relative_path(written, images.root)
     is_folder = images.size(path) is None and images.has_folder(path)
     below = index.below(path) if is_folder else []
-    if not below:
-        return find_annotated_file(written, "label", images)
-    if set(below) - set(volume_files(below[0])):
+    has_several = bool(below) and bool(set(below) - set(volume_files(below[0])))
+    if has_several and all(map(is_image_name, below)):
+        if not (image.members or image.stored):
+            detail = f"{len(below)} pictures in {path}, and the image is no DICOM series; name one file"
+            raise SourceError("annotation", "label folder holds several files", detail)
+        return path, tuple(sorted(below))
+    if has_several and any(map(is_scan_or_array_name, below)):
         raise SourceError("annotation", "label folder holds several files", f"{len(below)} files in {path}")
-    return find_annotated_file(below[0], "label", images)
+    found = _series_at(written, index, options, listings) if has_several or not below else None
+    if found is not None:
+        return found.source, found.members or tuple(below)
+    return find_annotated_file(below[0] if below else written, "label", images), ()
 
 
 def _refuse_repeated(listed: Sequence[tuple[TableRow, SourceExample]]) -> list[SourceExample]:

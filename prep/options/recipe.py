@@ -293,6 +293,18 @@ _USES = (
     ),
     _of_layouts(("regions",), "nnunet"),
     _Use(
+        ("label_channels",),
+        "volumes whose labels are not a mask per class",
+        lambda recipe: _is_volume(recipe) and recipe.layout != "class-masks",
+    ),
+    _Use(
+        ("label_colors",),
+        "labels of volumes and pictures for segmentation",
+        lambda recipe: (
+            recipe.may_hold_label_images() and recipe.frames is None and recipe.layout != "class-masks"
+        ),
+    ),
+    _Use(
         ("channel_order",),
         "{channel} in --image-pattern, or BIDS",
         lambda recipe: "{channel}" in (recipe.image_pattern or "") or recipe.layout == "bids",

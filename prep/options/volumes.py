@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from halofeed.errors import UsageError
-from halofeed.prep.annotations.class_names import ClassChoice
+from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding
 from halofeed.prep.annotations.labels import LARGEST_LABEL
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.formats.volume import reading_options
@@ -213,7 +213,8 @@ class VolumeOptions:
     )
     label_pattern: str | None = option(
         None,
-        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz; bids: the "
+        "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g. {class}/{id}.nii.gz; "
+        "dicom: also folders of DICOM images whose values are classes, or pictures, one for each slice; bids: the "
         "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
     )
     regions: str = option(
@@ -236,6 +237,18 @@ class VolumeOptions:
         (),
         "segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,right "
         "kidney=kidney,BODY=background,500=liver'; background removes a class before overlaps are counted",
+    )
+    label_channels: tuple[str, ...] = option(
+        (),
+        "volumes: the class of each channel of label files with a channel per class (one-hot), in order, e.g. "
+        "background,liver,spleen",
+        omitted=True,
+    )
+    label_colors: tuple[str, ...] = option(
+        (),
+        "segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g. "
+        "ff0000=liver,00ff00=spleen; black is the background",
+        omitted=True,
     )
     ignore_label: int | None = option(
         None,
@@ -297,6 +310,7 @@ class VolumeOptions:
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
         yield from self.class_choice().problems()
+        yield from self.label_coding().problems()
         if self.ignore_label is not None and self.ignore_label > LARGEST_LABEL:
             yield f"--ignore-label {self.ignore_label}: expected at most {LARGEST_LABEL}"
         if self.ignore_label is not None and self.class_overlap == SETS:
@@ -312,6 +326,10 @@ class VolumeOptions:
     def class_choice(self) -> ClassChoice:
         """Return the mapping from classes of the source to classes of the data set."""
         return ClassChoice.of(self.classes, self.map_classes)
+
+    def label_coding(self) -> LabelCoding:
+        """Return the classes of label files that do not store class numbers."""
+        return LabelCoding(channels=self.label_channels, colors=self.label_colors)
 
     def fixed_window(self) -> IntensityWindow | None:
         """Return the window in HU that all scans share; None where there is none."""
@@ -373,6 +391,7 @@ class VolumeOptions:
             self,
             need=need,
             classes=self.class_choice(),
+            coding=self.label_coding(),
             series=self.series_policy(),
             origin=None,
         )

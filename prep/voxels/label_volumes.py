@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -114,6 +114,32 @@ def plan_foreground_crop(grid: Grid, box: VoxelBox | None) -> VolumePlan:
 
 OVERLAP_HINT = "--class-overlap last or first decides, channels keeps both"
 MAX_CLASS = 65535
+
+
+def classes_of_colors(values: NDArray[Any], numbers: Mapping[int, int]) -> NDArray[Any]:
+    """Return the class number of each color.
+
+    Args:
+        values: colors [..., 3] of 8 bits.
+        numbers: number of each color, as an integer RRGGBB.
+
+    Raises:
+        SourceError: stage `annotation`: a color has no number.
+
+    >>> classes_of_colors(np.array([[255, 0, 0], [0, 0, 0]], np.uint8), {0xFF0000: 3, 0: 0})
+    array([3, 0], dtype=uint8)
+    """
+    red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
+    codes = red << 16 | green << 8 | blue
+    present = np.unique(codes).tolist()
+    if unknown := [f"{code:06x}" for code in present if code not in numbers]:
+        listed = ", ".join(unknown[:10]) + (f" and {len(unknown) - 10} more" if len(unknown) > 10 else "")
+        detail = f"{listed}; add {unknown[0]}=CLASS to --label-colors, or {unknown[0]}=background"
+        raise SourceError("annotation", "label has colors without a class", detail)
+    table = np.array(
+        [numbers[code] for code in present], np.uint8 if max(numbers.values()) < 256 else np.uint16
+    )
+    return np.asarray(table[np.searchsorted(present, codes)])
 
 
 def merge_class_masks(

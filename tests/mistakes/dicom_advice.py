@@ -78,7 +78,7 @@ def without_a_slice(folder: Path) -> None:
 def parametric(folder: Path) -> None:
     for at in range(4):
         made = image_dataset(
-            VOLUME[at], position=(0, 0, at), more={"SOPClassUID": ParametricMapStorage, "BitsAllocated": 32}
+            VOLUME[at], position=(0, 0, at), more={"SOPClassUID": ParametricMapStorage, "BitsAllocated": 64}
         )
         del made.PixelData
         made.FloatPixelData = VOLUME[at].astype("<f4").tobytes()
@@ -164,6 +164,12 @@ def below(folder: Path) -> None:
     scan(folder / "ct")
 
 
+def label_slices(folder: Path) -> None:
+    """A series, and one of label slices."""
+    write_volume(folder / "p1/ct", image(), AFFINE, series="1.2.1")
+    write_volume(folder / "p1/mask", mask().astype(int) - 1024, AFFINE, series="1.2.2")
+
+
 ADVICE: dict[str, Advice] = {
     # which files are one scan
     "a series UID for each slice": refused(
@@ -219,6 +225,12 @@ ADVICE: dict[str, Advice] = {
         proves=r"train +2 records",
     ),
     # masks
+    "label slices by a pattern that fits the images too": refused(
+        drawn(label_slices, *SIZE, "--label-pattern {id}/*"),
+        "every series fits it.* say with (--image-pattern) which",
+        more=("{id}/ct",),
+        proves=r"segmentation, 3 classes",
+    ),
     "a mask of another series": refused(
         drawn(segmentation_of_another_series),
         r"(?s)label has no image.*alone\.dcm: the series that it was drawn on is not below the folder"

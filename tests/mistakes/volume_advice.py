@@ -6,6 +6,7 @@ from typing import Any
 import nibabel
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from tests.mistakes.option_advice import label_images
 from tests.mistakes.test_command_mistakes import SIZE as SMALL
@@ -37,6 +38,19 @@ def one(
         (root / f"p1/{name}.nii").write_bytes(data)
     patterns = [word.replace(".gz", "") for word in PATTERNS]
     return ["--layout", "pairs", "--source", root, *SIZE, *patterns, *more]
+
+
+HOT = np.stack([mask() == number for number in range(3)], axis=-1).astype(np.uint8)
+"""A channel per class, which is also three colors."""
+COLORS = "010000=background,000100=a,000001=b"
+
+
+@preparing
+def color_labels(root: Path) -> list[object]:
+    words = label_images()(root)
+    for path in (root / "labels").iterdir():
+        Image.fromarray(np.asarray(Image.open(path))[..., None] * np.array([0, 255, 0], np.uint8)).save(path)
+    return words
 
 
 @preparing
@@ -143,6 +157,28 @@ ADVICE: dict[str, Advice] = {
     "more memory than allowed": refused(
         one("--max-memory 1", scan=np.zeros((60, 80, 90), np.int16), label=np.zeros((60, 80, 90), np.uint8)),
         r"such as (--max-memory \d+)",
+    ),
+    # labels of a channel or a color per class
+    "a label with a channel per class": refused(
+        one(label=HOT), "in order with (--label-channels), such", more=("background,a,b",), proves="3 classes"
+    ),
+    "a label in color": refused(
+        one(label=HOT), "with (--label-colors), such", more=(COLORS,), proves="3 classes"
+    ),
+    "a color without a class": refused(
+        one("--label-colors 000100=a,000001=b", label=HOT), "010000=CLASS to (--label-colors)", more=(COLORS,)
+    ),
+    "a channel named twice": usage(
+        one("--label-channels a,b,b", label=HOT),
+        "name it once, and join classes with (--map-classes)",
+        more=("b=a", "--label-channels", "background,a,b"),
+        without=("--label-channels",),
+    ),
+    "label images in color": refused(
+        color_labels(), "which class with (--label-colors)", more=("00ff00=a",), proves="2 classes"
+    ),
+    "colors of gray label images": refused(
+        label_images("--label-colors 00ff00=a"), "(--label-colors) is for label images.* leave it out"
     ),
     # values
     "NaN": refused(one(scan=NAN), "(--non-finite-value), such as (-1024)", proves=r"train +1 record "),

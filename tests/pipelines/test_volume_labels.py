@@ -387,3 +387,29 @@ def picture_label(done: Any) -> np.ndarray:
     (record,) = read_split(Path(done.folder), "train")
     assert record["image/labelled"][0] == 1
     return np.frombuffer(record["image/label"][0], np.uint8).reshape(8, 9)
+
+
+def test_channels_and_colors_of_labels_are_classes_by_option(tmp_path: Path) -> None:
+    hot = np.stack([mask() == number for number in range(3)], axis=-1).astype(np.uint8)
+    channels = {"label_channels": ("background", "liver", "spleen")}
+    colors = {"label_colors": ("010000=background", "000100=liver", "000001=spleen")}
+    both, several = hot.copy(), hot.copy()
+    both[0, 0, 0], several[0, 0, :2, 1] = (0, 1, 1), (2, 3)
+    cases: tuple[tuple[np.ndarray, Any, str], ...] = (
+        (hot, channels, ""),
+        (255 * hot, channels, ""),
+        (hot, colors, ""),
+        (hot[..., :2], channels, "label has another number of channels"),
+        (both, channels, "masks of one scan overlap"),
+        (both, colors, "label has colors without a class"),
+        (several, channels, "channel of a class holds several values"),
+    )
+    for number, (label, options, reason) in enumerate(cases):
+        root = tmp_path / str(number)
+        table_of(root, a=(label, AFFINE), good=(hot, AFFINE))
+        done = convert(root, tmp_path / "out" / str(number), max_rejected=1, **options)
+        found = by_name(done)
+        assert {source: why for source, (_, why, _) in rejected(done).items()} == (
+            {"a.nii": reason} if reason else {}
+        )
+        np.testing.assert_array_equal(found["good.nii" if reason else "a.nii"].label, mask())

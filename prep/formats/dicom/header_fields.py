@@ -163,6 +163,7 @@ class PixelFormat:
         high_bit: index of the highest bit that the value uses.
         signed: whether the values are signed.
         padding: bits of the padding value and of the other end of its range; None if the file has no padding.
+        is_float: whether the words are 32-bit floating-point numbers, as in parametric maps.
     """
 
     size: tuple[int, int]
@@ -173,6 +174,7 @@ class PixelFormat:
     high_bit: int
     signed: bool
     padding: tuple[int, int] | None
+    is_float: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +292,7 @@ def header_fields(header: DicomHeader, policy: SeriesPolicy) -> HeaderFields:
         is_survey=not asked_for and SURVEY.search(description) is not None,
         image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
         lookup_table=bool(items(elements, headers.MODALITY_LUT)),
-        format=_format(elements) if is_image else None,
+        format=_format(elements, header.pixels) if is_image else None,
         pixels=header.pixels if is_image else None,
         syntax=header.syntax,
         lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
@@ -354,7 +356,7 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     return tuple(_frame((*_flatten(item), *shared, elements)) for item in per_frame)
 
 
-def _format(elements: Elements) -> PixelFormat:
+def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFormat:
     allocated = integer(elements, headers.BITS_ALLOCATED)
     stored = integer(elements, headers.BITS_STORED, allocated)
     high = integer(elements, headers.HIGH_BIT, stored - 1)
@@ -367,6 +369,7 @@ def _format(elements: Elements) -> PixelFormat:
     if rows < 1 or columns < 1:
         raise damaged_file(f"an image of {rows} x {columns} pixels")
     photometric = headers.text(elements, headers.PHOTOMETRIC)
+    is_float = pixels is not None and pixels.kind == "float" and allocated == 32
     return PixelFormat(
         size=(rows, columns),
         samples=integer(elements, headers.SAMPLES, 1),
@@ -375,7 +378,8 @@ def _format(elements: Elements) -> PixelFormat:
         bits_stored=stored,
         high_bit=high,
         signed=integer(elements, headers.SIGNED, 0) == 1,
-        padding=None if padding is None else (padding, padding if limit is None else limit),
+        padding=None if padding is None or is_float else (padding, padding if limit is None else limit),
+        is_float=is_float and headers.FLOAT_PADDING_VALUE not in elements,
     )
 
 

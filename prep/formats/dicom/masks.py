@@ -1,8 +1,13 @@
-"""Reader of DICOM masks: segmentations, label maps and RT structure sets."""
+"""Reader of DICOM masks: segmentations, label maps, RT structure sets, and series whose slices are labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.elements import (
@@ -16,7 +21,10 @@ from halofeed.prep.formats.dicom.headers import EXPLICIT_BIG, SOP_CLASS
 from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, sop_class_kind, uid_name
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
+from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.dicom.slice_geometry import TOLERANCE
+from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.prep.formats.volume.voxel_values import LABELS
 from halofeed.prep.geometry.scan import Grid, MaskScan, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
@@ -62,6 +70,33 @@ def open_dicom_mask(
         need(with_margin(structure_bytes(parsed)))
         return read_structures(path, parsed, image_grid, keeps)
     return read_segmentation(files, path, parsed, image_grid, tolerance_voxels, keeps)
+
+
+def open_label_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy) -> MaskScan:
+    """Open a DICOM series whose slices are labels: each stored value is a class, and 0 is the background.
+
+    Raises:
+        SourceError: the files are not one series of slices, see `open_series`; or they are compressed with loss.
+    """
+    scan = open_series(files, members, policy, labels=True)
+
+    def read() -> NDArray[Any]:
+        voxels = scan.read()[..., 0]
+        if voxels.dtype.kind == "f":
+            raise SourceError("decode", "label slices hold no integers of up to 31 bits", scan.files[0])
+        if voxels.min() < 0:
+            raise SourceError("decode", "label has negative values", f"{voxels.min()} in {scan.files[0]}")
+        return voxels.astype(next(name for name in LABELS if voxels.max() <= np.iinfo(name).max), copy=False)
+
+    return MaskScan(
+        grid=scan.grid,
+        names={},
+        # Every series of labels of modality CT has this one.
+        findings=tuple(one for one in scan.findings if one.name != "no rescale slope"),
+        files=scan.files,
+        read=read,
+        read_bytes=scan.read_bytes + 4 * math.prod(scan.grid.shape),
+    )
 
 
 def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:

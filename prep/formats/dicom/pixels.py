@@ -364,6 +364,8 @@ def extract_values(words: NDArray[Any], stored: PixelFormat) -> NDArray[Any]:
     >>> extract_values(np.array([[0xF7FF, 0x0800]], np.uint16), few).tolist()
     [[2047, -2048]]
     """
+    if stored.is_float:
+        return words.view(np.float32)
     signed = f"i{words.dtype.itemsize}"
     above, below = stored.bits_allocated - 1 - stored.high_bit, stored.high_bit + 1 - stored.bits_stored
     # The left shift drops the bits above the value; the right shift fills up with zeros or with the sign.
@@ -386,7 +388,8 @@ def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
     assert location is not None
     if fields.syntax not in PLUGINS and fields.syntax not in UNCOMPRESSED:
         raise frame_error("transfer syntax is not supported")
-    if location.kind != "integer":
+    if location.kind != "integer" and not (stored.is_float and fields.syntax in UNCOMPRESSED):
+        # It has 64 bits, or states a padding value, or is compressed.
         cure = "save it as NIfTI (3D Slicer does, or paramap2itkimage of dcmqi), then --layout pairs or csv"
         raise frame_error("floating-point pixels are not supported", f"a parametric map; {cure}")
     if stored.bits_allocated not in (8, 16, 32):

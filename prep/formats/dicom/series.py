@@ -76,6 +76,13 @@ __all__ = ["group_series", "open_series"]
 
 ALTERNATION, MIN_ALTERNATING_SLICES = 0.5, 5
 """A volume of at least 5 slices alternates if slices two apart differ by less than half as much as neighbors do."""
+_LABEL_POLICY: dict[str, Any] = {
+    **dict.fromkeys(("unequal_gaps", "missing_slice", "split"), "refuse"),
+    "alternating": "keep",
+    "min_slices": 1,
+    "secondary_captures": "take",
+}
+"""Rules for slices that are labels: nothing is interpolated, and empty neighbors are no flaw."""
 FRAME_BYTES = 64
 """Memory per pixel while a frame is decoded and converted from stored words to values."""
 
@@ -85,6 +92,8 @@ def open_series(
     members: Iterable[str] | ListingRecords,
     policy: SeriesPolicy | None = None,
     volume: tuple[int, int, str] | None = None,
+    *,
+    labels: bool = False,
 ) -> Scan:
     """Open the DICOM series among some files.
 
@@ -94,6 +103,7 @@ def open_series(
             reports, a license) are ignored with a finding.
         policy: flaws that are corrected or refused.
         volume: the scan of the series, see `Series.volume`. `members` are its files, or all files of the series.
+        labels: whether the slices are labels: values as stored, and no slice is interpolated.
 
     Returns:
         The scan. Its findings are in this order: other files, volumes of the series, duplicates, gaps, tilt, overlap,
@@ -103,6 +113,7 @@ def open_series(
         SourceError: there is no series or more than one, or the series is damaged, not a volume, or refused by policy.
     """
     policy = policy or SeriesPolicy()
+    policy = replace(policy, **_LABEL_POLICY) if labels else policy
     if isinstance(members, ListingRecords):
         series, apart = [members.images], list[OtherFile]()
     else:
@@ -124,7 +135,7 @@ def open_series(
         findings.append(Finding.noted("one of several volumes in a series", detail))
     if problem := scan_problem(chosen, policy):
         raise SourceError(*problem)
-    opened = [_open_volume(files, part, policy) for part in chosen.parts]
+    opened = [_open_volume(files, part, policy, labels) for part in chosen.parts]
     if len(opened) == 1:
         return replace(opened[0], findings=(*findings, *opened[0].findings))
     detail = f"{len(opened)}, distinguished by {chosen.by}"
@@ -178,9 +189,26 @@ def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
     )
 
 
-def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy) -> Scan:
+def _label_slice(one: Slice) -> Slice:
+    """Return the slice without rescale and padding value, so that its values are those stored."""
+    if one.fields.lossy:
+        raise series_error("label slices are compressed with loss", one.path)
+    stored = replace(one.fields, format=replace(one.fields.stored, padding=None))
+    return replace(one, fields=stored, frame=replace(one.frame, rescale=None))
+
+
+def _check_background(voxels: NDArray[Any], part: Sequence[Slice]) -> None:
+    """Refuse label slices with a rescale whose stored values do not contain the background."""
+    rescales = {(one.frame.rescale.slope, one.frame.rescale.intercept) for one in part if one.frame.rescale}
+    if rescales <= {(1.0, 0.0)} or not voxels.min():
+        return
+    detail = f"{part[0].path}: the smallest stored value is {voxels.min()}; store the mask as NIfTI, with 0 outside"
+    raise series_error("label slices have a rescale and no stored 0", detail)
+
+
+def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy, labels: bool) -> Scan:
     """Plan the scan of one volume from its slices, and check them."""
-    slices = list(part)
+    slices = list(map(_label_slice, part)) if labels else list(part)
     orientation, spacing_mm = _check_alike(slices)
     for path, fields in {one.path: one.fields for one in slices}.items():
         if fields.lookup_table:
@@ -198,7 +226,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     slices = [slices[index] for index in plan.order]
     first = slices[0].fields
     values = plan_series_values(slices, (), policy)
-    if values.unit:
+    if values.unit and not first.stored.is_float:
         values = plan_series_values(slices, _corners(files, slices), policy)
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
@@ -208,12 +236,15 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS_SIGNS
     affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS_SIGNS
     affine[:3, 3] = plan.origin_mm * LPS_TO_RAS_SIGNS
+    single_files = len({one.path for one in slices}) == len(slices)
     may_alternate = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
 
     def read() -> NDArray[Any]:
         voxels = _read_volume(files, slices, plan, values)
         if may_alternate:
             _check_alternation(voxels)
+        if labels:
+            _check_background(voxels, part)
         return voxels
 
     return Scan(
@@ -227,6 +258,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         read=read,
         origin=scan_origin({one.path: one.fields for one in part}.values()),
         read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
+        slices=tuple(one.path for one in slices) if single_files and not plan.interpolates else (),
     )
 
 

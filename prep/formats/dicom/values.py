@@ -226,7 +226,7 @@ def _exact_dtype(slices: Sequence[Slice], air: float | None) -> str:
     low = high = air or 0.0
     for stored, rescale in {(part.fields.stored, part.frame.rescale) for part in slices}:
         slope, intercept = _scale_of(rescale)
-        if not (slope.is_integer() and intercept.is_integer()):
+        if stored.is_float or not (slope.is_integer() and intercept.is_integer()):
             return "float32"
         ends = [value * slope + intercept for value in stored_range(stored)]
         low, high = min(low, *ends), max(high, *ends)

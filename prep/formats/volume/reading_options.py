@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from halofeed.errors import UsageError
-from halofeed.prep.annotations.class_names import ClassChoice
+from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.geometry.scan import ScanIdentity
 from halofeed.system.memory import ReserveMemory, no_memory_limit
@@ -147,6 +147,7 @@ class ScanOptions:
         mask_references: treatment of a SEG or RTSTRUCT that refers to another scan: "check" refuses it, "ignore" reads
             it.
         classes: classes that are read from a file that names its classes.
+        coding: classes of masks with a channel or a color per class.
         ignore_label: value of masks that is not a class, or None.
         series: rules for DICOM series.
         need: called with the number of bytes that opening a file takes, if that is more than the file.
@@ -162,6 +163,7 @@ class ScanOptions:
     mask_grid_tolerance: float = 0.05
     mask_references: str = "check"
     classes: ClassChoice = field(default_factory=ClassChoice)
+    coding: LabelCoding = field(default_factory=LabelCoding)
     ignore_label: int | None = None
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     need: ReserveMemory = no_memory_limit

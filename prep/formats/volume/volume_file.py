@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
+from halofeed.prep.annotations.class_names import BACKGROUND, LabelCoding
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import LabelSegment, merge_layers
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
@@ -28,6 +29,7 @@ from halofeed.prep.formats.volume.voxel_values import (
     value_bytes,
 )
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan
+from halofeed.prep.voxels.label_volumes import classes_of_colors
 from halofeed.system.memory import with_margin
 
 
@@ -100,10 +102,11 @@ class VolumeFile:
                 once if voxels that are not numbers become background.
         """
         stored, content, findings = self.stored, self.content, self.findings
-        has_layers = bool(self.segments) and all(one.layer < stored.channels for one in self.segments)
+        coding = options.coding if not self.segments else LabelCoding()
+        listed = _coded_segments(coding, stored) or self.segments
+        has_layers = bool(listed) and (bool(coding) or all(one.layer < stored.channels for one in listed))
         if stored.channels > 1 and not has_layers:
-            detail = f"{stored.channels} channels; a mask has one value per voxel"
-            raise SourceError("decode", "mask has several channels", detail)
+            raise _several_channels(stored)
         held: NDArray[Any] | None = None
         read_bytes, item_bytes = label_memory(stored)
         if options.non_finite_labels == "background" and stored.dtype.kind == "f":
@@ -116,14 +119,19 @@ class VolumeFile:
         def read() -> NDArray[Any]:
             return read_labels(stored, content)[0] if held is None else held
 
-        segments = dict(enumerate(self.segments, start=1))
+        def read_single() -> NDArray[Any]:
+            if stored.channels > 1:
+                raise _several_channels(stored)
+            return read().reshape(stored.shape)
+
+        segments = dict(enumerate(listed, start=1))
         kept = self._select(segments, options)
         if lost := [one.name for number, one in segments.items() if number not in kept]:
             findings += (Finding.noted("classes left out by choice", ", ".join(lost[:20])),)
 
         def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
             values = _arrange(stored, read())
-            layers = [values[..., layer] for layer in range(stored.channels)]
+            layers = _layers(values, coding)
             ignored = options.ignore_label
             more = {} if ignored is None or 0 not in ids else {ignored: ids[0]}
 
@@ -139,7 +147,7 @@ class VolumeFile:
             values={number: one.value for number, one in kept.items()} if stored.channels == 1 else {},
             findings=findings,
             files=tuple(sorted(set(self.files))),
-            read=lambda: read().reshape(stored.shape),
+            read=read_single,
             read_classes=read_classes if segments else None,
             held_bytes=len(content.data),
             # Segments need two more arrays: the ids of a layer, and those of the layers before it.
@@ -167,6 +175,52 @@ class VolumeFile:
             detail = f"{twice!r} has values {listed}; rename one of them in the file"
             raise SourceError("annotation", "label gives one name to several values", detail)
         return kept
+
+
+def _several_channels(stored: StoredVoxels) -> SourceError:
+    detail = (
+        f"{stored.channels} channels; a mask has one value per voxel. If a channel is a class, name them in order with "
+        "--label-channels, such as background,liver; if colors are classes, with --label-colors, such as ff0000=liver"
+    )
+    return SourceError("decode", "mask has several channels", detail)
+
+
+def _coded_segments(coding: LabelCoding, stored: StoredVoxels) -> tuple[LabelSegment, ...]:
+    """Return the classes of a mask with a channel or a color per class; () without such a coding.
+
+    Raises:
+        SourceError: the file has another number of channels, or colors of more than 8 bits.
+    """
+    expected = 3 if coding.colors else len(coding.channels)
+    if coding and stored.channels != expected:
+        named = "red, green, blue" if coding.colors else ", ".join(coding.channels)
+        detail = f"expected {expected} ({named}), got {stored.channels}"
+        raise SourceError("annotation", "label has another number of channels", detail)
+    if coding.colors and stored.dtype.itemsize > 1:
+        raise SourceError("annotation", "colors of more than 8 bits are no classes", f"{stored.dtype.name}")
+    if coding.colors:
+        return tuple(LabelSegment(name=name, value=number) for number, name in coding.names.items())
+    return tuple(LabelSegment(name=name, value=1, layer=number - 1) for number, name in coding.names.items())
+
+
+def _layers(values: NDArray[Any], coding: LabelCoding) -> list[NDArray[Any]]:
+    """Return the layers of stored values [depth, height, width] of a mask [depth, height, width, channel].
+
+    Raises:
+        SourceError: a channel of one class holds several values besides 0, or a color has no class.
+    """
+    if coding.colors:
+        return [np.stack([classes_of_colors(plane, coding.numbers) for plane in values])]
+    layers = [values[..., channel] for channel in range(values.shape[-1])]
+    if not coding:
+        return layers
+    kept = [(name, layer) for name, layer in zip(coding.channels, layers, strict=True) if name != BACKGROUND]
+    for name, layer in kept:
+        if ((layer != 0) & (layer != layer.max())).any():
+            raise SourceError(
+                "annotation", "channel of a class holds several values", f"{name}: 0 and one other"
+            )
+    return [(layer != 0).astype(np.uint8) for _, layer in kept]
 
 
 def _arrange(stored: StoredVoxels, values: NDArray[Any]) -> NDArray[Any]:

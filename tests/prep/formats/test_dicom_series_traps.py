@@ -308,6 +308,22 @@ def test_slices_that_do_not_fit_together_are_refused(tmp_path, reason, first, se
     assert refusal(tmp_path).reason == reason
 
 
+@pytest.mark.parametrize("padding", [None, -1.0])
+def test_a_parametric_map_of_32_bits_without_padding_is_read_as_it_is(tmp_path, padding):
+    values = np.linspace(-3, 0.1, 4 * 6 * 7, dtype="<f4").reshape(4, 6, 7)
+    for at, plane in enumerate(values):
+        more = {"PixelData": None, "FloatPixelData": plane.tobytes(), "BitsAllocated": 32}
+        more |= {"BitsStored": None, "HighBit": None, "FloatPixelPaddingValue": padding}
+        made = image_dataset(
+            plane.view("<u2")[:, :7], position=(0, 0, at), rescale=None, modality="MR", more=more
+        )
+        save(made, tmp_path / f"{at}.dcm")
+    if padding is not None:
+        assert refusal(tmp_path).reason == "floating-point pixels are not supported"
+    else:
+        np.testing.assert_array_equal(open_folder(tmp_path).read()[..., 0], values)
+
+
 def test_look_up_tables_are_refused_and_monochrome1_leaves_the_values(tmp_path):
     table = item(LUTDescriptor=[2, 0, 16], ModalityLUTType="HU", LUTData=[0, 1])
     for element in (table["LUTDescriptor"], table["LUTData"]):

@@ -230,7 +230,7 @@ def test_labels_that_fit_no_series_or_several_do_not_make_scans_for_prediction(t
         assert outcome(kept) == {"p1": None, "p2": None, label: reason}
         (tmp_path / label).unlink()
     assert outcome(read(tmp_path)) == {"p1": None, "p2": None}
-    with pytest.raises(AnnotationsError, match=r"--label-pattern .*: no volume file fits it; .*such as 'p1'"):
+    with pytest.raises(AnnotationsError, match=r"--label-pattern .*: no volume file fits it.*such as 'p1'"):
         read(tmp_path, label_pattern="{id}/mask.nii.gz")
     save_series(tmp_path / "b" / "p1", "1.2.1")
     save_series(tmp_path / "b" / "p2", "1.2.2")
