@@ -12,7 +12,7 @@ from halofeed.system.addresses import address_of
 
 _FIXED_AXES = ("channel", "coordinate")
 _PROGRAM = '''\
-"""Reads {name} {version} with TensorFlow alone. Written by `halofeed inspect --parser`."""
+"""Reads {name} {version} with TensorFlow alone. Written by `halofeed inspect`."""
 
 import tensorflow as tf
 

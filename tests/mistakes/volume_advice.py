@@ -168,6 +168,11 @@ ADVICE: dict[str, Advice] = {
     "a color without a class": refused(
         one("--label-colors 000100=a,000001=b", label=HOT), "010000=CLASS to (--label-colors)", more=(COLORS,)
     ),
+    "channels and colors": usage(
+        one(f"--label-channels background,a,b --label-colors {COLORS}", label=HOT),
+        "(--label-channels) and.*leave one out",
+        "(--label-colors): .*leave one out",
+    ),
     "a channel named twice": usage(
         one("--label-channels a,b,b", label=HOT),
         "name it once, and join classes with (--map-classes)",
