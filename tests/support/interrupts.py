@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -42,14 +43,16 @@ class Interrupter(threading.Thread):
     def __init__(self, seed: int, how: str, longest_seconds: float) -> None:
         super().__init__(daemon=True)
         self._draw, self._how, self._longest = random.Random(seed), how, longest_seconds
-        self._armed, self._main = threading.Event(), threading.get_ident()
+        # An Event has a lock in Python's own code, where an exception may leave it held for ever.
+        self._armed: SimpleQueue[None] = SimpleQueue()
+        self._main = threading.get_ident()
         self._lock = threading.Lock()
         self._is_wanted = False
         self.fired = 0
 
     def arm(self) -> None:
         self._is_wanted = True
-        self._armed.set()
+        self._armed.put(None)
 
     def disarm(self) -> None:
         with self._lock:
@@ -57,8 +60,7 @@ class Interrupter(threading.Thread):
 
     def run(self) -> None:
         while True:
-            self._armed.wait()
-            self._armed.clear()
+            self._armed.get()
             time.sleep(self._draw.random() * self._longest)
             with self._lock:
                 if self._is_wanted:
