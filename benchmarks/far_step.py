@@ -33,7 +33,7 @@ def link_shards(one: Path, folder: Path, count: int, split: str = "train") -> Pa
         name = shard_file(manifest.name, split, number, count)
         for stored, linked in ((shard.file, name), (index_file(shard.file), index_file(name))):
             os.link(one / stored, folder / linked)
-        shards.append(dataclasses.replace(shard, file=name))
+        shards.append(dataclasses.replace(shard, file=name, index=index_file(name)))
     splits = {split: Split(shards=tuple(shards), statistics=Statistics())}
     (folder / MANIFEST).write_text(dataclasses.replace(manifest, splits=splits).to_json())
     return folder

@@ -190,8 +190,8 @@ def _run(
             near = difflib.get_close_matches(flag, known, 1)
             hint = f"; the nearest name is {near[0][2:].replace('-', '_')}" if near else ""
             raise UsageError(f"{name}: {command} has no such parameter{hint}")
-        off = [f"--no-{flag[2:]}"] if f"--no-{flag[2:]}" in known else []
-        words += off if value is False else _words(flag, value)
+        off = f"{flag[:2]}no-{flag[2:]}"
+        words += [off] * (off in known) if value is False else _words(flag, value)
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
         parsed = run_words(words, beam_options)

@@ -91,7 +91,7 @@ def index_file(shard: str) -> str:
     No pattern that means shards matches it, such as `cards*`, `*train*`, `*.tfrecord-*` or `*-00003-of-*`.
 
     >>> index_file("cards-train.tfrecord-00003-of-00016")
-    '_index-00003-9d79c0ef1df9'
+    '_index-00003-158770c3f3dd'
     """
     start, number, _, count = shard.rsplit("-", 3)
     return f"_index-{number}-{hashlib.sha256(os.fsencode(f'{start}-{count}')).hexdigest()[:12]}"
@@ -114,7 +114,7 @@ def index_files(file: str) -> set[str]:
 def is_index_file(file: str) -> bool:
     """Return True if a conversion gives this name to an index, or did so in format 1.
 
-    >>> is_index_file("_index-00003-9d79c0ef1df9"), is_index_file("cards-train.tfrecord-00003-of-00016.index")
+    >>> is_index_file("_index-00003-158770c3f3dd"), is_index_file("cards-train.tfrecord-00003-of-00016.index")
     (True, True)
     """
     return bool(re.fullmatch(rf"{_INDEX}|.*{_SHARD}\.index", file))

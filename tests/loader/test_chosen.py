@@ -37,8 +37,8 @@ def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, 
         for step in range(3 * len(kept) // 4):
             assert rows_of(some.batch(step)) == rows_of(alone.batch(step))
         for number in range(len(kept)):
-            np.testing.assert_array_equal(some[number]["image"], alone[number]["image"])
-            assert some.find(int(some[number]["id"])) == number
+            np.testing.assert_array_equal(some.records[number]["image"], alone.records[number]["image"])
+            assert some.find(int(some.records[number]["id"])) == number
     with pytest.raises(UsageError, match="has no such record"):
         some.find(next(example["id"] for example in examples if not odd(example["id"])))
 

@@ -74,14 +74,14 @@ def test_shapes_and_dtypes_are_static(folder):
 def test_the_memory_is_adopted_and_returned(folder):
     loader = Loader(folder, **OPTIONS)
     made = set()
-    original = loader.in_order
+    original = loader._rows_in_order
 
-    def noting(step):
-        batch = original(step)
+    def noting(step, start, stop):
+        batch = original(step, start, stop)
         made.add(batch["image"].ctypes.data)
         return batch
 
-    loader.in_order = noting
+    loader._rows_in_order = noting
     batches = islice(loader.dataset().as_numpy_iterator(), 40)  # `take` holds one more
     assert {one["image"].ctypes.data for one in batches} <= made
     # AHEAD being made, PREFETCH waiting, one in use here, and two that change hands.

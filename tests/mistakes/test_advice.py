@@ -95,7 +95,6 @@ EXCEPTIONS: dict[str, str] = {
     ),
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
-    "halofeed/api.py: --no-{}": "The Python API makes options of its parameters.",
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
