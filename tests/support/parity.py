@@ -67,7 +67,6 @@ DEVICES = 8
 MANY_DEVICES = 32
 TOLERANCE = 1e-9
 LOSS_TOLERANCE = 1e-10
-FLOAT32_LOSS_TOLERANCE = 1e-4
 MAX_BOXES = 6
 SHOWN = 6
 QUICKLY_COMPILED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -223,12 +222,6 @@ def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Leaves:
     return {"scalars": far, **{kind: _distances(found[kind], expected[kind]) for kind in kinds}}
 
 
-def compare_float32_losses(case: Case, cores: int, dims: tuple[int, ...]) -> float:
-    """How far the loss is from the one on one device, relative to it, in float32."""
-    expected, found = _float32_loss(case.to_json(), 1, None), _float32_loss(case.to_json(), cores, dims)
-    return abs(found - expected) / abs(expected)
-
-
 def compare_predictions(case: Case, cores: int, dims: tuple[int, ...]) -> dict[str, float]:
     """The largest difference of each array that is predicted in float64, from parameters that nothing has trained."""
     expected, found = _predictions(case.to_json()), _predictions(case.to_json(), cores, dims)
@@ -308,20 +301,6 @@ def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None)
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
         return {name: np.asarray(values, np.float64) for name, values in predictions.items()}
-
-
-@functools.cache
-def _float32_loss(case: str, cores: int, dims: tuple[int, ...] | None) -> float:
-    read = Case.from_json(case)
-    problem, batch = _placed(read, "float32", cores, dims)
-    state = jax.device_put(_start(case, "float32"), replicated_sharding(problem.mesh))
-
-    @jax.jit
-    def loss(state: TrainState, batch: Any) -> jax.Array:
-        outputs, _ = problem.apply(state.parameters, state.statistics, batch, training=True)
-        return problem.task.loss(outputs, batch)[0]
-
-    return float(loss.lower(state, batch).compile(QUICKLY_COMPILED)(state, batch))
 
 
 def _by_name(tree: Any) -> Arrays:
