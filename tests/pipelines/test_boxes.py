@@ -111,9 +111,7 @@ def test_a_set_most_of_whose_masks_cannot_be_drawn_is_not_committed(tmp_path: Pa
     ],
     ids=["repeated name", "background", "plain", "repeated and nameless", "text id", "float id"],
 )
-def test_an_unused_category_of_coco_never_stops_a_conversion_and_a_used_background_does(
-    tmp_path, categories, names
-):
+def test_an_unused_category_of_coco_never_stops_a_conversion(tmp_path, categories, names):
     source = coco(tmp_path / "src", {}, categories=categories)
     done = run_convert(source, tmp_path / "out", layout="coco")
     assert list(done.manifest.labels.values()) == names and min(done.manifest.labels) == 1
@@ -262,9 +260,7 @@ def test_a_table_that_counts_pixels_from_one_can_be_told_so(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("declare", [True, False])
 @pytest.mark.parametrize("layout", ["csv", "coco", "voc"])
-def test_boxes_that_leave_their_pictures_are_refused_and_those_over_the_border_clipped(
-    tmp_path, layout, declare
-):
+def test_boxes_that_leave_their_pictures_are_refused_and_exchanged_sides_named(tmp_path, layout, declare):
     source = write(tmp_path / "src", layout, EXCHANGED, declare=declare)
     words = r"3 of 3 boxes leave .*1\.png .*with x and y exchanged all fit"
     with pytest.raises(AnnotationsError, match=words):
